@@ -79,23 +79,15 @@ class MissingMiddlewareError(RateLimitError, RuntimeError):
 
     Args:
         view: The name of the view.
+        problem: Why the view needs a middleware.
     """
 
-    def __init__(self, view: str) -> None:
+    def __init__(self, view: str, problem: str = "is limited by a decorator") -> None:
         super().__init__(
-            f"{view} is limited by a decorator, but no RateLimitMiddleware handled this request."
+            f"{view} {problem}, but no RateLimitMiddleware handled this request."
             " Add RateLimitMiddleware (Flask: RateLimiter) to the application that this view's route belongs to."
             " In a test that calls the view directly, use ratelimit_mw.testing.limits_off()"
         )
-
-
-def add_hint(error: MissingMiddlewareError, middleware: str = "RateLimitMiddleware") -> None:
-    """Add a hint for a middleware that runs."""
-    error.add_note(
-        f"{middleware} runs, but does not see this limit. Check for a decorator above @limit that does not use"
-        " functools.wraps, and for a view that calls this one. Check also for a middleware that changes paths, and"
-        " for a limit that is added after the first request."
-    )
 
 
 class MissingExtraError(RateLimitError, ImportError):
@@ -134,9 +126,23 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
         verdict: The verdict, with the limits that rejected and the time to wait.
     """
 
+    verdict: Verdict
+
     def __init__(self, verdict: Verdict) -> None:
+        super().__init__(self.describe(verdict))
+        self.verdict = verdict
+
+    @staticmethod
+    def describe(verdict: Verdict) -> str:
+        """Return the message for a verdict.
+
+        Args:
+            verdict: The verdict, which rejects.
+
+        Returns:
+            The limits that reject, and the time to wait.
+        """
         limits = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.rejected_by) or "a rule"
         retry = verdict.retry_after
         wait = "waiting does not help" if retry is None else f"retry after {retry:g} s"
-        super().__init__("rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}")
-        self.verdict = verdict
+        return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"

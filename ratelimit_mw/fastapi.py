@@ -8,12 +8,14 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
+from operator import attrgetter
 from typing import Any, Unpack
 
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
+from .http.checks import AsyncCheck
 from .keys.annotations import check_return
 from .keys.features import checked_name
 from .keys.parts import part_of
@@ -27,7 +29,10 @@ try:
 except ImportError:
     raise MissingExtraError("ratelimit_mw.fastapi", "fastapi") from None
 
-__all__ = ["RateLimit", "RateLimitExceeded", "RateLimitMiddleware", "exempt", "limit", "messages"]
+__all__ = ["RateLimit", "RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages"]
+
+
+check = AsyncCheck("check", attrgetter("scope"))
 
 
 class RateLimit(DependencyLimit):
@@ -67,7 +72,7 @@ class RateLimit(DependencyLimit):
         self.__signature__ = Signature(parameters)
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Verdict:
-        decisions = decisions_of(connection.scope)
+        decisions = decisions_of(connection.scope, self)
         if decisions is not None:
             return await decisions.decide(self, {self._names[name]: value for name, value in values.items()})
         if not testmode.off:

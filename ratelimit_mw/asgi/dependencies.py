@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from ..decision import Verdict
-from ..errors import RateLimitExceeded
-from ..http.admission import adecide
+from ..http.limiter import DECIDED
 from ..rules.marks import Mark
-from .request import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from .middleware import ASGIAdmission
-
-_KEY: Final = "ratelimit_mw.dependencies"
-"""The key of the scope that holds the ``DependencyDecisions`` of the request."""
-_ERROR: Final = 500
 
 
 class DependencyLimit:
@@ -34,13 +27,12 @@ class DependencyLimit:
 
 
 class DependencyDecisions:
-    """Decides the dependency limits of one request. The scope keeps it for them."""
+    """Decides the dependency limits of one request. Its admission keeps it for them."""
 
     def __init__(self, admission: ASGIAdmission) -> None:
         self._admission = admission
         self._first = admission.verdict
         self._decided: dict[Mark, Verdict] = {}
-        admission.native[_KEY] = self
 
     async def decide(self, limit: DependencyLimit, provided: Mapping[str, Any]) -> Verdict:
         """Return the verdict on a limit, which is decided once.
@@ -51,40 +43,19 @@ class DependencyDecisions:
         marks = request.match.marks
         if marks is not None and not limit.provides and limit.mark in marks.marks:
             return self._first
-        if limit.mark in self._decided:  # FastAPI calls a dependency again with use_cache=False
-            return self._decided[limit.mark]
-        limits = self._admission.limits
-        plan = limits.rules.plan_of([limit.mark], request.method, request.host, marks)
-        verdict = self._admission.add(plan, await adecide(limits, plan, request, provided))
-        verdict.raise_for_limit()
-        self._decided[limit.mark] = verdict
-        self._admission.native["state"]["ratelimit"] = self._admission.shown
-        if verdict.delay:
-            await asyncio.sleep(verdict.delay)
-        return verdict
-
-    async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and raise the rejection that it turns into an error.
-
-        A mounted application responds with 500 to an error without a handler, before the middleware sees it.
-        """
-        hidden = False
-
-        async def send_unless_hidden(message: Message) -> None:
-            nonlocal hidden
-            if message["type"] == "http.response.start" and message["status"] == _ERROR:
-                hidden = not self._admission.verdict.allowed
-            if not hidden:
-                await send(message)
-
-        await app(scope, receive, send_unless_hidden)
-        if hidden:
-            raise RateLimitExceeded(self._admission.verdict)
+        if limit.mark not in self._decided:  # FastAPI calls a dependency again with use_cache=False
+            plan = self._admission.limits.rules.plan_of([limit.mark], request.method, request.host, marks)
+            self._decided[limit.mark] = await self._admission.acheck(plan, provided)
+        return self._decided[limit.mark]
 
 
-def decisions_of(scope: Mapping[str, Any]) -> DependencyDecisions | None:
-    """Return the decisions of a request; None where no middleware handles it."""
-    return scope.get(_KEY)
+def decisions_of(scope: Mapping[str, Any], limit: DependencyLimit) -> DependencyDecisions | None:
+    """Return the decisions of a request; None where no middleware that knows the limit handles it."""
+    for admission in reversed(scope.get(DECIDED, {}).values()):
+        if limit.mark in admission.limits.rules.marks:
+            admission.dependencies = admission.dependencies or DependencyDecisions(admission)
+            return admission.dependencies  # type: ignore[no-any-return]
+    return None
 
 
 _shared: Final[WeakKeyDictionary[Any, dict[str, list[DependencyLimit]]]] = WeakKeyDictionary()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Unpack
 
 from ..decision import Verdict
@@ -19,13 +18,14 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..limiter.limiter import Limiter
-from ..rules.decorators import mark_decided
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
-from .dependencies import DependencyDecisions, decisions_of
+from .dependencies import DependencyDecisions
+from .error_handlers import http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
-from .routes.index import RouteIndex, RouteIndexes
+from .routes.index import RouteIndexes
+from .routes.tree import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import WebSocketConnection
 
@@ -33,6 +33,7 @@ _STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.s
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 _PERCENT = ord("%")  # a number, because "in" is eight times as fast as with bytes
+_PLACE = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 _ERROR = 500  # the status that servers send when an application raises
 
 
@@ -107,8 +108,7 @@ class RateLimitMiddleware:
                 return
             if plan.may_delay and verdict.delay:
                 await asyncio.sleep(verdict.delay)
-            app = partial(DependencyDecisions(admission).run, self.app) if request.match.has_dependencies else self.app
-            await app(admission.native, receive, admission.send)
+            await self.app(admission.native, receive, admission.send)
         except BaseException as error:
             if admission is None or not await admission.handle(error, receive, send):
                 raise
@@ -116,11 +116,11 @@ class RateLimitMiddleware:
             if request.ahead is not None:
                 request.ahead.close()
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
-        if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
+        if plan.needs_settlement or admission.has_more or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
-        """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
+        """Return the rules that no other middleware has decided; None where one has decided all of them."""
         if self.routes.has_routes:
             self.routes.match(request)
         match, native, limits = request.match, request.native, self.limits
@@ -133,10 +133,14 @@ class RateLimitMiddleware:
         plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
         if DECIDED in scope or limits.is_outer:
             plan = limits.undecided(plan, scope, limits.is_outer)
-        if not plan.is_empty:
-            return plan
-        has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
-        return plan if has_more and (decisions_of(scope) is None or not self.limits.is_decided(scope)) else None
+        return None if plan.is_empty and DECIDED in scope and self._is_covered(match, scope) else plan
+
+    def _is_covered(self, match: RouteMatch, scope: Scope) -> bool:
+        """Return whether outer middleware with the same rules has decided the request, and knows all its marks."""
+        if not self.limits.is_decided(scope):
+            return False
+        known = set(self.limits.admission(scope).limits.rules.marks)
+        return known.issuperset(match.all_marks.every)
 
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
@@ -163,28 +167,13 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        if verdict.allowed and request.match.marks is not None:
-            mark_decided(request.match.marks)
+        admission.enter(request.match.marks)
         return admission
 
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Run the application for a request that no rule applies to."""
-        if DECIDED not in scope:
-            scope = dict(scope)
-            if scope.get("state") is None:
-                scope["state"] = {}
-            scope["state"]["ratelimit"] = Verdict()
-        if request.match.marks is not None:
-            mark_decided(request.match.marks)
-        index = request.index
-        return self.app(scope, receive, send) if index is None else self._explain(index, scope, receive, send)
-
-    async def _explain(self, index: RouteIndex, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self.app(scope, receive, send)
-        except Exception as error:
-            index.explain(error)
-            raise
+        """Run the application for a request that outer middleware has decided."""
+        self.limits.admission(scope).enter(request.match.marks)
+        return self.app(scope, receive, send)
 
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
@@ -217,9 +206,7 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             await connection.reject()
             return
-        if connection.marks or request.match.has_dependencies:
-            DependencyDecisions(admission)
-        await connection.serve(partial(self._pass, request))
+        await connection.serve(self.app)
 
 
 class ASGIAdmission(Admission):
@@ -228,6 +215,23 @@ class ASGIAdmission(Admission):
     request: ASGIRequest
     server_send: Send
     """The ``send`` of the server."""
+    dependencies: DependencyDecisions | None = None
+    """The decisions on dependency limits, once there are any."""
+
+    @property
+    def now(self) -> ASGIRequest:
+        """The request with what the layers inside have added to its scope. Mounts have changed its path."""
+        before = self.request
+        request = ASGIRequest({**self.native, **{name: before.native.get(name, none) for name, none in _PLACE.items()}})
+        request.index, request.match, request.endpoint = before.index, before.match, before.endpoint
+        request.parsed_body = before.parsed_body
+        return request
+
+    def show(self) -> None:
+        self.native["state"]["ratelimit"] = self.shown
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        return http_error(verdict)
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
@@ -236,12 +240,15 @@ class ASGIAdmission(Admission):
             if request.index is not None:
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
-            limits = self.limits
-            added = limits.writer.headers(self.verdict.after(self.status) if self.counts_outcomes else self.verdict)
+            limits, verdict = self.limits, self.verdict
+            added = self._headers or limits.writer.headers(
+                verdict.after(self.status) if self.counts_outcomes else verdict
+            )
             if limits.is_outer and self.has_headers(name for name, _ in message.get("headers", ())):
                 added = []
             if added:
-                message = with_headers(message, added, limits.writer.names)
+                names = limits.writer.names if verdict.allowed else {name for name, _ in added}
+                message = with_headers(message, added, names)
         return self.server_send(message)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
@@ -254,8 +261,6 @@ class ASGIAdmission(Admission):
                 await self.reject(receive, send)
             return not has_started
         if isinstance(error, Exception):
-            if self.request.index is not None:
-                self.request.index.explain(error)
             await self.aend(self.status or _ERROR)
         elif isinstance(error, _STOPS):
             await self.aend(None)  # the outcome is not known: only slots are returned

@@ -10,12 +10,22 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 
 from ..decision import CombinedVerdict, Verdict
-from ..http.admission import Admission
+from ..http.admission import Admission, decide
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
+from .request import DjangoRequest
 
 ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""
+
+
+def resolve(value: Any) -> Any:
+    """Return the value of a function, which may be async."""
+    return async_to_sync(resolve_async)(value) if inspect.isawaitable(value) else value
+
+
+async def resolve_async(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 class DjangoAdmission(Admission):
@@ -24,6 +34,7 @@ class DjangoAdmission(Admission):
     request: Any
     is_throttled = False
     """Whether a throttle has rejected the request, so that REST framework writes the response."""
+    _throttled: tuple[Verdict, ...] = ()
 
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
         self.is_outer = is_outer
@@ -31,14 +42,26 @@ class DjangoAdmission(Admission):
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
 
+    @property
+    def now(self) -> DjangoRequest:
+        before, request = self.request, DjangoRequest(self.request.framework_request, self.request.may_await)
+        request.endpoint, request.path_params, request.to = before.endpoint, before.path_params, before.to
+        return request
+
+    def show(self) -> None:
+        self._shown["ratelimit"] = self.shown
+
+    resolve = staticmethod(resolve)
+
     def throttle(self, plan: Plan, request: Any) -> Verdict:
         """Decide the plan of a throttle."""
         before = self.verdict
-        verdict = self.add(plan, resolve_verdict(self.limits, plan, request))
+        verdict = self.add(plan, decide(self.limits, plan, request, resolve=resolve))
         if not verdict:  # throttles run one after the other, so they are all or nothing
-            for earlier in self.verdicts[1:]:
+            for earlier in self._throttled:
                 self.limits.limiter.refund(earlier)
-            self.verdicts = self.verdicts[:1]
+            self.verdicts = tuple(kept for kept in self.verdicts if kept not in self._throttled)
+        self._throttled = (*self._throttled, verdict) if verdict else ()
         self.verdict = CombinedVerdict([before, verdict])
         if verdict.decisions or not verdict:
             self._shown["ratelimit"] = self.shown
@@ -52,21 +75,6 @@ class DjangoAdmission(Admission):
             response.headers[name] = value
         if self.is_throttled:
             response.headers.setdefault("Cache-Control", "no-store")
-
-
-def resolve_verdict(limits: HttpLimiter, plan: Plan, request: Any) -> Verdict:
-    """Decide a plan. The functions of features may be async."""
-    features = {name: resolve(value) for name, value in limits.reader.read(plan, request).items()}
-    return limits.limiter.decide(plan, features, None, True, request.framework_request)
-
-
-def resolve(value: Any) -> Any:
-    """Return the value of a function, which may be async."""
-    return async_to_sync(resolve_async)(value) if inspect.isawaitable(value) else value
-
-
-async def resolve_async(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 def ends_later(response: Any, admission: DjangoAdmission) -> bool:

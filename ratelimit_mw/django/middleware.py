@@ -10,11 +10,11 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.utils.module_loading import import_string
 
 from ..decision import Verdict
-from ..errors import MissingMiddlewareError, add_hint
-from ..http.admission import adecide
+from ..errors import RateLimitExceeded
+from ..http.admission import adecide, decide
 from ..http.notes import log_note
-from ..rules.decorators import decided, mark_decided
-from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
+from ..rules.decorators import current
+from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve, resolve_async
 from .limits import ProjectLimits, project_limits
 
 
@@ -50,24 +50,28 @@ class RateLimitMiddleware:
         return handling if self._is_async else _run_without_loop(handling)
 
     @staticmethod
-    def process_exception(_: Any, error: Exception) -> None:
-        """Add a hint to the error of a limit that the middleware does not see."""
-        if isinstance(error, MissingMiddlewareError):
-            add_hint(error)
+    def process_exception(native: Any, error: Exception) -> Any:
+        """Respond to a rejection that the view has raised."""
+        if not isinstance(error, RateLimitExceeded):
+            return None
+        admission: DjangoAdmission = getattr(native, ATTRIBUTE)
+        admission.verdict = error.verdict
+        return _response_to_rejection(admission)
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
         project = project_limits()
         request = project.match(native, self._is_async)
-        before = mark_decided(request.marks)
+        before = current.get()
         try:
             is_outer = self._is_listed_twice and not project.limits.is_decided(request.server_data)
             plan, verdict = project.plan(request, is_outer), Verdict()
             if self._is_async and not plan.is_empty:
                 verdict = await adecide(project.limits, plan, request)
             elif not plan.is_empty:
-                verdict = resolve_verdict(project.limits, plan, request)
+                verdict = decide(project.limits, plan, request, resolve=resolve)
             admission = DjangoAdmission(project.limits, request, plan, verdict, is_outer)
+            admission.enter(request.marks)
             if verdict:
                 response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
             else:
@@ -78,7 +82,7 @@ class RateLimitMiddleware:
                 await self._end(admission, response.status_code)
             return response
         finally:
-            decided.set(before)
+            current.set(before)
 
     async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, delay: float) -> Any:
         try:
@@ -95,6 +99,13 @@ class RateLimitMiddleware:
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
+
+
+def _response_to_rejection(admission: DjangoAdmission) -> Any:
+    project = project_limits()
+    reject = project.limits.reject
+    own = reject and resolve(reject(admission.request.framework_request, admission.verdict))
+    return project.rejection(admission, own)
 
 
 def positions_of(middleware: str | type) -> list[int]:

@@ -52,8 +52,7 @@ class DjangoRequest(WSGIRequest):
     @property
     def server_data(self) -> MutableMapping[str, Any]:
         """The WSGI environ or the ASGI scope, which other middleware sees."""
-        data: MutableMapping[str, Any] = getattr(self.framework_request, "scope", self.native)
-        return data
+        return server_data(self.framework_request)
 
     @property
     def method(self) -> str:
@@ -104,6 +103,11 @@ class DjangoRequest(WSGIRequest):
             return native.body or None
         except OSError:  # the client disconnected, or sent another length than announced
             return INVALID
+
+
+def server_data(request: Any) -> MutableMapping[str, Any]:
+    """Return the WSGI environ or the ASGI scope of a request of Django or REST framework."""
+    return getattr(request, "scope", None) or request.META  # type: ignore[no-any-return]
 
 
 def django_user(request: Any) -> Any:

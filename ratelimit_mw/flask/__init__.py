@@ -1,6 +1,7 @@
 """Rate limiting for Flask: the extension ``RateLimiter``, and the decorators ``limit`` and ``exempt``."""
 
 from ..rules.decorators import exempt, limit
+from .check import check
 from .extension import RateLimiter
 
-__all__ = ["RateLimiter", "exempt", "limit"]
+__all__ = ["RateLimiter", "check", "exempt", "limit"]

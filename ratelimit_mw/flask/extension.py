@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from flask import Flask, current_app, got_request_exception, request_finished
+from flask import Flask, current_app, request_finished
 
 from ..decision import Verdict
-from ..errors import ConfigError
+from ..errors import ConfigError, RateLimitExceeded
 from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
@@ -70,11 +70,11 @@ class RateLimiter:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
         hooks = app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
         app.url_value_preprocessors[None].insert(0, hooks.keep_parameters)
+        app.error_handler_spec[None][None].setdefault(RateLimitExceeded, hooks.respond)  # that of the application stays
         app.before_request(hooks.decide)
         app.after_request(hooks.add_headers)
         app.teardown_request(hooks.end)
         request_finished.connect(hooks.end_with_response, app)
-        got_request_exception.connect(hooks.explain, app)
         app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:

@@ -10,23 +10,21 @@ from typing import Any, Final
 
 import flask
 from flask import Flask, Response, g
-from werkzeug.exceptions import default_exceptions
 
-from ..decision import Verdict
-from ..errors import ConfigError, MissingMiddlewareError, add_hint
-from ..http.admission import Admission, decide
+from ..errors import ConfigError, RateLimitExceeded
+from ..http.admission import decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import log_notes
-from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters, check_routes
 from ..http.views import ViewMarksByMethod
-from ..rules.decorators import decided, mark_decided
+from ..rules.decorators import current
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 from ..settings.framework import SETTING, check_left_over
 from ..wsgi.request import VERDICT
+from .admission import FlaskAdmission
 from .request import SENT_PARAMS, FlaskRequest, route_template
 
 _UNMARKED: Final = ViewMarks()
@@ -50,7 +48,7 @@ class FlaskHooks:
         self._reading = threading.Lock()
         # One environ may pass through several applications.
         self._key = f"ratelimit_mw.flask.{id(self)}"
-        self._marks_key = f"{self._key}.marks"
+        self._before_key = f"{self._key}.before"
         self.limiter = limits.limiter
 
     def read_views(self) -> dict[str, ViewMarksByMethod]:
@@ -95,12 +93,10 @@ class FlaskHooks:
         plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
             plan = self.limits.undecided(plan, environ)
-        environ[self._marks_key] = mark_decided(marks)
-        if plan.is_empty:
-            g.ratelimit = environ.get(VERDICT) or Verdict()
-            return None
+        environ[self._before_key] = current.get()
         verdict = decide(self.limits, plan, request)
-        admission = environ[self._key] = Admission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = environ[self._key] = FlaskAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        admission.enter(marks)
         g.ratelimit = environ[VERDICT]
         if not verdict.allowed:
             return self._reject(admission)
@@ -117,7 +113,7 @@ class FlaskHooks:
 
     def end_with_response(self, _app: Flask, response: Response, **_: Any) -> None:
         """Run for the final response. A stream keeps its slots, and may state its cost, until it is closed."""
-        admission: Admission | None = flask.request.environ.get(self._key)
+        admission: FlaskAdmission | None = flask.request.environ.get(self._key)
         if admission is None:
             return
         status = admission.status = response.status_code
@@ -132,30 +128,26 @@ class FlaskHooks:
     def end(self, error: BaseException | None) -> None:
         """Run when the request's context ends."""
         environ = flask.request.environ
-        if self._marks_key not in environ:
+        if self._before_key not in environ:
             return
-        decided.set(environ.pop(self._marks_key))
-        admission: Admission | None = environ.pop(self._key, None)
+        current.set(environ.pop(self._before_key))
+        admission: FlaskAdmission | None = environ.pop(self._key, None)
         if admission is not None:
             admission.end(admission.status or (500 if error is None or isinstance(error, Exception) else None))
 
-    def explain(self, _app: Flask, exception: BaseException, **_: Any) -> None:
-        """Run for an error in a view."""
-        if isinstance(exception, MissingMiddlewareError):
-            add_hint(exception, "RateLimiter")
+    def respond(self, error: RateLimitExceeded) -> Any:
+        """Run for a rejection that code of the application has raised, where the application has no handler for it."""
+        admission: FlaskAdmission | None = flask.request.environ.get(self._key)
+        if admission is None:  # the request is over, or a function before ours has raised it
+            raise error
+        admission.verdict = error.verdict
+        return self._app.handle_http_exception(admission.http_error(error.verdict))
 
-    def _reject(self, admission: Admission) -> Response:
+    def _reject(self, admission: FlaskAdmission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""
-        reject = self.limits.reject
-        response: Any
-        response = reject(admission.request.framework_request, admission.verdict) if reject else admission.rejection()
-        if isinstance(response, Rejection):
-            response = self._app.response_class(response.body, response.status, response.headers)
-        if reject:
-            return self._app.make_response(response)
-        error = default_exceptions[response.status_code](response=response)
-        error.verdict = admission.verdict  # type: ignore[attr-defined]
-        raise error
+        if self.limits.reject:
+            return self._app.make_response(admission.own_response())
+        raise admission.error(admission.verdict)
 
 
 def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:

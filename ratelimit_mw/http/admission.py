@@ -1,10 +1,15 @@
 """One request from its first decision to the end of its response."""
 
+import asyncio
 import inspect
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ..decision import CombinedVerdict, Verdict
+from ..errors import ConfigError, RateLimitExceeded
+from ..rules.decorators import current
+from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .headers import Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
@@ -12,35 +17,67 @@ from .rejection import Rejection, build_rejection
 from .request import Request
 
 
-def decide(limits: HttpLimiter, plan: Plan, request: Request) -> Verdict:
-    features = limits.reader.read(plan, request)
+def read(
+    limits: HttpLimiter,
+    plan: Plan,
+    request: Request,
+    provided: Mapping[str, Any] | None = None,
+    resolve: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
+    features = limits.reader.read(plan, request, provided)
+    return features if resolve is None else {name: resolve(value) for name, value in features.items()}
+
+
+def decide(
+    limits: HttpLimiter,
+    plan: Plan,
+    request: Request,
+    provided: Mapping[str, Any] | None = None,
+    resolve: Callable[[Any], Any] | None = None,
+) -> Verdict:
+    """Decide a plan. The arguments are those of ``read``."""
+    features = read(limits, plan, request, provided, resolve)
     return limits.limiter.decide(plan, features, None, True, request.framework_request or request)
 
 
 async def adecide(
     limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
 ) -> Verdict:
-    """Async form of ``decide``. Functions of features may be async. ``provided`` are features that are not read."""
+    """Async form of ``decide``. Functions of features may be async."""
+    features = await aread(limits, plan, request, provided)
+    return await limits.limiter.adecide(plan, features, None, True, request.framework_request or request)
+
+
+async def aread(
+    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Read the features of a plan, and await those of async functions."""
     features = limits.reader.read(plan, request, provided)
     if limits.reader.may_await or provided:
         for name, value in features.items():
             if type(value) is not str and inspect.isawaitable(value):
                 features[name] = await value
-    return await limits.limiter.adecide(plan, features, None, True, request.framework_request or request)
+    return features
 
 
 class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
     ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle. Other
-    middleware finds the verdict in ``native``, the application in ``shown[name]``, together with the verdicts of outer
-    middleware.
+    middleware finds the admission in ``native``, the application its verdict in ``shown[name]``, together with the
+    verdicts of outer middleware. Code that runs in the request decides more plans: see ``checks.py``.
     """
+
+    marks: Sequence[Mark] = ()
+    """The limits of decorators that are decided: those of the view."""
 
     verdicts: tuple[Verdict, ...] = ()
     status: int | None = None
     """The status of the response, once it has started."""
     needs_settlement = False
+    has_more = False
+    """Whether there are more verdicts than the first."""
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     counts_outcomes = False
@@ -72,11 +109,11 @@ class Admission:
             self.counts_outcomes = True
         if decided is None:
             shown[name] = verdict
-            native[DECIDED] = {limits.limiter: verdict}
+            native[DECIDED] = {limits.limiter: self}
         else:
-            self._outer = tuple(decided.values())
+            self._outer = tuple(admission.verdict for admission in decided.values())
             shown[name] = self.shown
-            native[DECIDED] = {**decided, limits.limiter: self.verdict}
+            native[DECIDED] = {**decided, limits.limiter: self}
         if verdict.allowed:
             self.verdicts = (verdict,)
             verdict.settler = limits
@@ -88,16 +125,79 @@ class Admission:
         """The verdict for the application: a rejection, or all verdicts so far."""
         return CombinedVerdict((*self._outer, self.verdict)) if self._outer and self.verdict.allowed else self.verdict
 
+    def enter(self, marks: ViewMarks | None) -> None:
+        """Make this the request of this thread or task, whose view has these marks."""
+        if marks is not None:
+            self.marks = (*self.marks, *marks.every) if self.marks else marks.every
+        current.set(self)
+
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
         self.verdict = verdict
         if verdict.allowed:
+            self.has_more = True
             self.verdicts = (*self.verdicts, verdict)
             self.verdict = CombinedVerdict((*self._before, *self.verdicts))
-            verdict.settler = self.limits
-            if plan.needs_settlement:
+            verdict.settler = self.limits.limiter if self._has_ended else self.limits
+            if plan.needs_settlement and not self._has_ended:
                 self._hold(plan, verdict)
         return verdict
+
+    def check(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
+        """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
+        verdict = self._checked(plan, decide(self.limits, plan, self.now, provided, self.resolve))
+        if verdict.delay:
+            time.sleep(verdict.delay)
+        if self._has_ended and plan.needs_settlement:
+            self.limits.limiter.conclude(verdict, None)
+        return verdict
+
+    async def acheck(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
+        """Async form of ``check``."""
+        verdict = self._checked(plan, await adecide(self.limits, plan, self.now, provided))
+        if verdict.delay:
+            await asyncio.sleep(verdict.delay)
+        if self._has_ended and plan.needs_settlement:
+            await self.limits.limiter.aconclude(verdict, None)
+        return verdict
+
+    def decide_marks(self, marks: Sequence[Mark]) -> None:
+        """Decide the limits of a function that the view calls. Raises the rejection."""
+        self.check(self._plan_of(marks))
+
+    async def adecide_marks(self, marks: Sequence[Mark]) -> None:
+        """Async form of ``decide_marks``."""
+        await self.acheck(self._plan_of(marks))
+
+    def _plan_of(self, marks: Sequence[Mark]) -> Plan:
+        self.limits.adopt_called(marks)
+        return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None)
+
+    def _checked(self, plan: Plan, verdict: Verdict) -> Verdict:
+        self.add(plan, verdict)
+        self.show()
+        if not verdict.allowed:
+            raise self.error(verdict)
+        return verdict
+
+    @property
+    def now(self) -> Request:
+        """The request as it is now: code that has run since may have found its user, or read its body."""
+        return self.request
+
+    def show(self) -> None:
+        """Show the application the verdict again."""
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        """Return the error for a rejection, which is a 429 of the framework."""
+        return RateLimitExceeded(verdict)
+
+    @staticmethod
+    def resolve(value: Any) -> Any:
+        """Return the value of a feature, which may come from an async function."""
+        if type(value) is not str and inspect.isawaitable(value):
+            raise ConfigError("a function that is not async cannot await a feature of an async function")
+        return value
 
     def _hold(self, plan: Plan, verdict: Verdict) -> None:
         """Hold the slots that a verdict has taken until the end."""

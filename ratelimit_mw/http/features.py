@@ -1,7 +1,8 @@
 """Reads features from a request. Each feature gets its function at start-up."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from operator import attrgetter
 from typing import Any, Final
@@ -35,7 +36,10 @@ HINTS: Final = {
 
 
 class FeatureReader:
-    """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function."""
+    """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function.
+
+    ``passed`` are parts that may have no function, because views pass them to ``check``.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class FeatureReader:
         routes: bool = False,
         body_feature: Callable[[str], Read | None] = lambda _: None,
         region: Region | None = None,
+        passed: Iterable[str] = (),
     ) -> None:
         self._functions = checked_functions(own)
         self._own = {name: _with_framework_request(read) for name, read in self._functions.items()}
@@ -63,12 +68,19 @@ class FeatureReader:
         self._body_feature = body_feature
         self._in_body: set[str] = set()
         self._reads = {part_of(part).feature: self._find(part_of(part), needed_by) for part, needed_by in needs.items()}
+        for part in map(part_of, passed):
+            with suppress(ConfigError):
+                self._reads.setdefault(part.feature, self._find(part, ""))
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
         self.may_await = any(self._reads.get(name) is read for name, read in (*adapter.items(), *self._own.items()))
         """Whether the value of a feature may be an awaitable."""
         self.must_await = any(iscoroutinefunction(f) or iscoroutinefunction(type(f).__call__) for f in own.values())
         """Whether one of your own functions is async."""
+
+    def provides(self, name: str) -> bool:
+        """Return whether a feature can be read."""
+        return name in self._reads
 
     def needs_body(self, plan: Plan) -> bool:
         """Return whether the plan needs a field of the body, which then must be read before the features."""

@@ -1,6 +1,7 @@
 """A limiter that speaks HTTP: features, headers and rejections, built once from the arguments of a middleware."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from os import PathLike
@@ -8,6 +9,7 @@ from typing import Any, Final, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
+from ..forksafe import create_lock
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
@@ -23,7 +25,7 @@ from .region import Region
 from .route_checks import check_no_views
 
 DECIDED: Final = "ratelimit_mw.decided"
-"""The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
+"""The key of the ASGI scope or WSGI environ that holds the admissions so far, by limiter, the innermost last."""
 
 OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside of authentication."""
@@ -64,6 +66,7 @@ class HttpLimiter:
         self._has_own_ip = "ip" in features
         self._routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
+        self._adopting = create_lock(self, "_adopting", threading.Lock)
         self._prepare()
 
     is_outer = False
@@ -81,6 +84,12 @@ class HttpLimiter:
             self.limiter.rules.check(view)
         self._prepare()
 
+    def adopt_called(self, marks: Iterable[Mark]) -> None:
+        """Add the limits of a function that a view calls, at its first call."""
+        with self._adopting:
+            if added := set(marks).difference(self.limiter.rules.marks):
+                self.adopt([ViewMarks(tuple(added))])
+
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters."""
         self._routes = False
@@ -90,6 +99,7 @@ class HttpLimiter:
         rules = self.limiter.rules
         provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
         needs = dict.fromkeys(rules.lists.parts, "a list")
+        passed: list[str] = []
         if not self._routes:
             check_no_views(rules)
         for rule in rules.rules:
@@ -97,7 +107,9 @@ class HttpLimiter:
                 message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}, so every request is rejected"
                 raise ConfigError(message, "cost", f'rule "{rule.name}"')
             for part in rule.source.parts:
-                if feature_of(part) not in provided.get(rule, ()):
+                if rule.source.matches.is_only_named:
+                    passed.append(part)
+                elif feature_of(part) not in provided.get(rule, ()):
                     needs.setdefault(part, f"rule {rule.name!r}")
         if not self._has_own_ip:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
@@ -105,7 +117,7 @@ class HttpLimiter:
                 if "ip" not in provided.get(rule, ()):
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request under the new rules can then read their features.
-        self.reader = self._build_reader(needs, routes=self._routes)
+        self.reader = self._build_reader(needs, routes=self._routes, passed=passed)
         looks_up = any(rule.looks_up for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or looks_up
         """Whether a decision may wait, for the store, for a feature or for limits."""
@@ -135,8 +147,13 @@ class HttpLimiter:
 
     def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
         """Return the verdicts of outer middleware with the same rules."""
-        decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
-        return [verdict for limiter, verdict in decided.items() if self.is_same(limiter)]
+        decided: Mapping[Limiter, Any] = native.get(DECIDED, {})
+        return [admission.verdict for limiter, admission in decided.items() if self.is_same(limiter)]
+
+    def admission(self, native: Mapping[str, Any]) -> Any:
+        """Return the innermost admission of middleware with the same rules."""
+        decided: Mapping[Limiter, Any] = native[DECIDED]
+        return [admission for limiter, admission in decided.items() if self.is_same(limiter)][-1]
 
     def is_same(self, other: Limiter) -> bool:
         """Return whether another limiter has the same rules."""

@@ -25,6 +25,7 @@ from .held_slots import HeldSlots
 from .outcomes import OutcomeWatch
 
 if TYPE_CHECKING:
+    from ..keys.features import Features
     from ..rules.ruleset import RuleSet
 
 _log = logging.getLogger("ratelimit_mw")
@@ -105,8 +106,28 @@ class Settlement:
         if self._must_not_wait():
             self._start(self._aforget(keys, rule))
         else:
-            with _logging_outage(rule):
-                self._chain.forget(keys)
+            self._forget(keys, rule)
+
+    def forget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+        """Forget all that is counted under a key; adapters call it. A store that cannot be reached is logged.
+
+        Args:
+            verdict: The verdict of the current request, which may have consumed under the same key.
+            rule: The name of the rule.
+            features: The features of the key.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
+        keys = run(self._keys(rule, features))
+        _drop(verdict, rule, keys)
+        self._forget(keys, rule)
+
+    async def aforget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+        """Async form of ``forget_key``."""
+        keys = await arun(self._keys(rule, features))
+        _drop(verdict, rule, keys)
+        await self._aforget(keys, rule)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget all that is counted under one key of one rule.
@@ -264,6 +285,10 @@ class Settlement:
                 times = await self._chain.acorrect([each.correction for each in pending], self._now())
                 receipt.confirm(pending, times)
 
+    def _forget(self, keys: Sequence[str], rule: str) -> None:
+        with _logging_outage(rule):
+            self._chain.forget(keys)
+
     async def _aforget(self, keys: Sequence[str], rule: str) -> None:
         with _logging_outage(rule):
             await self._chain.aforget(keys)
@@ -277,6 +302,13 @@ class Settlement:
             if isinstance(error, NotAskedError):
                 receipt.cancel(pending)
             self._slots.keep(each.correction for each in pending)
+
+
+def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> None:
+    """Note that a verdict has consumed nothing under keys that are forgotten."""
+    for part in verdict.parts:
+        if rule in part and any(decision.hit[1] in keys for decision in part.decisions):
+            part.receipt.drop(rule)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from types import CodeType, FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
@@ -28,7 +28,22 @@ _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views i
 _count = itertools.count()
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
-decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
+
+
+class Decider(Protocol):
+    """A request that a middleware handles: ``marks`` are decided, others are decided where they are called."""
+
+    marks: Sequence[Mark]
+
+    def decide_marks(self, marks: Sequence[Mark]) -> None:
+        """Decide the limits of a function that the view calls. Raises a rejection."""
+
+    async def adecide_marks(self, marks: Sequence[Mark]) -> None:
+        """Async form of ``decide_marks``."""
+
+
+current: ContextVar[Decider | None] = ContextVar("ratelimit_mw.current", default=None)
+"""The request of this thread or task."""
 
 
 class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views
@@ -180,17 +195,11 @@ def _checked_name(view: object, name: str | None, place: str) -> str:
     return name
 
 
-def mark_decided(view: ViewMarks) -> frozenset[Mark]:
-    """Note that the limits marked on ``view`` are decided in this request. Return the value to restore at its end."""
-    before = decided.get()
-    decided.set(before.union(view.every))
-    return before
-
-
 def require_decided(marks: Iterable[Mark]) -> None:
     """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
     marks = tuple(marks)
-    if decided.get().isdisjoint(marks) and not testmode.off:
+    now = current.get()
+    if (now is None or set(now.marks).isdisjoint(marks)) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)
 
 
@@ -213,20 +222,24 @@ def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     """Put the guard around a view, whose signature stays the same. ``marked_on`` finds another marked object."""
     guarded: Any
 
-    def check(args: tuple[Any, ...]) -> None:
-        _check(marked_on(*args) if marked_on else guarded)
+    def undecided(args: tuple[Any, ...]) -> tuple[Decider | None, Sequence[Mark]]:
+        return _undecided(marked_on(*args) if marked_on else guarded)
 
     if inspect.iscoroutinefunction(view):
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            check(args)
+            decider, marks = undecided(args)
+            if decider is not None:
+                await decider.adecide_marks(marks)
             return await view(*args, **kwargs)
 
         guarded = acall
     else:
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            check(args)
+            decider, marks = undecided(args)
+            if decider is not None:
+                decider.decide_marks(marks)
             return view(*args, **kwargs)
 
         guarded = call
@@ -251,7 +264,16 @@ def _guard_dispatcher(view: type) -> None:
             setattr(view, name, _guard(dispatch, lambda self, *_: type(self)))
 
 
-def _check(view: object) -> None:
-    marks: tuple[Mark, ...] = getattr(view, ATTRIBUTE).every
-    if not decided.get().issuperset(marks) and not testmode.off:
-        raise MissingMiddlewareError(marks[0].view)
+def _undecided(view: object) -> tuple[Decider | None, Sequence[Mark]]:
+    """Return the marks to decide now, with the request that decides them. Those of its view are decided."""
+    marks: ViewMarks = getattr(view, ATTRIBUTE)
+    now = current.get()
+    others = marks.every if now is None else [mark for mark in marks.every if mark not in now.marks]
+    if not others or testmode.off:
+        return None, ()
+    if now is None:
+        raise MissingMiddlewareError(others[0].view)
+    if not set(marks.messages).isdisjoint(others):
+        hint = "check the decorators above @messages for functools.wraps"
+        raise ConfigError(f"no route leads to it, so its messages cannot be limited: {hint}", of=others[0].view)
+    return now, others

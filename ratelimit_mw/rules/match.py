@@ -63,6 +63,11 @@ class Match:
         """The field for the place of the requests, "path" or "view"; "" for none."""
         return "path" if self.paths else "view" if self.views else ""
 
+    @property
+    def is_only_named(self) -> bool:
+        """Whether no request matches: ``view = ""``. Such a rule is decided by its name."""
+        return bool(self.views) and not any(self.views)
+
     def takes_method(self, method: str, is_automatic: bool = False) -> bool:
         """Whether a method matches. ``is_automatic``: the framework responds to it by itself."""
         return method in self.methods if self.methods else not is_automatic

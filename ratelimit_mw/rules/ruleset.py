@@ -64,10 +64,11 @@ class RuleSet:
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         self.everywhere = self.rules[:everywhere]  # those that are not on a view
-        self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
-        self._patterns = PathPatterns((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
-        self.needs_path = any(rule.matches.paths for rule in rules)
-        self._has_views = any(rule.matches.views for rule in rules)
+        matching = [(i, rule) for i, rule in enumerate(rules) if not rule.matches.is_only_named]
+        self._pathless = tuple(i for i, rule in matching if i < everywhere and not rule.matches.paths)
+        self._patterns = PathPatterns((i, path) for i, rule in matching for path in rule.matches.paths)
+        self.needs_path = any(rule.matches.paths for _, rule in matching)
+        self._has_views = any(rule.matches.views for _, rule in matching)
         self.needs_route = self.needs_path or self._has_views
         self._needs_place = self.needs_route or self.needs_host
         self._by_request: dict[Hashable, Plan] = {}
@@ -138,6 +139,12 @@ class RuleSet:
         """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
         return self._plan_of(sorted({self._of_mark[mark] for mark in marks}), method, host, view)
 
+    def plan_named(self, name: str) -> Plan:
+        """The plan of one rule, for any request. ``ConfigError`` when there is no such rule."""
+        if name not in self.by_name:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
+        return self._plan((list(self.by_name).index(name),))
+
     def check(self, view: ViewMarks) -> None:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
         for name in view.exempt or ():
@@ -162,12 +169,15 @@ class RuleSet:
         return plan
 
     def _plan_of(self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None) -> Plan:
-        """The plan of those rules that apply. Clients cannot fill a cache without bound."""
+        """The plan of those rules that apply."""
         method = method.upper()
         if view is not None and view.exempt is not None:
             numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
         own = view is not None and view.answers_options and method == "OPTIONS"
-        applying = tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)])
+        return self._plan(tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]))
+
+    def _plan(self, applying: tuple[int, ...]) -> Plan:
+        """The plan of these rules. Clients cannot fill a cache without bound."""
         plan = self._plans.get(applying)
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:

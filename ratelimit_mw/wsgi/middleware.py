@@ -11,13 +11,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
-from ..errors import ConfigError
+from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import log_notes
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
+from ..rules.decorators import current
 from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
 from .response import ResponseBody, WSGIAdmission
@@ -70,9 +71,7 @@ class RateLimitMiddleware:
         plan = self.limits.plan(request)
         if DECIDED in environ or self.is_outer:
             plan = self.limits.undecided(plan, environ, self.is_outer)
-        if plan.is_empty:
-            if VERDICT not in environ:
-                environ[VERDICT] = Verdict()
+        if plan.is_empty and DECIDED in environ and self.limits.is_decided(environ):
             return self.app(environ, start_response)
         verdict = decide(self.limits, plan, request)
         admission = WSGIAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
@@ -80,15 +79,25 @@ class RateLimitMiddleware:
         admission.is_outer = self.is_outer
         if not verdict.allowed:
             return self._reject(admission)
+        before = current.get()
         try:
+            admission.enter(None)
             if plan.may_delay and verdict.delay:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
-            if plan.needs_settlement:
+            if admission.needs_settlement:
                 return ResponseBody(body, admission)
+        except RateLimitExceeded as error:
+            admission.end(admission.status or 429)
+            if admission.status is not None:
+                raise
+            admission.verdict = error.verdict
+            return self._reject(admission)
         except BaseException as error:  # where the server stops, the outcome is not known
             admission.end((admission.status or 500) if isinstance(error, Exception) else None)
             raise
+        finally:
+            current.set(before)
         admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
         return body  # unwrapped, so that servers recognize their file wrappers
 

@@ -302,6 +302,6 @@ def test_a_queue_delays_requests_in_a_dependency() -> None:
         delays.append(delay)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ratelimit_mw.asgi.dependencies.asyncio.sleep", noted)
+        patched.setattr("ratelimit_mw.http.admission.asyncio.sleep", noted)
         assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
     assert delays == [0.001]

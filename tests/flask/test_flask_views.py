@@ -326,15 +326,14 @@ def test_a_call_limits_only_one_route() -> None:
     assert [statuses(app, times=2) for app in (limited, app_of())] == [[200, 429], [200, 200]]
 
 
-def test_a_view_called_by_another_view_is_not_decided_twice() -> None:
-    """One request has one decision, also when its view calls another limited view."""
+def test_a_view_called_by_another_view_is_decided_then() -> None:
+    """The limits of the second view are decided when it is called, and those of the first one once."""
     inner = limit("2/minute", name="inner")(lambda: str(g.ratelimit.rules))
-    outer = limit("2/minute", name="outer")(lambda: inner())
+    outer = limit("3/minute", name="outer")(lambda: inner())
     app = app_of(views={"/inner": inner, "/outer": outer})
-    app.testing = True
     assert ask(app, "/inner").text == "('inner',)"
-    with pytest.raises(MissingMiddlewareError, match="is limited by a decorator"):
-        ask(app, "/outer")
+    assert ask(app, "/outer").text == "('outer', 'inner')"
+    assert statuses(app, "/outer", 1) == [429]
 
 
 def test_a_view_needs_no_request_argument() -> None:

@@ -11,6 +11,7 @@ from calls import limiter
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError
+from ratelimit_mw.http.limiter import DECIDED
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 COUNTING = {"count_when": {"status": [401, 500]}}
@@ -94,7 +95,7 @@ def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rul
 
 
 def test_a_request_that_matches_no_rule_is_passed_through() -> None:
-    """When no rule applies, environ, start_response and the iterable are the same objects. Only the verdict is new."""
+    """When no rule applies, environ and iterable are the same objects, and the response has no new headers."""
     body: list[bytes] = []
     received: list[Any] = []
 
@@ -102,13 +103,19 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
         received.extend(parts)
         return body
 
-    environ, start = environ_of(PATH_INFO="/free"), object()
+    def start(*parts: Any) -> Any:
+        started.append(parts)
+
+    started: list[Any] = []
+    environ = environ_of(PATH_INFO="/free")
     before = dict(environ)
-    returned = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))(environ, start)  # type: ignore[arg-type]
+    returned = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))(environ, start)
     assert returned is body
     assert received[0] is environ
-    assert received[1] is start
+    received[1]("200 OK", [("X-Own", "1")])
+    assert started == [("200 OK", [("X-Own", "1")])]
     assert bool(environ.pop("ratelimit_mw.verdict"))
+    assert environ.pop(DECIDED)
     assert environ == before
 
 

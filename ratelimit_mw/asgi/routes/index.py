@@ -12,13 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import MissingMiddlewareError, add_hint
 from ...http.layers import has_inner, runs_no_other_code
 from ...http.limiter import HttpLimiter
 from ...http.notes import log_notes
 from ...http.route_checks import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
-from ..error_handlers import RejectionHandler, find_handler, handles_status
+from ..error_handlers import RejectionHandler, find_handler, handle_rejections, handles_status
 from ..openapi import OpenAPIWithLimits, describe_response
 from .reader import RouteReader, application_behind
 from .tree import FULL, Lookup, RouteMatch, RouteNode, path_below
@@ -114,12 +113,6 @@ class RouteIndex:
                 endpoint,
             )
 
-    def explain(self, error: Exception) -> None:
-        """Add a hint to the error of a limit that the middleware does not see."""
-        if isinstance(error, MissingMiddlewareError):
-            self._are_replaced()
-            add_hint(error)
-
     def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
         """Return where a request goes, with all marks, and its path parameters, for commands."""
         match = self.find(request)
@@ -214,6 +207,8 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
         if _is_limited(limits, node, method)
     )
     names = [name.decode("ascii") for name in limits.writer.names]
+    for _, owner in reader.owners:
+        handle_rejections(owner)
     for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
         prefixes = [prefix for prefix, owner in reader.owners if owner is app]
         response = describe_response(names, own_body=limits.reject is None and not handles_status(app, 429))

@@ -1,0 +1,202 @@
+"""``check`` and ``acheck``: decide a rule by its name, in the middle of a request. The same for all frameworks."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from ..decision import Verdict
+from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
+from ..keys.email import normalized_email
+from ..keys.features import checked_name
+from ..rules.names import printable
+from ..rules.plan import Plan
+from ..testmode import testmode
+from .admission import Admission, aread, read
+from .features import FeatureReader
+from .limiter import DECIDED
+
+_SIMILAR: Final = 0.75
+
+
+class NamedRule:
+    """A rule by its name, in one request. While limits are off, nothing is decided."""
+
+    def __init__(self, native: Mapping[str, Any], rule: str, features: Mapping[str, Any] | None = None) -> None:
+        self._name = printable(rule)
+        self._admission = _find_admission(native, self._name)
+        if self._admission is not None:
+            limits = self._admission.limits
+            self._plan = limits.rules.plan_named(self._name)
+            with error_path(f"check({rule!r})"):
+                self._features = _checked(features or {}, self._plan, limits.reader)
+
+    def check(self) -> Verdict:
+        return Verdict() if self._admission is None else self._admission.check(self._plan, self._features)
+
+    async def acheck(self) -> Verdict:
+        return Verdict() if self._admission is None else await self._admission.acheck(self._plan, self._features)
+
+    def peek(self) -> Verdict:
+        if (admission := self._admission) is None:
+            return Verdict()
+        request = admission.now
+        features = read(admission.limits, self._plan, request, self._features, admission.resolve)
+        return admission.limits.limiter.decide(self._plan, features, None, False, request.framework_request or request)
+
+    async def apeek(self) -> Verdict:
+        if (admission := self._admission) is None:
+            return Verdict()
+        request, limiter = admission.now, admission.limits.limiter
+        features = await aread(admission.limits, self._plan, request, self._features)
+        return await limiter.adecide(self._plan, features, None, False, request.framework_request or request)
+
+    def reset(self) -> None:
+        if (admission := self._admission) is not None:
+            features = read(admission.limits, self._plan, admission.now, self._features, admission.resolve)
+            admission.limits.limiter.forget_key(admission.verdict, self._name, features)
+
+    async def areset(self) -> None:
+        if (admission := self._admission) is not None:
+            features = await aread(admission.limits, self._plan, admission.now, self._features)
+            await admission.limits.limiter.aforget_key(admission.verdict, self._name, features)
+
+
+def _find_admission(native: Mapping[str, Any], rule: str) -> Admission | None:
+    """Return the innermost admission of a request whose limiter has the rule; None while limits are off."""
+    admissions: Mapping[object, Admission] = native.get(DECIDED, {})
+    if not admissions:
+        if testmode.off:
+            return None
+        raise MissingMiddlewareError(f"check({rule!r})", "decides a rule of the middleware")
+    known = [admission for admission in admissions.values() if rule in admission.limits.rules.by_name]
+    if not known:
+        names = [name for admission in admissions.values() for name in admission.limits.rules.by_name]
+        raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, names)}", f"check({rule!r})")
+    return known[-1]
+
+
+def _checked(given: Mapping[str, Any], plan: Plan, reader: FeatureReader) -> dict[str, Any]:
+    """Return features by canonical name; ``ConfigError`` for one that the rule needs and that has another name here."""
+    features = {checked_name(name): value for name, value in given.items()}
+    for name in plan.needs:
+        close = [] if name in features else get_close_matches(name, features.keys() - {*plan.needs}, 1, _SIMILAR)
+        if close or not (name in features or reader.provides(name)):
+            hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
+            raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
+    if isinstance(email := features.get("email"), str):
+        features["email"] = normalized_email(email)
+    return features
+
+
+class Check:
+    """Decide a rule of the settings by its name, in a view.
+
+    The features of its key are those of the request, and those that you pass. Of its ``match``, only features are
+    compared. Headers and verdict of the request show the decision too. A rule that is only for ``check`` has
+    ``match = {view = ""}``.
+
+    Args:
+        request: The request of the framework.
+        rule: The name of the rule.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        The verdict on this rule.
+
+    Raises:
+        RateLimitExceeded: The rule rejects. The client receives a 429, unless your view catches the error.
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        check(request, "forum-post", thread=7)
+    """
+
+    def __init__(self, name: str, native_of: Callable[[Any], Mapping[str, Any]]) -> None:
+        self.__name__ = name
+        self._native_of = native_of
+
+    def __call__(self, request: Any, rule: str, /, **features: Any) -> Verdict:
+        return NamedRule(self._native_of(request), rule, features).check()
+
+    def peek(self, request: Any, rule: str, /, **features: Any) -> Verdict:
+        """Return the verdict that ``check`` would return or raise. Consume nothing.
+
+        Args:
+            request: The request of the framework.
+            rule: The name of the rule.
+            **features: Features that only your view knows.
+
+        Returns:
+            The verdict. It is true when the rule would allow the request.
+        """
+        return NamedRule(self._native_of(request), rule, features).peek()
+
+    def reset(self, request: Any, rule: str, /, **features: Any) -> None:
+        """Forget all that is counted under the key of the rule. A store that cannot be reached is logged.
+
+        Args:
+            request: The request of the framework.
+            rule: The name of the rule.
+            **features: Features that only your view knows.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
+        NamedRule(self._native_of(request), rule, features).reset()
+
+    def settle(self, request: Any, rule: str, cost: int, /) -> None:
+        """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.
+
+        Args:
+            request: The request of the framework.
+            rule: The name of the rule.
+            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: There is no such rule, or ``cost`` is not such a number.
+        """
+        settle(self._native_of(request), rule, cost)
+
+
+class AsyncCheck:
+    """Async form of ``check``, for async views: ``await check(request, "forum-post", thread=7)``.
+
+    Args:
+        request: The request of the framework.
+        rule: The name of the rule.
+        **features: Features that only your view knows.
+
+    Returns:
+        The verdict on this rule.
+
+    Raises:
+        RateLimitExceeded: The rule rejects. The client receives a 429, unless your view catches the error.
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+    """
+
+    def __init__(self, name: str, native_of: Callable[[Any], Mapping[str, Any]]) -> None:
+        self.__name__ = name
+        self._native_of = native_of
+
+    async def __call__(self, request: Any, rule: str, /, **features: Any) -> Verdict:
+        return await NamedRule(self._native_of(request), rule, features).acheck()
+
+    async def peek(self, request: Any, rule: str, /, **features: Any) -> Verdict:
+        """Async form of ``Check.peek``: the verdict of ``check``, which consumes nothing and raises no rejection."""
+        return await NamedRule(self._native_of(request), rule, features).apeek()
+
+    async def reset(self, request: Any, rule: str, /, **features: Any) -> None:
+        """Async form of ``Check.reset``: forget all that is counted under the key of the rule."""
+        await NamedRule(self._native_of(request), rule, features).areset()
+
+    async def settle(self, request: Any, rule: str, cost: int, /) -> None:
+        """Async form of ``Check.settle``: replace the cost of the request by the true cost."""
+        settle(self._native_of(request), rule, cost)
+
+
+def settle(native: Mapping[str, Any], rule: str, cost: int) -> None:
+    """Settle the cost of one rule of a request."""
+    if (admission := _find_admission(native, printable(rule))) is not None:
+        admission.shown[printable(rule)].settle(cost)

@@ -1,0 +1,135 @@
+"""``check``, limited helpers and rejections that code raises, in every framework alike."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from check_sites import SITES, Site, limiter
+
+from ratelimit_mw import ConfigError, Rejection
+from ratelimit_mw.testing import limits_off
+
+everywhere = pytest.mark.parametrize("kind", SITES.values(), ids=list(SITES))
+SiteType = type[Site]
+
+
+@pytest.fixture
+def site(kind: SiteType) -> Site:
+    return kind(limiter())
+
+
+def left(response: Any) -> tuple[int, str, str]:
+    return response.status_code, response.text, response.headers.get("X-RateLimit-Remaining")
+
+
+@everywhere
+def test_check_decides_a_rule_and_its_headers_show_it(site: Site) -> None:
+    """The rule counts by what the view passes and by the client of the request. It rejects with a whole 429."""
+    assert left(site.ask("/check?thread=7")) == (200, "1", "1")
+    assert left(site.ask("/check?thread=7")) == (200, "0", "0")
+    assert left(site.ask("/check?thread=8")) == (200, "1", "1")
+    rejected = site.ask("/check?thread=7")
+    assert rejected.status_code == 429
+    assert rejected.headers["Retry-After"] == "60"
+    assert rejected.headers["RateLimit"] == '"post";r=0;t=60'
+    assert rejected.headers["Content-Type"] == "application/problem+json"
+    assert '"violated-policies": ["post"]' in rejected.text
+
+
+@everywhere
+def test_rules_before_a_check_stay_counted(site: Site) -> None:
+    """The rejection of a check refunds nothing, because the view has run."""
+    for _ in range(3):
+        site.ask("/check?thread=7")
+    assert site.limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 97
+    policy = site.ask("/check?thread=8").headers["RateLimit-Policy"]
+    assert policy == '"site";q=100;w=60, "post";q=2;w=60'
+
+
+@everywhere
+def test_peek_consumes_nothing_and_reset_forgets(site: Site) -> None:
+    """Peek raises no rejection. Reset concerns one key."""
+    assert [site.ask("/peek?thread=7").text for _ in range(3)] == ["True"] * 3
+    for thread in (7, 7, 8, 8):
+        site.ask(f"/check?thread={thread}")
+    assert [site.ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["False"] * 2
+    assert site.ask("/reset?thread=7").text == "done"
+    assert [site.ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["True", "False"]
+
+
+@everywhere
+def test_settle_changes_the_cost(site: Site) -> None:
+    """A cost of zero returns everything at the end of the response."""
+    assert [site.ask("/settle?thread=7").status_code for _ in range(3)] == [200] * 3
+
+
+@everywhere
+def test_a_view_catches_a_rejection(site: Site) -> None:
+    """The view responds as it likes, for example with an error in a form. The headers still show the rejection."""
+    caught = [site.ask("/check?thread=7&catch=1") for _ in range(3)][-1]
+    assert left(caught) == (200, "caught post", "0")
+
+
+@everywhere
+def test_an_email_address_has_one_spelling(site: Site) -> None:
+    """The feature email of a check is normalized, as that of a body is."""
+    spellings = ("ann@b\u00fccher.example", "Ann@xn--bcher-kva.example", "ann@b\u00fccher.example.")
+    assert [site.ask(f"/check?rule=mail&email={email}").status_code for email in spellings] == [200, 200, 429]
+
+
+@everywhere
+def test_the_outcome_of_the_response_counts(site: Site) -> None:
+    """A rule with count_when is reserved by the check, and settled when the response is known."""
+    sent = [site.ask(f"/check?rule=failed&status={status}").status_code for status in (200, 200, 200, 401, 401, 401)]
+    assert sent == [200, 200, 200, 401, 401, 429]
+
+
+@everywhere
+def test_a_slot_is_held_until_the_response_ends(site: Site) -> None:
+    """Each request returns the slot that its check has taken."""
+    assert [site.ask("/check?rule=busy").status_code for _ in range(3)] == [200] * 3
+
+
+@everywhere
+def test_a_limited_helper_is_decided_when_a_view_calls_it(site: Site) -> None:
+    """Its headers are those of the response, and it rejects with a 429."""
+    assert [left(site.ask("/helper"))[::2] for _ in range(2)] == [(200, "1"), (200, "0")]
+    assert site.ask("/done").status_code == 200
+    rejected = site.ask("/helper")
+    assert (rejected.status_code, rejected.headers["RateLimit"]) == (429, '"helper";r=0;t=60')
+
+
+@everywhere
+def test_a_rejection_of_another_limiter_is_a_429(site: Site) -> None:
+    """Any ``RateLimitExceeded`` that leaves a view becomes the response to a rejection, with its own headers."""
+    rejected = site.ask("/raise")
+    assert (rejected.status_code, rejected.headers["RateLimit"][:9]) == (429, '"own";r=0')
+    assert rejected.headers["Content-Type"] == "application/problem+json"
+    assert int(rejected.headers["Retry-After"]) > 1000
+
+
+@everywhere
+def test_mistakes_are_errors(site: Site) -> None:
+    """An unknown rule, and a feature that nothing provides, never allow a request in silence."""
+    for path in ("/check?rule=pst", "/check", "/peek?rule=pst", "/settle?rule=pst"):
+        with suppress(ConfigError):
+            assert site.ask(path).status_code == 500
+
+
+@everywhere
+def test_without_limits_nothing_is_decided(site: Site) -> None:
+    """In tests, limits_off turns off checks and helpers too."""
+    with limits_off():
+        assert [site.ask("/helper").status_code for _ in range(3)] == [200] * 3
+        assert [site.ask("/reset?thread=7").status_code, site.ask("/peek?thread=7").text] == [200, "True"]
+
+
+@everywhere
+def test_your_own_response_is_sent(kind: SiteType) -> None:
+    """The function ``rejection`` responds to rejections of checks, helpers and other limiters as well."""
+    site = kind(limiter(), rejection=lambda request, verdict: Rejection(verdict.status, [("X-Own", "1")], b"no"))
+    for path in ("/check?thread=7", "/helper", "/raise"):
+        response = [site.ask(path) for _ in range(3)][-1]
+        assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
