@@ -58,6 +58,7 @@ class RateLimitMiddleware:
         app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
     """
 
+    limits: HttpLimiter
     routes: RouteIndexes | BrokenMiddleware
 
     def __init__(
@@ -72,7 +73,7 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         try:
-            adapter = {"user": asgi_user}
+            adapter = {"user": lambda request: asgi_user(request, self.limits.needs_user)}
             self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
                 self.limits.adopt(())
@@ -244,9 +245,7 @@ class ASGIAdmission(Admission):
             added = self._headers or limits.writer.headers(
                 verdict.after(self.status) if self.counts_outcomes else verdict
             )
-            if limits.is_outer and self.has_headers(name for name, _ in message.get("headers", ())):
-                added = []
-            if added:
+            if added and not self.keeps_headers(message.get("headers")):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)

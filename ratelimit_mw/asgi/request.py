@@ -91,10 +91,10 @@ class ASGIRequest(Request):
             raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
 
 
-def asgi_user(request: Request) -> Any:
+def asgi_user(request: Request, is_needed: bool) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
-    if "user" not in request.native:
+    if is_needed and "user" not in request.native:
         _warn_of_missing_users()
     if user is None or not getattr(user, "is_authenticated", False):
         return None

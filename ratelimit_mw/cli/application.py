@@ -12,7 +12,7 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..http.layers import layers_of
-from ..http.notes import notes_on_authentication, notes_on_layers
+from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from .output import Failure
@@ -34,7 +34,9 @@ class MiddlewareSource(Source):
         self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         routes = () if self._index is None else self._index.reader.routes()
         limits = middleware.limits
-        super().__init__(name, limits.settings, limits.limiter.rules, routes, name.partition(":")[0])
+        if not is_asgi and middleware.is_outer is None:
+            middleware.look_around()
+        super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0])
 
     def route(self, request: ASGIRequest) -> Routed:
         if self._index is None:
@@ -47,6 +49,7 @@ class MiddlewareSource(Source):
 
     def notes(self) -> Iterator[str]:
         yield from notes_on_layers(self._middleware.app)
+        yield from notes_on_stages(self._middleware.limits, self._middleware.app)
         yield from notes_on_authentication(self._middleware.limiter, self._outside)
 
 

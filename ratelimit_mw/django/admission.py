@@ -71,7 +71,7 @@ class DjangoAdmission(Admission):
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""
         added = self.text_headers(response.status_code)
-        for name, value in () if self.is_outer and self.has_headers(map(str.lower, response.headers)) else added:
+        for name, value in () if self.keeps_headers(response.headers.items()) else added:
             response.headers[name] = value
         if self.is_throttled:
             response.headers.setdefault("Cache-Control", "no-store")

@@ -9,7 +9,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.notes import count_workers
+from ..http.notes import count_workers, notes_on_allow_list
 from ..settings.framework import SETTING
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, cors_after, positions_of
@@ -72,12 +72,14 @@ def check_project(**_: Any) -> list[Any]:
 
 
 def _order() -> Iterator[Any]:
-    """Yield W005: CORS after, and W006: authentication before the middleware."""
+    """Yield W005: CORS after, W006: authentication before, and W007: an allow list between the middleware."""
     positions = positions_of(RateLimitMiddleware)
     yield from (_warning("W005", name) for name in cors_after(positions))
     for name in django.conf.settings.MIDDLEWARE[: min(positions)] if positions else ():
         if "auth" in name.rpartition(".")[2].lower() and not name.startswith("django.contrib.auth."):
             yield _warning("W006", name)
+    for note in notes_on_allow_list(project_limits().limits) if len(positions) > 1 else ():
+        yield checks.Warning(note, id="ratelimit_mw.W007")
 
 
 def unused_rules() -> ConfigError | None:

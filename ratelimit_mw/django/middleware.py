@@ -7,12 +7,15 @@ from typing import Any
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.handlers.base import BaseHandler
 from django.utils.module_loading import import_string
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import adecide, decide
-from ..http.notes import log_note
+from ..http.layers import LIMITS_OF
+from ..http.limiter import HttpLimiter
+from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.decorators import current
 from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve, resolve_async
 from .limits import ProjectLimits, project_limits
@@ -44,6 +47,8 @@ class RateLimitMiddleware:
         for name in cors_after(positions):
             log_note(f"{name} runs after RateLimitMiddleware, so rejections have no CORS headers. Move it before")
         project_limits().routes()
+        if self._is_listed_twice:
+            log_all(*notes_on_allow_list(project_limits().limits))
 
     def __call__(self, native: Any) -> Any:
         handling = self._handle(native)
@@ -64,7 +69,7 @@ class RateLimitMiddleware:
         request = project.match(native, self._is_async)
         before = current.get()
         try:
-            is_outer = self._is_listed_twice and not project.limits.is_decided(request.server_data)
+            is_outer = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
             plan, verdict = project.plan(request, is_outer), Verdict()
             if self._is_async and not plan.is_empty:
                 verdict = await adecide(project.limits, plan, request)
@@ -106,6 +111,15 @@ def _response_to_rejection(admission: DjangoAdmission) -> Any:
     reject = project.limits.reject
     own = reject and resolve(reject(admission.request.framework_request, admission.verdict))
     return project.rejection(admission, own)
+
+
+def _limits_of(layer: Any) -> HttpLimiter | None:
+    """Return the limits of the project, where its handler is around the middleware."""
+    is_around = isinstance(layer, BaseHandler) and positions_of(RateLimitMiddleware)
+    return project_limits().limits if is_around else None
+
+
+LIMITS_OF.append(_limits_of)
 
 
 def positions_of(middleware: str | type) -> list[int]:

@@ -107,7 +107,8 @@ class FlaskHooks:
     def add_headers(self, response: Response) -> Response:
         """Run after the request: the rate limit headers replace those of the application."""
         if admission := flask.request.environ.get(self._key):
-            for name, value in admission.text_headers(response.status_code):
+            added = admission.text_headers(response.status_code)
+            for name, value in () if admission.keeps_headers(response.headers) else added:
                 response.headers[name] = value
         return response
 

@@ -1,5 +1,6 @@
 """The rules of a Flask application, as the commands of ``cli/`` show them."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from flask import Flask
@@ -7,8 +8,11 @@ from werkzeug.exceptions import HTTPException
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
+from ..http.layers import layers_of
+from ..http.notes import notes_on_stages
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
+from ..wsgi.middleware import RateLimitMiddleware
 from .commands import EXTENSION
 from .hooks import FlaskHooks, marks_for, routes_of
 from .request import route_template
@@ -30,6 +34,12 @@ class FlaskSource(Source):
             marks = marks_for(self._app, self._views[rule.endpoint], request.method, rule)
             return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
         return Routed(request.sent_path, Destination(UNMATCHED))
+
+    def notes(self) -> Iterator[str]:
+        """Yield notes about WSGI middleware around the application."""
+        for layer in layers_of(self._app.wsgi_app):
+            if isinstance(layer, RateLimitMiddleware):
+                yield from notes_on_stages(layer.limits, layer.app)
 
 
 def open_source(app: Flask, title: str) -> Source | None:

@@ -11,7 +11,7 @@ from ..errors import ConfigError, RateLimitExceeded
 from ..rules.decorators import current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
-from .headers import Header, TextHeader, as_text
+from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
@@ -83,7 +83,7 @@ class Admission:
     counts_outcomes = False
     _headers: list[Header] | None = None
     is_outer = False
-    """Whether a middleware with the same rules is inside. Its headers show the decisions of both."""
+    """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
     _has_ended = False
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
@@ -207,10 +207,14 @@ class Admission:
         if plan.has_slots:
             self.limits.limiter.hold(verdict)
 
-    def has_headers(self, names: Iterable[str | bytes]) -> bool:
-        """Return whether a response has rate limit headers: those of an inner middleware. Names are in lower case."""
-        writer = self.limits.writer
-        return any(name in writer.names or name in writer.text_names for name in names)
+    def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
+        """Return whether a response keeps the rate limit headers that it has.
+
+        They are those of an inner middleware with the same rules, which show the decisions of both, or of a rejection.
+        """
+        if not (self.status == 429 or self.is_outer or self.limits.is_outer):
+            return False
+        return self.verdict.allowed and any(name.lower() in FIELD_NAMES for name, _ in headers or ())
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""

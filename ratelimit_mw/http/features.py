@@ -82,6 +82,12 @@ class FeatureReader:
         """Return whether a feature can be read."""
         return name in self._reads
 
+    def knows(self, part: str) -> bool:
+        """Return whether the part of a key is known, also where the routes of the application are not."""
+        with suppress(ConfigError):
+            return bool(self._find(part_of(part), "")) and (self._routes or part != "endpoint")
+        return False
+
     def needs_body(self, plan: Plan) -> bool:
         """Return whether the plan needs a field of the body, which then must be read before the features."""
         return not self._in_body.isdisjoint(plan.needs)

@@ -1,7 +1,7 @@
 """The layers of an application: middleware that keeps the next layer as an attribute, and the application inside."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, Final
 
@@ -29,18 +29,35 @@ def layers_of(app: Any) -> Iterator[Any]:
             app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
 
 
+def may_get_extension(app: Any) -> bool:
+    """Return whether the application inside is one of Flask that has no extension yet."""
+    tables = (getattr(layer, "extensions", None) for layer in layers_of(app))
+    return any(isinstance(table, dict) and _EXTENSION not in table for table in tables)
+
+
 def has_inner(limits: HttpLimiter, app: Any) -> bool:
-    """Return whether a middleware, or the extension of Flask, has the same rules inside of an application."""
-    for layer in layers_of(app):
-        extensions = getattr(layer, "extensions", None)
-        extension = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
-        inner = getattr(extension or layer, "limits", None)
-        if isinstance(inner, HttpLimiter) and limits.is_same(inner.limiter):
-            return True
-    return False
+    """Return whether a middleware has the same rules inside of an application."""
+    return any(is_inner(limits, layer) for layer in layers_of(app))
+
+
+def is_inner(limits: HttpLimiter, layer: Any) -> bool:
+    """Return whether a layer is a middleware with the same rules."""
+    found = (limits_of(layer) for limits_of in LIMITS_OF)
+    return any(isinstance(inner, HttpLimiter) and limits.is_same(inner.limiter) for inner in found)
 
 
 def runs_no_other_code(app: Any) -> bool:
     """Return whether all layers down to the router are the framework's own, CORS for example."""
     layers = (layer for layer in layers_of(app) if not isinstance(layer, MethodType))
     return all(_OF_FRAMEWORKS.match(type(layer).__module__) for layer in layers)
+
+
+def _limits_of(layer: Any) -> Any:
+    """Return the limits of a middleware, or of the extension of Flask."""
+    extensions = getattr(layer, "extensions", None)
+    extension = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
+    return getattr(extension or layer, "limits", None)
+
+
+LIMITS_OF: Final[list[Callable[[Any], Any]]] = [_limits_of]
+"""Functions that return the limits of a layer. The middleware of Django adds one for Django's handlers."""

@@ -15,7 +15,7 @@ from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
-from ..rules.plan import Plan
+from ..rules.plan import CompiledRule, Plan
 from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
 from .body import body_feature
 from .client_ip import ClientIP
@@ -63,14 +63,15 @@ class HttpLimiter:
             body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),
             region=Region.from_settings(http),
         )
-        self._has_own_ip = "ip" in features
+        self.own_features = frozenset(features)
         self._routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
         self._adopting = create_lock(self, "_adopting", threading.Lock)
-        self._prepare()
+        if routes:  # else ``adopt_no_routes`` follows
+            self._prepare()
 
     is_outer = False
-    """Whether an ASGI middleware with the same rules is inside. It decides the rules that need the user."""
+    """Whether a middleware with the same rules is inside. It decides the rules in ``left``."""
 
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
@@ -91,27 +92,44 @@ class HttpLimiter:
                 self.adopt([ViewMarks(tuple(added))])
 
     def adopt_no_routes(self) -> None:
-        """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters."""
+        """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
+
+        An outer middleware leaves these rules to the inner one, as well as the rules that override decorators.
+        """
         self._routes = False
-        self.adopt(())
+        if self.is_outer:
+            self._prepare()
+        else:
+            self.adopt(())
 
     def _prepare(self) -> None:
         rules = self.limiter.rules
         provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
-        needs = dict.fromkeys(rules.lists.parts, "a list")
         passed: list[str] = []
-        if not self._routes:
+        parts, unknown = rules.lists.parts, set[CompiledRule]()
+        if self.is_outer and not self._routes:
+            rules, knows = rules.without_overrides(), self._build_reader({}).knows
+            parts = tuple(filter(knows, parts))
+            unknown = {
+                rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))
+            }
+        elif not self._routes:
             check_no_views(rules)
+        left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
+        self.left = tuple(rule.name for rule in left)
+        """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
+        by_user = "user" in rules.lists.needs or any(map(_requires_user, rules.rules))
+        self.needs_user = by_user and not self.is_outer
+        """Whether a rule or a list that is decided here never applies without a user."""
+        needs = dict.fromkeys(parts, "a list")
         for rule in rules.rules:
-            for limit in rule.never_fitting:
-                message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}, so every request is rejected"
-                raise ConfigError(message, "cost", f'rule "{rule.name}"')
-            for part in rule.source.parts:
+            _check_cost(rule)
+            for part in () if rule in unknown else rule.source.parts:
                 if rule.source.matches.is_only_named:
                     passed.append(part)
                 elif feature_of(part) not in provided.get(rule, ()):
                     needs.setdefault(part, f"rule {rule.name!r}")
-        if not self._has_own_ip:  # your own ip may be anything
+        if "ip" not in self.own_features:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
             for rule in rules.rules:
                 if "ip" not in provided.get(rule, ()):
@@ -137,12 +155,12 @@ class HttpLimiter:
     def undecided(self, plan: Plan, native: Mapping[str, Any], is_outer: bool = False) -> Plan:
         """Return the rest of a plan that no middleware with the same rules has decided before.
 
-        The lists are checked again, because the user may be known only now. The outer middleware of two leaves the
-        rules that need the user to the inner one.
+        The lists are checked again, because the user may be known only now. The outer middleware of two leaves some
+        rules to the inner one.
         """
         names = [name for verdict in self.verdicts(native) for name in verdict.rules]
         if is_outer:
-            names += [rule.name for rule in plan.rules if not OF_USER.isdisjoint(rule.source.needs)]
+            names += self.left
         return plan_without(plan, tuple(names))
 
     def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
@@ -156,14 +174,32 @@ class HttpLimiter:
         return [admission for limiter, admission in decided.items() if self.is_same(limiter)][-1]
 
     def is_same(self, other: Limiter) -> bool:
-        """Return whether another limiter has the same rules."""
+        """Return whether another limiter has the same rules, and a store with the same counts."""
         own = self.limiter
-        return own is other or bool(own.settings.rules and own.settings == other.settings)
+        return own is other or (own.settings == other.settings and _is_from_settings(own) and _is_from_settings(other))
 
 
 @lru_cache(1024)
 def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
+
+
+def _requires_user(rule: CompiledRule) -> bool:
+    """Return whether a rule never applies without a user. A key such as "user|ip" has another part in place of it."""
+    matched = ((name,) for name, _ in rule.source.matches.features)
+    return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+
+
+def _check_cost(rule: CompiledRule) -> None:
+    for limit in rule.never_fitting:
+        message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}, so every request is rejected"
+        raise ConfigError(message, "cost", f'rule "{rule.name}"')
+
+
+def _is_from_settings(limiter: Limiter) -> bool:
+    """Return whether a limiter has the rules and the kind of store that are in its settings."""
+    rules = tuple(rule.source for rule in limiter.rules.everywhere)
+    return rules == limiter.settings.rules and limiter.waits != limiter.settings.store.startswith("memory:")
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limiter:

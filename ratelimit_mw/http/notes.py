@@ -1,18 +1,22 @@
 """Notes about limits that may not work as expected. They are logged once at the start, and ``check`` shows them."""
 
+import itertools
 import logging
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.decorators import marks_made
 from ..rules.marks import Mark, marks_of
+from ..rules.overlap import overlap
+from ..rules.plan import CompiledRule
 from ..stores.memory.store import MemoryStore
-from .layers import layers_of
+from .layers import has_inner, is_inner, layers_of
 from .limiter import OF_USER, HttpLimiter
 
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
@@ -26,7 +30,12 @@ _log = logging.getLogger("ratelimit_mw")
 def log_notes(limits: HttpLimiter, app: object) -> None:
     """Log each note about an application and its limits, once in this process."""
     packages = set(map(_package_of, limits.limiter.rules.marks))
-    for note in (*notes_on_layers(app), *notes_on_workers(limits.limiter), *notes_on_marks(packages)):
+    log_all(*notes_on_layers(app), *notes_on_stages(limits, app))
+    log_all(*notes_on_workers(limits.limiter), *notes_on_marks(packages))
+
+
+def log_all(*notes: str) -> None:
+    for note in notes:
         log_note(note)
 
 
@@ -55,6 +64,43 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
             f"{name} is outside of RateLimitMiddleware: the rule {rules[0]!r} does not count the requests that {name}"
             " rejects, such as failed logins. Add RateLimitMiddleware outside of it, too, with the same settings"
         )
+
+
+def notes_on_stages(limits: HttpLimiter, app: object) -> Iterator[str]:
+    """Note what two middlewares with the same rules do not limit."""
+    if not has_inner(limits, app):
+        return
+    yield from notes_on_allow_list(limits)
+    for layer in itertools.takewhile(lambda layer: not is_inner(limits, layer), layers_of(app)):
+        mounts = getattr(layer, "mounts", None)
+        for path, mounted in mounts.items() if isinstance(mounts, Mapping) else ():
+            rules = [name for name in limits.left if _may_apply(limits.rules.by_name[name], path)]
+            if rules and not has_inner(limits, mounted):
+                yield (
+                    f"the rule {rules[0]!r} does not limit {path}: the inner one of two RateLimitMiddleware decides the"
+                    f" rule, and {type(layer).__name__} serves {path} before it. Wrap the application at {path} in"
+                    " RateLimitMiddleware with the same settings"
+                )
+
+
+def _may_apply(rule: CompiledRule, mount: str) -> bool:
+    """Return whether a rule may apply to requests for a mounted application whose routes are not known."""
+    source = rule.source
+    by_route = source.matches.views or any(name.startswith("path:") for name in source.needs)
+    paths = source.matches.paths
+    return not by_route and (not paths or any(overlap(path, f"{mount}/**") for path in paths))
+
+
+def notes_on_allow_list(limits: HttpLimiter) -> Iterator[str]:
+    """Note an allow list that does not apply in the outer one of two middlewares."""
+    rules = [rule.name for rule in limits.rules.rules if rule.name not in limits.left]
+    unknown = OF_USER - limits.own_features
+    for part in limits.rules.lists.names("allow") if rules else ():
+        if feature_of(part) in unknown or not limits.reader.knows(part):
+            yield (
+                f"the allow list by {part} does not lift the rule {rules[0]!r}: the outer RateLimitMiddleware decides"
+                f" this rule, and {part} is not known there. Allow by ip or path, or give the rule a key with {part}"
+            )
 
 
 def notes_on_workers(limiter: Limiter) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -127,6 +128,12 @@ class RuleSet:
             message = f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}"
             raise ConfigError(message, f"rules[{override.position}].overrides")
         return self
+
+    def without_overrides(self) -> RuleSet:
+        """Return these rules for a middleware that does not see the decorators."""
+        rules = copy.copy(self)
+        rules._unused = {}
+        return rules
 
     @property
     def marks(self) -> Iterable[Mark]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
-from ..http.layers import has_inner
+from ..http.layers import has_inner, may_get_extension
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import log_notes
 from ..http.rejection import Rejection
@@ -61,22 +60,23 @@ class RateLimitMiddleware:
         self.app = app
         self.limits = HttpLimiter(settings, limiter, features or {}, rejection, {"user": remote_user}, options)
         self.limiter = self.limits.limiter
-        if self.limits.reader.must_await:
-            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        self.limits.adopt_no_routes()
-        log_notes(self.limits, app)
+        self.is_outer: bool | None = None
+        """Whether a middleware with the same rules is inside. None before ``look_around``."""
+        if not may_get_extension(app):
+            self.look_around()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if self.is_outer is None:
+            self.look_around()
         request = WSGIRequest(environ)
         plan = self.limits.plan(request)
         if DECIDED in environ or self.is_outer:
-            plan = self.limits.undecided(plan, environ, self.is_outer)
+            plan = self.limits.undecided(plan, environ, bool(self.is_outer))
         if plan.is_empty and DECIDED in environ and self.limits.is_decided(environ):
             return self.app(environ, start_response)
         verdict = decide(self.limits, plan, request)
         admission = WSGIAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
-        admission.is_outer = self.is_outer
         if not verdict.allowed:
             return self._reject(admission)
         before = current.get()
@@ -101,10 +101,15 @@ class RateLimitMiddleware:
         admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
         return body  # unwrapped, so that servers recognize their file wrappers
 
-    @cached_property
-    def is_outer(self) -> bool:
-        """Whether a middleware with the same rules is inside. It decides the rules that need the user."""
-        return has_inner(self.limits, self.app)
+    def look_around(self) -> None:
+        """Look for a middleware inside, check the rules, and log notes. Raises ``ConfigError`` for invalid rules."""
+        limits = self.limits
+        limits.is_outer = has_inner(limits, self.app)
+        limits.adopt_no_routes()
+        if limits.reader.must_await:
+            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
+        log_notes(limits, self.app)
+        self.is_outer = limits.is_outer
 
     def _reject(self, admission: WSGIAdmission) -> Iterable[bytes]:
         request, reject = admission.request, self.limits.reject

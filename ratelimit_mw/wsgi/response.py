@@ -21,7 +21,7 @@ class WSGIAdmission(Admission):
     def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
         """Start the response with the rate limit headers: the ``start_response`` of the application."""
         added = self.text_headers(int(status[:3]))
-        if added and not (self.is_outer and self.has_headers(name.lower() for name, _ in headers)):
+        if added and not self.keeps_headers(headers):
             names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
             headers = [header for header in headers if header[0].lower() not in names] + added
         if exc_info is None:

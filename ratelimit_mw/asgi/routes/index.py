@@ -148,21 +148,17 @@ class RouteIndexes:
             start = scope.get("app") or self._app
         entry = self._by_start.get(id(start))
         if entry is None:
+            self._limits.is_outer = has_inner(self._limits, self._app)
             index = self._open_index(scope)
             if index is None:
                 self._limits.adopt_no_routes()
                 self.has_routes = False
-                self._look_around()
+                log_notes(self._limits, self._app)
                 return None
             entry = self._by_start[id(start)] = (start, index)
-            self._look_around()
+            log_notes(self._limits, self._app)
         entry[1].refresh()
         return entry[1]
-
-    def _look_around(self) -> None:
-        """Look for a middleware with the same rules inside, and log notes about the application."""
-        self._limits.is_outer = has_inner(self._limits, self._app)
-        log_notes(self._limits, self._app)
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))

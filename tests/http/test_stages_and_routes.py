@@ -1,0 +1,343 @@
+"""Two middlewares from one settings file, where only the inner one knows the routes of the application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import flask
+import pytest
+from calls import OK, ask, ask_wsgi
+from django_calls import MIDDLEWARE, project
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from ratelimit_mw import ConfigError, Limiter, Rule, asgi, wsgi
+from ratelimit_mw import django as of_django
+from ratelimit_mw import flask as of_flask
+from ratelimit_mw import starlette as of_starlette
+from ratelimit_mw.asgi import request as asgi_request
+from ratelimit_mw.flask.source import FlaskSource
+from ratelimit_mw.http import notes
+from ratelimit_mw.testing import ManualClock
+
+# Django is set up on the import of django_calls.
+from django.core.checks import run_checks  # isort: skip
+from django.core.handlers.asgi import ASGIHandler  # isort: skip
+from django.core.handlers.wsgi import WSGIHandler  # isort: skip
+from django.http import HttpResponse  # isort: skip
+from django.urls import path  # isort: skip
+
+Serve = Callable[..., Any]
+ATTEMPTS = {"name": "attempts", "key": ["ip"], "limits": "5/minute"}
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Return the log, as in a new process."""
+    notes.log_note.cache_clear()
+    caplog.set_level(logging.WARNING, "ratelimit_mw")
+    yield caplog
+    notes.log_note.cache_clear()
+
+
+def rejects_strangers(app: Any) -> Any:
+    """Return WSGI middleware that responds with 400 to requests without a user."""
+
+    class Authenticates:
+        def __init__(self) -> None:
+            self.app = app
+
+        def __call__(self, environ: Any, start_response: Any) -> Any:
+            environ["REMOTE_USER"] = user = environ.get("HTTP_X_USER", "")
+            if not user:
+                start_response("400 Bad Request", [])
+                return [b""]
+            return app(environ, start_response)
+
+    return Authenticates()
+
+
+def flask_app() -> Any:
+    app = flask.Flask("app")
+    app.add_url_rule("/login", "login", of_flask.limit("9/minute", name="own")(lambda: "login"))
+    app.add_url_rule("/items/<int:id>", "items", lambda **given: str(given))
+    return app
+
+
+@contextmanager
+def in_flask(settings: Any, extension_first: bool = True) -> Iterator[Serve]:
+    app = flask_app()
+    if extension_first:
+        of_flask.RateLimiter(app, settings)
+    app.wsgi_app = wsgi.RateLimitMiddleware(rejects_strangers(app.wsgi_app), settings)
+    if not extension_first:
+        of_flask.RateLimiter(app, settings)
+    yield lambda path, **headers: ask_wsgi(app, path, headers=headers)
+
+
+@contextmanager
+def in_flask_late(settings: Any) -> Iterator[Serve]:
+    with in_flask(settings, extension_first=False) as serve:
+        yield serve
+
+
+URLS = (
+    path("login", of_django.limit("9/minute", name="own")(lambda request: HttpResponse("login")), name="login"),
+    path("items/<int:id>", lambda request, **given: HttpResponse(str(given)), name="items"),
+)
+
+
+@contextmanager
+def in_django(settings: Any) -> Iterator[Serve]:
+    with project(settings, *URLS):
+        app = wsgi.RateLimitMiddleware(rejects_strangers(WSGIHandler()), settings)
+        yield lambda path, **headers: ask_wsgi(app, path, headers=headers)
+
+
+@contextmanager
+def in_async_django(settings: Any) -> Iterator[Serve]:
+    class Layer:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            known = any(name == b"x-user" for name, _ in scope["headers"])
+            await (self.app if known else PlainTextResponse(status_code=400))(scope, receive, send)
+
+    with project(settings, *URLS):
+        app = asgi.RateLimitMiddleware(Layer(ASGIHandler()), settings)
+        yield lambda path, **headers: ask(app, path, headers=headers)
+
+
+@pytest.fixture(params=[in_flask, in_flask_late, in_django, in_async_django])
+def around(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("rule", "paths", "expected"),
+    [
+        ({"name": "v", "limits": "1/minute", "match": {"view": "login"}}, "/login /items/1 /login", [200, 200, 429]),
+        ({"name": "p", "limits": "1/minute", "key": ["path:id"]}, "/items/1 /items/2 /items/1", [200, 200, 429]),
+        ({"name": "e", "limits": "1/minute", "key": ["endpoint"]}, "/items/1 /login /items/2", [200, 200, 429]),
+        ({"overrides": "own", "limits": "1/minute"}, "/login /items/1 /login", [200, 200, 429]),
+    ],
+)
+def test_the_inner_middleware_decides_the_rules_of_routes(
+    around: Any, rule: Any, paths: str, expected: list[int]
+) -> None:
+    """The outer one cannot know views, endpoints, path parameters and decorators. It decides the rule by IP address."""
+    with around({"rules": [ATTEMPTS, rule]}) as serve:
+        assert [serve(path, **{"x-user": "ann"}).status_code for path in paths.split()] == expected
+        assert [serve("/login").status_code for _ in range(3)] == [400, 400, 429]
+
+
+def test_headers_and_lists_of_both(around: Any) -> None:
+    """A list by a path parameter applies inside. The headers of a response show all rules."""
+    rule = {"name": "v", "limits": "2/minute", "match": {"view": "login"}}
+    with around({"rules": [ATTEMPTS, rule], "lists": {"deny": {"path:id": ["7"]}}}) as serve:
+        response = serve("/login", **{"x-user": "ann"})
+        assert response.headers["ratelimit-policy"] == '"attempts";q=5;w=60, "v";q=2;w=60, "own";q=9;w=60'
+        assert [serve(f"/items/{number}", **{"x-user": "ann"}).status_code for number in (7, 8)] == [403, 200]
+
+
+def test_a_function_of_flask_is_not_needed_outside() -> None:
+    """The rule that needs it is left to the extension. A feature that neither has is still an error."""
+    settings: Any = {"rules": [ATTEMPTS, {"name": "t", "key": ["tenant"], "limits": "1/minute"}]}
+    app = flask_app()
+    of_flask.RateLimiter(app, settings, features={"tenant": lambda request: request.endpoint})
+    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, settings)
+    assert [ask_wsgi(app, path).status_code for path in ("/login", "/items/1", "/login")] == [200, 200, 429]
+    with pytest.raises(ConfigError, match="the feature 'tenant', but nothing provides it"):
+        of_flask.RateLimiter(flask_app(), settings)
+
+
+def test_rules_of_routes_without_an_inner_middleware_are_errors() -> None:
+    """Each error is raised as early as it can be known: the extension of Flask may come after the middleware."""
+    rules: Any = {"rules": [{"limits": "1/minute", "match": {"view": "login"}}]}
+    app = flask.Flask("app")
+    late = wsgi.RateLimitMiddleware(app.wsgi_app, rules)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="have no names"):
+            ask_wsgi(late)
+    with pytest.raises(ConfigError, match="have no names"):
+        wsgi.RateLimitMiddleware(rejects_strangers(app), {**rules, "lists": {"allow": {"path": ["/x"]}}}).look_around()
+    with pytest.raises(ConfigError, match="have no names"):
+        wsgi.RateLimitMiddleware(lambda environ, start_response: [], rules)
+    other = wsgi.RateLimitMiddleware(lambda environ, start_response: [], {"rules": [ATTEMPTS]})
+    with pytest.raises(ConfigError, match="have no names"):
+        wsgi.RateLimitMiddleware(other, rules)
+
+
+def test_an_entry_of_django_is_the_outer_one_behind_a_middleware_outside() -> None:
+    """Three stages: the first entry of Django still leaves the rules by user to the second one."""
+    settings: Any = {"rules": [ATTEMPTS, {"name": "users", "key": ["user|ip"], "limits": "1/minute"}]}
+    layers = [*MIDDLEWARE, f"{__name__}.signs_in", *MIDDLEWARE]
+    with project(settings, *URLS, middleware=layers):
+        app = wsgi.RateLimitMiddleware(WSGIHandler(), settings)
+        answers = [ask_wsgi(app, "/login", headers={"x-user": user}).status_code for user in ("ann", "bob", "ann")]
+    assert answers == [200, 200, 429]
+
+
+def signs_in(get_response: Any) -> Any:
+    class User:
+        is_authenticated = True
+
+        def __init__(self, pk: str) -> None:
+            self.pk = pk
+
+    def sign_in(request: Any) -> Any:
+        request.user = User(request.headers["x-user"])
+        return get_response(request)
+
+    return sign_in
+
+
+# -- decorators without rules ------------------------------------------------------------------------------
+
+
+def test_decorators_count_once_without_rules(tmp_path: Any) -> None:
+    """A mounted application has the same settings as the one around it: a store that they share, and no rules."""
+    settings: Any = {"store": f"lmdb://{tmp_path}/counts"}
+    view = of_starlette.limit("4/minute", name="v")(lambda request: PlainTextResponse("a"))
+    sub = Starlette(routes=[Route("/a", view)])
+    sub.add_middleware(asgi.RateLimitMiddleware, settings=settings)
+    app = Starlette(routes=[Mount("/s", sub)])
+    app.add_middleware(asgi.RateLimitMiddleware, settings=settings)
+    responses = [ask(app, "/s/a") for _ in range(6)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 200, 429, 429]
+    assert responses[0].headers["ratelimit-policy"] == '"v";q=4;w=60'
+
+
+def test_limiters_with_rules_of_their_own_are_not_the_same() -> None:
+    """Their settings are equal, because those of a limiter that you build need no rules."""
+    clock = ManualClock(1_000_000.0)
+    limiters = [Limiter([Rule(name=name, limits="9/minute", key=["user|ip"])], clock=clock) for name in "ab"]
+    app = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, limiter=limiters[1]), limiter=limiters[0])
+    assert ask(app).status_code == 200
+    assert [limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining for limiter in limiters] == [7, 7]
+
+
+# -- notes -------------------------------------------------------------------------------------------------
+
+BY_USER: Any = {"rules": [{"name": "users", "key": ["user|ip"], "limits": "2/minute"}]}
+
+
+def metrics(environ: Any, start_response: Any) -> Any:
+    start_response("200 OK", [])
+    return [b""]
+
+
+@pytest.mark.parametrize(
+    ("rule", "mounted", "count"),
+    [
+        ({"key": ["user|ip"]}, metrics, 1),
+        ({"key": ["user|ip"], "match": {"path": "/metrics"}, "unrouted": True}, metrics, 1),
+        ({"key": ["user|ip"], "match": {"path": "/login"}}, metrics, 0),
+        ({"key": ["user|ip"], "match": {"view": "login"}}, metrics, 0),
+        ({"key": ["path:id"]}, metrics, 0),
+        ({"key": ["ip"]}, metrics, 0),
+        ({"key": ["user|ip"]}, None, 0),
+    ],
+)
+def test_applications_beside_the_inner_middleware_are_noted(rule: Any, mounted: Any, count: int, log: Any) -> None:
+    """A rule by user does not limit them, unless they have a middleware of their own."""
+    settings: Any = {"rules": [{"name": "r", "limits": "2/minute", **rule}]}
+    app = flask_app()
+    of_flask.RateLimiter(app, settings)
+    mounts = {"/metrics": mounted or wsgi.RateLimitMiddleware(metrics, settings)}
+    app.wsgi_app = wsgi.RateLimitMiddleware(DispatcherMiddleware(app.wsgi_app, mounts), settings)
+    found = [message for message in log.messages if message.startswith("the rule 'r' does not limit /metrics: ")]
+    assert len(found) == count
+    assert list(FlaskSource(app, "app").notes()) == found
+
+
+def test_an_allow_list_by_user_is_noted(log: Any) -> None:
+    """It does not lift the rules that the outer middleware decides."""
+    allow: Any = {"lists": {"allow": {"user": ["ann"], "ip": ["192.0.2.1"]}}}
+    expected = "the allow list by user does not lift the rule 'attempts': the outer RateLimitMiddleware"
+    for settings, count in (({"rules": [ATTEMPTS, *BY_USER["rules"]], **allow}, 1), ({**BY_USER, **allow}, 0)):
+        log.clear()
+        notes.log_note.cache_clear()
+        ask(asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, settings), settings))
+        assert len([message for message in log.messages if message.startswith(expected)]) == count
+    settings = {"rules": [ATTEMPTS], **allow}
+    ask(asgi.RateLimitMiddleware(OK, settings))
+    user: Any = {"user": lambda request: None}
+    ask(asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, settings, features=user), settings, features=user))
+    assert not [message for message in log.messages if message.startswith("the allow list")]
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, []), (2, ["ratelimit_mw.W007"])])
+def test_an_allow_list_by_user_is_noted_in_django(times: int, expected: list[str], log: Any) -> None:
+    """W007, and one line in the log at the start."""
+    settings: Any = {"rules": [ATTEMPTS], "lists": {"allow": {"user": ["1"]}}}
+    with project(settings, middleware=[*MIDDLEWARE * times]) as served:
+        served.ask()
+        assert [message.id for message in run_checks() if message.id == "ratelimit_mw.W007"] == expected
+    assert len([message for message in log.messages if message.startswith("the allow list by user")]) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"rules": [{"limits": "9/minute", "key": ["user|ip"]}]}, 0),
+        ({"rules": [{"limits": "9/minute", "per": {"user": {"ann": "99/minute"}}}]}, 0),
+        ({"rules": [{"limits": "9/minute", "key": ["ip", "user"]}]}, 1),
+        ({"rules": [{"limits": "9/minute", "match": {"user": "ann"}}]}, 1),
+        ({"rules": [{"limits": "9/minute"}], "lists": {"deny": {"user": ["mallory"]}}}, 1),
+    ],
+)
+def test_users_without_authentication_are_logged_where_a_rule_needs_them(settings: Any, count: int, log: Any) -> None:
+    """A rule by "user|ip" applies by IP address."""
+    asgi_request._warn_of_missing_users.cache_clear()
+    app = asgi.RateLimitMiddleware(OK, settings)
+    assert [ask(app).status_code for _ in range(2)] == [200, 200]
+    assert len([message for message in log.messages if "the user is not known" in message]) == count
+
+
+# -- headers -----------------------------------------------------------------------------------------------
+
+
+def test_the_headers_of_an_inner_rejection_are_kept() -> None:
+    """An outer middleware of another limiter has allowed the request. Its numbers would contradict the 429."""
+
+    def settings(name: str, amount: int, **options: Any) -> Any:
+        return {"rules": [{"name": name, "limits": f"{amount}/minute"}], **options}
+
+    outer, inner = settings("outer", 9), settings("inner", 1, headers=["ratelimit"])
+    app = flask_app()
+    of_flask.RateLimiter(app, inner)
+    around_flask = wsgi.RateLimitMiddleware(app, outer)
+    by_view = flask.Flask("by_view")
+    by_view.add_url_rule("/login", view_func=lambda: app)
+    of_flask.RateLimiter(by_view, outer)
+    by_view.view_functions["<lambda>"] = lambda: flask.Response.from_app(app, flask.request.environ)
+    within = asgi.RateLimitMiddleware(OK, inner)
+    around_asgi = asgi.RateLimitMiddleware(within, outer)
+    for serve in (
+        lambda: ask_wsgi(around_flask, "/login"),
+        lambda: ask_wsgi(by_view, "/login"),
+        lambda: ask(around_asgi, "/login"),
+    ):
+        app.extensions["ratelimit_mw"].limiter.reset("inner", {"ip": "192.0.2.7"})
+        allowed, rejected = serve(), serve()
+        assert (allowed.status_code, rejected.status_code) == (200, 429)
+        assert '"outer";r=' in allowed.headers["ratelimit"]
+        assert rejected.headers["ratelimit"].startswith('"inner";r=0')
+        assert "x-ratelimit-limit" not in rejected.headers
+
+
+def test_the_headers_of_an_inner_rejection_are_kept_in_django() -> None:
+    """The view sends the rejection of another limiter."""
+    rejected = {"RateLimit": '"inner";r=0;t=7', "Retry-After": "7"}
+    view = path("", lambda request: HttpResponse(status=429, headers=rejected))
+    with project({"rules": [ATTEMPTS]}, view) as served:
+        assert served.ask()["ratelimit"] == '"inner";r=0;t=7'
+    with project({"rules": [ATTEMPTS]}, path("", lambda request: HttpResponse(status=429))) as served:
+        assert served.ask()["ratelimit"].startswith('"attempts";r=4')
