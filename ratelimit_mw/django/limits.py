@@ -17,6 +17,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import django.conf
+from django.conf import UserSettingsHolder
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.http import HttpResponse
@@ -145,8 +146,9 @@ class ProjectLimits:
         routes = URLRoutes(resolver)
         check_left_over(dir(django.conf.settings), sys.modules)  # the views are imported now
         self.limits.adopt(routes.views)
-        check_parameters(routes.all, self.limits.rules, resolver is get_resolver())
-        check_routes(routes.all if resolver is get_resolver() else (), self.limits.rules)
+        is_root = resolver is get_resolver(_root_urlconf())
+        check_parameters(routes.all, self.limits.rules, is_root)
+        check_routes(routes.all if is_root else (), self.limits.rules)
         for route in routes.all:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_behind(route.callback))
@@ -202,6 +204,16 @@ class ProjectLimits:
                 request.route.template,
                 match.route,
             )
+
+
+def _root_urlconf() -> Any:
+    """Return the URLconf that the rules are written for. Tests may override ``ROOT_URLCONF`` alone."""
+    holder = django.conf.settings._wrapped
+    while isinstance(holder, UserSettingsHolder) and SETTING not in vars(holder):
+        if not hasattr(holder.default_settings, "ROOT_URLCONF"):
+            break
+        holder = holder.default_settings
+    return holder.ROOT_URLCONF
 
 
 @lru_cache(4)

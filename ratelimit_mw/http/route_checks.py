@@ -1,23 +1,30 @@
 """Check the rules against the routes of an application: path parameters, paths, views and methods."""
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 from ..errors import ConfigError
-from ..keys.parts import feature_of
-from ..rules.describe import Route
+from ..keys.features import UNMATCHED
+from ..rules.describe import PATH_PARAMETER, Route
 from ..rules.marks import Mark
-from ..rules.match import METHODS
+from ..rules.match import METHODS, Match
 from ..rules.overlap import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 
-_FAMILY: Final = "path:"
+_FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
+    "view": (lambda view, route: route.name == view, attrgetter("name")),
+    "path": (lambda path, route: overlap(path, route.pattern or route.template), attrgetter("template")),
+    "endpoint": (lambda endpoint, route: endpoint in (route.template, UNMATCHED), attrgetter("template")),
+}
+"""For each field of ``match``: whether a value fits a route, and the value that a route has."""
 
 
 def check_routes(routes: Collection[Route], rules: RuleSet) -> None:
-    """Raise ``ConfigError`` for a rule of the settings whose path, view or method no route has."""
+    """Raise ``ConfigError`` for a rule of the settings whose path, view, endpoint or method no route has."""
     for rule in rules.everywhere if routes else ():
         if not rule.source.unrouted:
             for field, problem in _unrouted(rule.source, routes):
@@ -27,26 +34,54 @@ def check_routes(routes: Collection[Route], rules: RuleSet) -> None:
 
 def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]]:
     """Yield the fields of ``match`` that no route has, with the problem."""
-    match = rule.matches
-    for view in filter(None, match.views):
-        named = [route for route in routes if route.name == view]
-        yield from _problems("view", view, match.methods, named, [route.name for route in routes])
-    for path in match.paths:
-        on_path = [route for route in routes if overlap(path, route.pattern or route.template)]
-        yield from _problems("path", path, match.methods, on_path, [route.template for route in routes])
-    if match.methods and not match.paths and not match.views and not _with_methods(routes, match.methods):
-        yield "methods", f"no route has the method {_either(match.methods)}. "
+    match, places = rule.matches, _places(rule.matches)
+    for field, values in places.items():
+        fits, name = _FITS[field]
+        for value in values:
+            on_value = [route for route in routes if fits(value, route)]
+            yield from _problems(field, value, match.methods, on_value, map(name, routes))
+    if not _fitting(match, routes):
+        if not places:
+            yield "methods", f"no route has the method {_either(match.methods)}. "
+        for field in list(places)[-1:]:
+            wanted = " and the ".join(f"{name} {' or '.join(map(repr, places[name]))}" for name in places)
+            yield field, f"no route has the {wanted}. "
+
+
+def _places(match: Match) -> dict[str, Collection[str]]:
+    """Return the values of the fields that choose routes, without empty fields."""
+    endpoints = sorted(map(str, dict(match.features).get("endpoint", ())))
+    places = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
+    return {field: values for field, values in places.items() if values}
+
+
+def _fitting(match: Match, routes: Iterable[Route]) -> list[Route]:
+    """Return the routes that the rule may apply to."""
+    for field, values in _places(match).items():
+        routes = [route for route in routes if any(_FITS[field][0](value, route) for value in values)]
+    return [route for route in routes if not match.methods or _with_methods([route], match.methods)]
 
 
 def _problems(
     field: str, value: str, methods: Collection[str], routes: Collection[Route], known: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
     if not routes:
-        close = difflib.get_close_matches(value, {name for name in known if name}, 1, 0.6)
-        yield field, f"no route has the {field} {value!r}. {f'Did you mean {close[0]!r}? ' if close else ''}"
+        close = " or ".join(map(repr, _closest(value, list(dict.fromkeys(filter(None, known))))))
+        yield field, f"no route has the {field} {value!r}. {f'Did you mean {close}? ' if close else ''}"
     elif methods and not _with_methods(routes, methods):
         has = _either({method for route in routes for method in route.views})
         yield "methods", f"the route of {value!r} has {has}, and not {_either(methods)}. "
+
+
+def _closest(value: str, known: list[str]) -> list[str]:
+    """Return the names with the same last segment, else the nearest ones."""
+    last = _last_segment(value)
+    same = [] if set(last) & {*"*{"} else [name for name in known if _last_segment(name) == last]
+    return same[:3] or difflib.get_close_matches(value, known, 3, 0.6)
+
+
+def _last_segment(name: str) -> str:
+    return re.split("/" if "/" in name else "[.:]", name.rstrip("/"))[-1]
 
 
 def _with_methods(routes: Iterable[Route], methods: Collection[str]) -> bool:
@@ -74,11 +109,11 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             paths = ", ".join(dict.fromkeys(route.template for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():
-        missing = _missing_parameters(rule.source, routes)
-        if rule.source.when_missing == "skip" and any(
-            missing.issuperset(map(feature_of, entry)) for entry in rule.source.entries
-        ):
-            message = f"the rule never applies: no route has the parameter {_quote_names(missing)}"
+        fitting = _fitting(rule.source.matches, routes)
+        if fitting and not rule.source.unrouted and all(route.lacks_parameter(rule.source) for route in fitting):
+            where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
+            missing = _missing_parameters(rule.source, fitting) or _parameters_of(rule.source)
+            message = f"the rule never applies: {where} has the parameter {_quote_names(missing)}"
             raise ConfigError(message, "key", f"rule {rule.name!r}")
 
 
@@ -100,9 +135,12 @@ def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
 
 def _missing_parameters(rule: Rule, routes: Iterable[Route]) -> set[str]:
     """Return the path parameters that a rule needs and that no route has."""
-    needed = {name for name in rule.needs if name.startswith(_FAMILY)}
-    return needed - {_FAMILY + name for route in routes for name in route.parameters} if needed else needed
+    return _parameters_of(rule) - {PATH_PARAMETER + name for route in routes for name in route.parameters}
+
+
+def _parameters_of(rule: Rule) -> set[str]:
+    return {name for name in rule.needs if name.startswith(PATH_PARAMETER)}
 
 
 def _quote_names(parameters: Iterable[str]) -> str:
-    return ", ".join(repr(name.removeprefix(_FAMILY)) for name in sorted(parameters))
+    return ", ".join(repr(name.removeprefix(PATH_PARAMETER)) for name in sorted(parameters))

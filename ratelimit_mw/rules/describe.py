@@ -8,14 +8,17 @@ from typing import Any, Final
 from ..algorithms import name_of_spec
 from ..keys.features import Features
 from ..keys.host import normalize_host
+from ..keys.parts import feature_of
 from .marks import Destination, Mark, MessageMark, ViewMarks
 from .match import Match
 from .names import name_of
 from .outcomes import as_json, texts_of
 from .plan import CompiledRule
 from .routed import PathPatterns
+from .rule import Rule
 from .ruleset import Override, RuleSet
 
+PATH_PARAMETER: Final = "path:"
 _SHOWN_VALUES: Final = 3
 _either: Final = " or ".join
 _line: Final = "; ".join
@@ -38,6 +41,14 @@ class Route:
         """The route in words, with its methods when they are not all."""
         return self.template if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.template}"
 
+    def lacks_parameter(self, rule: Rule) -> bool:
+        """Return whether a rule skips all requests to this route, because they have no such path parameter."""
+        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)}
+        absent -= {PATH_PARAMETER + name for name in self.parameters}
+        needed = list(rule.entries if rule.when_missing == "skip" else ())
+        needed += [(part,) for part, _ in rule.matches.features]
+        return any(absent.issuperset(map(feature_of, parts)) for parts in needed)
+
 
 class Overview:
     """The rules of a limiter for an application with these routes, or of a settings file when ``routes`` is None."""
@@ -59,7 +70,8 @@ class Overview:
         for mark in dict.fromkeys(mark for _, view in views for mark in view.every):
             rule = self._rules.rule_of(mark)
             methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(rule.name)]
-            self._routes.setdefault(rule, []).extend([route.describe(methods)] if methods else [])
+            is_limited = methods and not route.lacks_parameter(rule.source)
+            self._routes.setdefault(rule, []).extend([route.describe(methods)] if is_limited else [])
             self._marks.setdefault(rule, []).append(mark)
         for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
             methods = [method for method, view in views if view.exempt == names]

@@ -44,10 +44,11 @@ class Match:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
         if not isinstance(match, Mapping):
             raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
-        paths, methods, hosts, views = (
+        paths, methods, hosts, views, method = (
             _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
         )
         features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
+        methods += method
         if "GET" in methods:  # every framework serves HEAD with the view for GET
             methods += ("HEAD",)
         forms = tuple((part_of(name), compared(name, values)) for name, values in features)
@@ -99,7 +100,7 @@ def _feature(name: object, value: object) -> tuple[str, Values]:
         part = checked_part(name, in_key=False)
     if part == "ip":
         return part, Networks(_each(str(name), value, parse_network))
-    texts = _each(str(name), value, _method if name == "method" else _value)
+    texts = _each(str(name), value, _value)
     with error_path(path_of(name)):
         return part, frozenset(spelling for text in texts for spelling in spellings(part, text))
 
@@ -152,4 +153,5 @@ _PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
     "methods": _method,
     "host": _host,
     "view": _view,
+    "method": _method,  # as other packages write it
 }

@@ -15,7 +15,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.management import BaseCommand, call_command
 from django.test import override_settings
 from django.urls import path
-from django_calls import CLIENT, LOG, hello, one_rule, project
+from django_calls import CLIENT, LOG, hello, one_rule, project, urls
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import limit, limiter
@@ -117,6 +117,18 @@ def test_overridden_settings_apply() -> None:
         with override_settings(RATELIMIT_MW=TWICE):
             assert served.statuses() == [200, 200, 429]
         assert served.statuses(times=2) == [200, 429]
+
+
+def test_urls_that_a_test_overrides_are_served() -> None:
+    """The rules are written for the URLconf of the project. A test may replace it by another one, or replace both."""
+    rule = {"rules": [{"limits": "1/minute", "match": {"path": "/login"}}]}
+    with project(rule, path("login", hello)) as served:
+        with override_settings(ROOT_URLCONF=urls(path("widget", hello))):
+            assert served.ask("/widget").status_code == 200
+            with override_settings(RATELIMIT_MW={**rule}), pytest.raises(ConfigError, match="no route has the path"):
+                served.ask("/widget")
+            assert served.ask("/widget").status_code == 200
+        assert served.statuses("/login", 2) == [200, 429]
 
 
 def test_the_store_of_overridden_settings_is_closed(tmp_path: Path) -> None:

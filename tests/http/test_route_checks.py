@@ -25,7 +25,7 @@ from starlette_apps import application
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.http.route_checks import check_routes
+from ratelimit_mw.http.route_checks import check_parameters, check_routes
 from ratelimit_mw.rules.describe import Route as Described
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
@@ -36,8 +36,10 @@ from ratelimit_mw.rules.ruleset import RuleSet
 
 def problem(match: dict[str, Any], *routes: Described, **options: Any) -> str:
     """Return the error about a rule, "" for none."""
+    rules = RuleSet([Rule(name="r", limits="1/s", match=match, **options)])
     try:
-        check_routes(routes, RuleSet([Rule(name="r", limits="1/s", match=match, **options)]))
+        check_parameters(routes, rules)
+        check_routes(routes, rules)
     except ConfigError as error:
         return str(error)
     return ""
@@ -62,6 +64,18 @@ LOGIN, ITEM = route("/login", "GET", "HEAD", name="auth.login"), route("/items/{
         ({"methods": ["OPTIONS"]}, ""),
         ({"path": "/login", "methods": ["OPTIONS"]}, ""),
         ({"region": "DE"}, ""),
+        ({"path": "/login", "view": ["auth.login", "item"]}, ""),
+        ({"endpoint": ["/login", "/items/{id}", "unmatched"]}, ""),
+        (
+            {"endpoint": "/itemz/{id}"},
+            "match.endpoint: no route has the endpoint '/itemz/{id}'. Did you mean '/items/{id}'?",
+        ),
+        (
+            {"path": "/items/**", "view": "auth.login"},
+            "match.path: no route has the view 'auth.login' and the path '/items/**'.",
+        ),
+        ({"view": "login"}, "match.view: no route has the view 'login'. Did you mean 'auth.login'?"),
+        ({"path": "/accounts/login"}, "match.path: no route has the path '/accounts/login'. Did you mean '/login'?"),
         ({"path": ["/login", "/logn"]}, "match.path: no route has the path '/logn'. Did you mean '/login'?"),
         ({"path": "/zzz/**"}, "match.path: no route has the path '/zzz/**'."),
         ({"view": "auth.logn"}, "match.view: no route has the view 'auth.logn'. Did you mean 'auth.login'?"),
@@ -81,6 +95,42 @@ def test_the_error_names_field_value_and_the_nearest_one(match: dict[str, Any], 
     assert problem(match, LOGIN, ITEM) == (f"rule 'r': {expected}{hint}" if expected else "")
     assert not problem(match, LOGIN, ITEM, unrouted=True)
     assert not problem(match)  # no routes are known
+
+
+def test_several_routes_that_are_close_are_named() -> None:
+    """A login of the site and one of the admin: the message does not choose between them."""
+    routes = [route("/admin/login/", name="admin:login"), route("/accounts/login/", name="login"), route("/logins")]
+    assert "Did you mean '/admin/login/' or '/accounts/login/'?" in problem({"path": "/login"}, *routes)
+    assert "Did you mean 'admin:login' or 'login'?" in problem({"view": "auth.login"}, *routes)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"key": ["path:id"], "match": {"path": "/items/7"}}, ""),
+        ({"key": ["path:id"]}, ""),
+        ({"key": ["path:id|ip"], "match": {"path": "/login"}}, ""),
+        ({"key": ["path:id"], "match": {"path": "/login"}, "when_missing": "reject"}, ""),
+        ({"key": ["path:id"], "match": {"path": "/login"}, "unrouted": True}, ""),
+        ({"key": ["path:id"], "match": {"path": "/login"}}, "no route that the rule matches has the parameter 'id'"),
+        (
+            {"key": ["path:id"], "match": {"view": "auth.login"}},
+            "no route that the rule matches has the parameter 'id'",
+        ),
+        ({"key": ["path:id"], "match": {"methods": "PUT"}}, "no route that the rule matches has the parameter 'id'"),
+        ({"key": ["path:id", "path:owner"]}, "no route has the parameter 'id', 'owner'"),
+        ({"match": {"path:shop": "7"}}, "no route has the parameter 'shop'"),
+    ],
+)
+def test_a_parameter_is_looked_for_on_the_routes_of_the_rule(options: dict[str, Any], expected: str) -> None:
+    """A rule by a parameter that its routes do not have would never apply. One route needs all parameters."""
+    routes = [
+        Described("/login", dict.fromkeys(["GET", "PUT"], ViewMarks()), name="auth.login"),
+        Described("/items/{id}", dict.fromkeys(["GET"], ViewMarks()), ["id"]),
+        Described("/{owner}", dict.fromkeys(["GET"], ViewMarks()), ["owner"]),
+    ]
+    message = problem(options.pop("match", {}), *routes, **options)
+    assert message == (f"rule 'r': key: the rule never applies: {expected}" if expected else "")
 
 
 def test_a_method_that_no_route_has_is_an_error() -> None:

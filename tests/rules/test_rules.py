@@ -167,6 +167,8 @@ def test_a_rule_matches_hosts_and_subdomains(host: str, path: str, expected: lis
         ({"tier": [0, 1]}, {"tier": 2}, False),
         ({"header:X-Client": "bot"}, {"header:x-client": "bot"}, True),
         ({"method": "post"}, {"method": "POST"}, True),
+        ({"method": "GET"}, {"method": "HEAD"}, True),
+        ({"method": "PUT", "methods": ["GET"]}, {"method": "HEAD"}, True),
     ],
 )
 def test_features_are_compared_as_text(match: dict[str, Any], features: dict[str, Any], applies: bool) -> None:
