@@ -9,6 +9,7 @@ from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .init import init
+from .migrate.command import migrate
 from .output import command, print_json
 from .replay import replay
 
@@ -28,5 +29,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (check, demo, explain, init, replay, schema):
+for _command in (check, demo, explain, init, migrate, replay, schema):
     ratelimit_mw.add_command(_command)

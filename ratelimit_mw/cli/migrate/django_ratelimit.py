@@ -1,0 +1,151 @@
+"""Read the decorators and the settings of django-ratelimit."""
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, Final
+
+from .findings import Findings, FoundLimit, name_of_function, place_of
+
+_FILE: Final = "django_ratelimit/decorators.py"
+_MOST_PARTS: Final = 2000
+
+
+def read_django_ratelimit(_app: Any, _name: str) -> Findings:
+    """Return the parts of the project whose handler is given."""
+    from django.conf import settings
+    from django.urls import get_resolver
+
+    findings = Findings("{}(None, request)")
+    _add_settings(findings, settings)
+    targets = [(target, where, _limits_of(part)) for target, where, part in _targets(get_resolver())]
+    groups = [limit["group"] for _, _, limits in targets for limit in limits]
+    for name, where, limits in targets:
+        decorators = [_decorator(findings, limit, groups, where) for limit in limits]
+        findings.add_view(name, where, list(filter(None, decorators)))
+    findings.code = [
+        "# MIDDLEWARE, after AuthenticationMiddleware:",
+        '"ratelimit_mw.django.RateLimitMiddleware"',
+        "# in the settings:",
+        "RATELIMIT_MW = dict({})",
+        "# in the modules of the views:",
+        "from ratelimit_mw.django import limit",
+    ]
+    return findings
+
+
+def _targets(resolver: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name, the place and the object of each view once: a function, or a method of a class."""
+    seen: set[int] = set()
+    for view in _callbacks(resolver):
+        cls: Any = getattr(view, "view_class", None) or getattr(view, "cls", None)
+        parts = {name: part for base in reversed(getattr(cls, "__mro__", ())) for name, part in vars(base).items()}
+        if id(cls or view) in seen:
+            continue
+        seen.add(id(cls or view))
+        if cls is None:
+            yield name_of_function(view), place_of(view), view
+        for name, part in parts.items():
+            if isinstance(part, FunctionType):
+                yield f"{cls.__qualname__}.{name}", place_of(cls), part
+
+
+def _callbacks(resolver: Any) -> Iterator[Any]:
+    for pattern in resolver.url_patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _callbacks(pattern)
+        else:
+            yield pattern.callback
+
+
+def _limits_of(view: Any) -> list[dict[str, Any]]:
+    """Return the arguments of each ``@ratelimit`` on a view or on a method, the outermost first."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    left = [view]
+    while left and len(seen) < _MOST_PARTS:
+        thing = left.pop(0)
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        cells = _cells_of(thing)
+        if cells.keys() >= {"rate", "group"} and thing.__code__.co_filename.replace("\\", "/").endswith(_FILE):
+            found.append({name: cells[name] for name in ("group", "key", "rate", "method", "block")})
+        left += thing if isinstance(thing, tuple | list) else [getattr(thing, "__wrapped__", None), *cells.values()]
+    return found
+
+
+def _cells_of(thing: Any) -> dict[str, Any]:
+    """Return the variables of a function that it has from the function around it."""
+    if not isinstance(thing, FunctionType):
+        return {}
+    return dict(zip(thing.__code__.co_freevars, map(_content, thing.__closure__ or ()), strict=True))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None
+
+
+def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], where: str) -> str:
+    """Return the code of one decorator, "" for a rate of None, which is no limit."""
+    rate, group, method = limit["rate"], limit["group"], limit["method"]
+    if rate is None:
+        return ""
+    if isinstance(rate, str) and "." in rate.partition("/")[0]:  # the path of a function
+        findings.problems.append(
+            f"{where}: the function {rate} returns the rate. Write a table of limits,"
+            ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
+        )
+    methods = (method,) if isinstance(method, str) else tuple(filter(None, method or ()))
+    return findings.decorator(
+        FoundLimit(
+            limits=rate,
+            key=_key(limit["key"]),
+            name=group if group and groups.count(group) > 1 else "",
+            methods=methods,
+            mode="enforce" if limit["block"] else "shadow",
+        ),
+        where=where,
+    )
+
+
+def _key(key: Any) -> Any:
+    """Return a key part, or the function of the key. A dotted path is a function."""
+    if not isinstance(key, str):
+        return key
+    if key.startswith("header:"):
+        return key.replace("_", "-").lower()
+    if "." in key and ":" not in key:
+        from django.utils.module_loading import import_string
+
+        return import_string(key)
+    return key
+
+
+def _add_settings(findings: Findings, settings: Any) -> None:
+    cache = getattr(settings, "CACHES", {}).get(getattr(settings, "RATELIMIT_USE_CACHE", "default"), {})
+    backend, location = cache.get("BACKEND", ""), cache.get("LOCATION", "")
+    location = location[0] if isinstance(location, list | tuple) and location else location
+    if "redis" in backend.lower():
+        findings.add_store(location)
+    elif "memcached" in backend.lower():
+        findings.add_store(f"memcached://{location}")
+    elif backend:
+        findings.note(
+            f"the cache {backend} is no store. With several processes, set store to redis://... or lmdb:///..."
+        )
+    if getattr(settings, "RATELIMIT_FAIL_OPEN", False):
+        findings.settings["on_store_error"] = "allow"
+    if (bits := getattr(settings, "RATELIMIT_IPV6_MASK", 64)) != 64:
+        findings.settings["ipv6_prefix"] = bits
+    for name, text in {
+        "RATELIMIT_IP_META_KEY": "set trusted_proxies to the addresses of your proxies",
+        "RATELIMIT_VIEW": "set rejection in RATELIMIT_MW to a function of the request and the verdict",
+        "RATELIMIT_CACHE_PREFIX": "write ?prefix= in the store URL",
+        "RATELIMIT_IPV4_MASK": "write the width in the key: ip/24",
+    }.items():
+        if hasattr(settings, name):
+            findings.note(f"{name}: {text}")
+    findings.note("a rejected client receives 429. rejection in RATELIMIT_MW may return a 403")
