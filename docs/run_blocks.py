@@ -5,7 +5,8 @@ A page is played from top to bottom in an empty folder. The language of a block 
 * `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
   "wrong" has to be rejected.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
-  for `/` six times and has to answer with rate limit headers. A file named `test_...` or `conftest` is only saved.
+  for `/` six times and has to answer with rate limit headers, unless a view calls `check`. A file named `test_...` or
+  `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run. `curl` sends its request to the
   application of the last `uvicorn`, `gunicorn` or `flask ... run` line. `export` sets variables. `pip install` and
   `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so
@@ -127,7 +128,7 @@ class Player:
             module = self._modules[path.stem] = importlib.import_module(path.stem)
         self._output = out.getvalue()
         app = getattr(module, "app", None) or getattr(module, "application", None)
-        return "ran" if app is None else f"app {_probe(app)}"
+        return "ran" if app is None or "check(" in block.text else f"app {_probe(app)}"
 
     def _shell(self, line: str) -> str:
         if repeated := _REPEATED.fullmatch(line):
