@@ -23,6 +23,7 @@ from ..receipt import Correction
 from ..stores import MemoryStore, Store
 from .breaker import CircuitBreaker, NotAskedError
 from .fleet import Fleet
+from .last_decision import LastDecision
 from .link import ChainLink
 from .tally import Tally
 
@@ -34,29 +35,34 @@ _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
 
-LastDecision = tuple[int, int, int]
-"""The rest that a decision left, and its ``at_us`` and ``reset_us``."""
-
-
 class LastDecisions:
     """The last decision of the store on each key. Bounded: it has two generations of keys."""
 
     def __init__(self, max_keys: int) -> None:
         self._part = max(1, max_keys // 2)
-        self._young: dict[str, LastDecision] = {}
-        self._old: dict[str, LastDecision] = {}
+        # Plain tuples of numbers: the garbage collector does not visit them.
+        self._young: dict[str, tuple[int, int, int]] = {}
+        self._old: dict[str, tuple[int, int, int]] = {}
 
     def keep(self, decisions: Sequence[Decision]) -> None:
         young = self._young
         for decision in decisions:
-            # Numbers alone: the garbage collector does not visit them.
             young[decision.hit[1]] = (decision.remaining, decision.at_us, decision.reset_us)
         if len(young) >= self._part:
             self._old, self._young = young, {}
 
+    def correct(self, changes: Sequence[Correction], times: Sequence[int]) -> None:
+        """Apply the corrections that the store has made."""
+        for change, at in zip(changes, times, strict=True):
+            if change.cost and (last := self.pop(change.key)):
+                last = last.corrected(change, at)
+                if last.rest < change.limit.limit:
+                    self._young.setdefault(change.key, last[:])  # another thread may know a later decision
+
     def pop(self, key: str) -> LastDecision | None:
         old = self._old.pop(key, None)
-        return self._young.pop(key, old)
+        last = self._young.pop(key, old)
+        return last and LastDecision(*last)
 
 
 class BreakerStore(CircuitBreaker):
@@ -95,11 +101,15 @@ class BreakerStore(CircuitBreaker):
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with _Call(self):
-            return self.store.correct(changes, now)
+            times = self.store.correct(changes, now)
+        self.last.correct(changes, times)
+        return times
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with _Call(self):
-            return await self.store.acorrect(changes, now)
+            times = await self.store.acorrect(changes, now)
+        self.last.correct(changes, times)
+        return times
 
     def _learn(self, decisions: list[Decision], is_announcement: bool) -> list[Decision]:
         if self.failures:
@@ -231,12 +241,12 @@ class FailoverStore(ChainLink):
 
     def _decide_here(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         size = self._fleet_size()
-        hits = [hit._replace(limit=self._local_limit(hit.limit, size)) for hit in hits]
+        local = [hit._replace(limit=self._local_limit(hit.limit, size)) for hit in hits]
         with self._lock:  # no other thread decides on a key before its last decision is carried over
-            for hit in hits:
+            for hit, here in zip(hits, local, strict=True):
                 if last := self.breaker.last.pop(hit.key):
-                    self._carry_over(last, hit, now, size)
-        return self.local.apply(hits, now, consume)
+                    last.carry_over(hit, here.limit, size, self.local, self.local.clock() if now is None else now)
+        return self.local.apply(local, now, consume)
 
     def _fleet_size(self) -> int:
         size = self.breaker.fleet.size
@@ -248,15 +258,3 @@ class FailoverStore(ChainLink):
                 self.breaker.name,
             )
         return size or 1
-
-    def _carry_over(self, last: LastDecision, hit: Hit, now: int | None, size: int) -> None:
-        """Leave this process no more of a key than its share of the rest that the store had."""
-        rest, decided_at, reset_us = last
-        at = self.local.clock() if now is None else now
-        if decided_at + reset_us <= at:
-            return
-        (here,) = self.local.apply([hit._replace(cost=0)], now, consume=False)
-        share = -(-rest // size)
-        if here.remaining > share:
-            correction = Correction(hit.limit, hit.key, here.remaining - share, None)
-            self.local.correct([correction], min(decided_at, at))

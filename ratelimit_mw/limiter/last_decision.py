@@ -1,0 +1,58 @@
+"""``LastDecision``: the last decision of the store on a key, from which a process counts on without the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..receipt import Charge, Correction
+
+if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
+    from ..decision import Hit
+    from ..stores import MemoryStore
+
+
+class LastDecision(NamedTuple):
+    """The rest that a decision left, its time, and the time until its reset."""
+
+    rest: int
+    at_us: int
+    reset_us: int
+
+    def corrected(self, change: Correction, at: int) -> LastDecision:
+        """Return the decision as it is after a correction at the time ``at``."""
+        limit, _, cost, consumed = change
+        if self.at_us > at:  # the store has decided after the correction
+            return self
+        if consumed is not None:
+            return self._replace(rest=min(limit.limit, self.rest + _refunded(limit, consumed, cost, at)))
+        rest = self.rest if at < self.at_us + self.reset_us else limit.limit
+        rest = max(0, rest - cost)
+        return LastDecision(rest, at, _time_to_reset(limit, limit.limit - rest, at))
+
+    def carry_over(self, hit: Hit, local: Limit, size: int, store: MemoryStore, now: int) -> None:
+        """Leave ``store`` no more of a key than one of ``size`` shares of the rest, until the same reset."""
+        if self.at_us + self.reset_us <= now:
+            return
+        at, share = min(self.at_us, now), -(-self.rest // size)
+        later = max(0, _time_to_reset(hit.limit, hit.limit.limit - self.rest, at) - self.reset_us)
+        # The second charge is for algorithms that count an earlier charge less.
+        for moment in (at - later, at):
+            (here,) = store.apply([hit._replace(limit=local, cost=0)], moment, consume=False)
+            if here.remaining > share:
+                store.correct([Correction(local, hit.key, here.remaining - share, None)], moment)
+
+
+def _refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
+    """Return how much a refund adds to the rest: nothing for what has left a window or has drained."""
+    if limit.quota.concurrent:
+        return cost
+    if limit.algorithm.delays:  # a later request may have the place behind it
+        return 0
+    alone = limit.algorithm.charge(None, consumed.at_us, consumed.cost)
+    refunded = limit.algorithm.refund(alone, at, consumed, cost)
+    return limit.decide(refunded, at, 0)[1].remaining - limit.decide(alone, at, 0)[1].remaining
+
+
+def _time_to_reset(limit: Limit, cost: int, at: int) -> int:
+    return limit.decide(limit.algorithm.charge(None, at, cost), at, 0)[1].reset_us
