@@ -44,8 +44,9 @@ class DependencyDecisions:
         if marks is not None and not limit.provides and limit.mark in marks.marks:
             return self._first
         if limit.mark not in self._decided:  # FastAPI calls a dependency again with use_cache=False
-            plan = self._admission.limits.rules.plan_of([limit.mark], request.method, request.host, marks)
-            self._decided[limit.mark] = await self._admission.acheck(plan, provided)
+            admission = self._admission
+            plan = admission.limits.rules.plan_of([limit.mark], request.method, request.host, marks, admission.lists)
+            self._decided[limit.mark] = await admission.acheck(plan, provided)
         return self._decided[limit.mark]
 
 

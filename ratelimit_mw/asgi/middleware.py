@@ -152,7 +152,7 @@ class RateLimitMiddleware:
     def _needs_body(self, plan: Plan, request: ASGIRequest) -> bool:
         """Return whether a rule reads the body, now or on the way to the view."""
         reader, match = self.limits.reader, request.match
-        deferred = self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks)
+        deferred = self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
         return reader.needs_body(plan) or reader.needs_body(deferred)
 
     async def _read_body(self, request: ASGIRequest, receive: Receive) -> Receive:

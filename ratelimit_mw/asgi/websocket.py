@@ -33,7 +33,7 @@ class WebSocketConnection:
         self.marks: tuple[MessageMark, ...] = () if marks is None else marks.messages
         """The limits on messages."""
         self._rules = admission.limits.rules
-        self._plan = self._rules.plan_of(self.marks, request.method, request.host, marks)
+        self._plan = self._rules.plan_of(self.marks, request.method, request.host, marks, admission.lists)
         self._has_received = False
         self._is_closed = False
 

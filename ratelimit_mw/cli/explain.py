@@ -98,7 +98,8 @@ def explain(
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
     place = request.method, sent_path, _host(request), to, params
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
-    list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
+    lists = settings.lists.at(sent_path, to, lambda: params)
+    list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
     if as_json:
         print_json({"features": values, "list": list_name, "rules": list(explanations.values())})
     else:

@@ -100,6 +100,8 @@ class Admission:
     ) -> None:
         self.limits = limits
         self.request = request
+        self.lists = plan.lists
+        """The allow and deny lists, for the path of the request."""
         self.verdict = verdict
         self.native = native
         decided = native.get(DECIDED)
@@ -171,7 +173,7 @@ class Admission:
 
     def _plan_of(self, marks: Sequence[Mark]) -> Plan:
         self.limits.adopt_called(marks)
-        return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None)
+        return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None, self.lists)
 
     def _checked(self, plan: Plan, verdict: Verdict) -> Verdict:
         self.add(plan, verdict)

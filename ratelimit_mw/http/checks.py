@@ -26,7 +26,7 @@ class NamedRule:
         self._admission = _find_admission(native, self._name)
         if self._admission is not None:
             limits = self._admission.limits
-            self._plan = limits.rules.plan_named(self._name)
+            self._plan = limits.rules.plan_named(self._name, self._admission.lists)
             with error_path(f"check({rule!r})"):
                 self._features = _checked(features or {}, self._plan, limits.reader)
 

@@ -1,6 +1,7 @@
-"""Allow and deny lists. They decide a request before all rules, the allow list first."""
+"""Allow and deny lists, and exempt paths. They decide a request before all rules, the allow list first."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +11,13 @@ from ..keys.features import INVALID, Features
 from ..keys.networks import Networks, parse_network
 from ..keys.parts import checked_part, feature_of, part_of
 from .declaration import check_names
-from .paths import PathSet, checked_pattern
+from .marks import Destination
+from .match import checked_method
+from .paths import checked_pattern
+from .routed import Params, PathPatterns
 
 _KINDS: Final = ("allow", "deny")
+_PATH: Final = "path"
 
 
 class _Entry(NamedTuple):
@@ -20,7 +25,7 @@ class _Entry(NamedTuple):
 
     kind: str
     part: str
-    values: frozenset[str] | Networks | PathSet
+    values: frozenset[str] | Networks | tuple[str, ...]
 
 
 @dataclass(init=False, repr=False)
@@ -30,6 +35,8 @@ class AccessLists:
     >>> lists = AccessLists({"deny": {"ip": ["203.0.113.0/24"]}})
     >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
     (('ip',), False, None)
+
+    Patterns of paths decide only in the lists that ``at`` returns for one path.
     """
 
     entries: list[_Entry]
@@ -46,14 +53,34 @@ class AccessLists:
                 with error_path(f"{kind}.{name}"):
                     self.entries.append(_parse(kind, part, values))
         if exempt:  # after the deny list, which also applies to these paths
-            self.entries.append(_Entry("exempt", "path", PathSet(tuple(exempt))))
+            self.entries.append(_Entry("exempt", _PATH, tuple(exempt)))
         self.exempt = tuple(exempt)
-        self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries))
+        self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries if entry.part != _PATH))
         self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
+        patterns = [(kind, str(path)) for kind, part, values in self.entries if part == _PATH for path in values]
+        self._owners = [kind for kind, _ in patterns]
+        self._patterns = PathPatterns(enumerate(pattern for _, pattern in patterns))
+        self.has_paths = bool(patterns)
+        self.matched: tuple[str, ...] = ()
+        """The lists that the path of the request is on."""
 
     def names(self, kind: str) -> list[str]:
         """The features in the list "allow" or "deny"."""
         return [entry.part for entry in self.entries if entry.kind == kind]
+
+    def at(self, path: str, to: Destination, params: Params) -> "AccessLists":
+        """Return the lists for requests with this path and route, where patterns of paths decide.
+
+        A deny list has a path in all its readings, as rules have. The others have it only as it is written.
+        """
+        if not path or not self.has_paths:
+            return self
+        certain = self._patterns.match_as_written(path, to)
+        possible = self._patterns.match(path, to, params)
+        found = (kind for i, kind in enumerate(self._owners) if i in (possible if kind == "deny" else certain))
+        lists = copy(self)
+        lists.matched = tuple(dict.fromkeys(found))
+        return lists
 
     def allows(self, features: Features) -> bool | None:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither.
@@ -61,10 +88,14 @@ class AccessLists:
         An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all
         spellings of a value, the allow list only the one in the settings. Exempt paths come last.
         """
-        for entry in self.entries:
-            part, denies = part_of(entry.part), entry.kind == "deny"
-            text = part.compared(features) if denies else part.written(features)
-            if text in entry.values or (denies and text is INVALID):
+        for kind, name, values in self.entries:
+            part, denies = part_of(name), kind == "deny"
+            if name == _PATH:
+                found = kind in self.matched
+            else:
+                text = part.compared(features) if denies else part.written(features)
+                found = text in values or (denies and text is INVALID)
+            if found:
                 return not denies
         return None
 
@@ -73,9 +104,10 @@ def _parse(kind: str, part: str, values: Any) -> _Entry:
     items = [values] if isinstance(values, str) else values
     if not isinstance(items, list | tuple) or not items:
         raise ConfigError(f"expected a list of values; got {values!r}")
-    if part == "path":
-        return _Entry(kind, part, PathSet(tuple(map(checked_pattern, items))))
+    if part == _PATH:
+        return _Entry(kind, part, tuple(map(checked_pattern, items)))
     if part == "ip":
         return _Entry(kind, part, Networks(map(parse_network, items)))
-    written = frozenset(spelling for item in items for spelling in spellings(part, str(item)))
+    texts = map(checked_method if part == "method" else str, items)
+    written = frozenset(spelling for text in texts for spelling in spellings(part, text))
     return _Entry(kind, part, compared(part, written) if kind == "deny" else written)

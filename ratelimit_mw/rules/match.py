@@ -120,7 +120,8 @@ def _value(value: object) -> str:
     return str(value)
 
 
-def _method(method: object) -> str:
+def checked_method(method: object) -> str:
+    """Return the name of a method in upper case; ``ConfigError`` for anything else."""
     name = method.upper() if isinstance(method, str) else ""
     if name in _ANY_METHOD:
         raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods")
@@ -150,8 +151,8 @@ def _view(view: object) -> str:
 
 _PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
     "path": checked_pattern,
-    "methods": _method,
+    "methods": checked_method,
     "host": _host,
     "view": _view,
-    "method": _method,  # as other packages write it
+    "method": checked_method,  # as other packages write it
 }

@@ -123,24 +123,6 @@ class PathTree:
         return tuple(sorted({number for node in nodes for number in node.numbers}))
 
 
-@dataclass(frozen=True)
-class PathSet:
-    """The paths that match one of these patterns.
-
-    >>> "/static/a.css" in PathSet(("/health", "/static/**"))
-    True
-    """
-
-    patterns: tuple[str, ...]
-    _tree: PathTree = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_tree", PathTree(enumerate(self.patterns)))
-
-    def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and bool(self._tree.match(path))
-
-
 def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
     """The nodes, each once, and the ``**`` nodes after them, which need no segment."""
     unique: dict[int, _Node] = {}

@@ -136,7 +136,7 @@ class Plan:
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None) -> None:
         self.rules = tuple(rules)
-        self.lists = lists if lists is not None and lists.needs else None
+        self.lists = lists if lists is not None and (lists.needs or lists.matched) else None
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
         self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.source.needs))))

@@ -8,7 +8,7 @@ from typing import Any
 from ..keys.path import is_ambiguous, normalize_path, read_path
 from .marks import NOWHERE, Destination
 from .overlap import overlap
-from .paths import PARAMETER, PathTree, deepen
+from .paths import PARAMETER, PathTree, deepen, pattern_segments
 
 Params = Callable[[], Mapping[str, Any]]
 
@@ -46,13 +46,30 @@ class PathPatterns:
             return self._match_readings(path)
         if to.is_exact:
             return {*self._tree.match(path), *self._tree.match(template)}
-        found = self._match_readings(path)
-        if to.is_expression:  # which may ignore case
-            found |= self._match_readings(path.lower())
-        if found.issuperset(self._possible(template)):
+        possible = self._possible(template)
+        if to.is_expression:  # which may match other paths than its template, and ignore case
+            found = self._match_readings(path) | self._match_readings(path.lower())
+        else:
+            found = self._match_readings(path, possible)
+        if found.issuperset(possible):
             return found
         filled = PARAMETER.sub(lambda name: str(params().get(name[1], name[0])), template)
         return found.union(self._by_template.get(normalize_path(template), ()), self._tree.match(filled))
+
+    def match_as_written(self, path: str, to: Destination) -> set[int]:
+        """Return the numbers of the patterns that fit the path and nothing else, for lists that give rights.
+
+        Routers that distinguish "/health", "/health/" and "//health" may lead them to different views. So the path is
+        written like the pattern, or the route that was found fits the pattern, too.
+
+        >>> PathPatterns([(0, "/health")]).match_as_written("/health/", NOWHERE)
+        set()
+        >>> PathPatterns([(0, "/health")]).match_as_written("/health/", Destination("/health/"))
+        {0}
+        """
+        fitting = () if is_ambiguous(path) else self._tree.match(path)
+        routed = self._tree.match(to.template) if fitting and to.template else ()
+        return {n for n, pattern in self._patterns if n in fitting and (n in routed or _is_written_like(path, pattern))}
 
     def _possible(self, template: str) -> set[int]:
         """Return the patterns that match for some values of the parameters. There are few templates."""
@@ -63,11 +80,18 @@ class PathPatterns:
             self._overlapping[template] = possible
         return possible
 
-    def _match_readings(self, path: str) -> set[int]:
-        """Return the numbers for all readings of a path; all numbers where it has too many readings."""
+    def _match_readings(self, path: str, otherwise: set[int] | None = None) -> set[int]:
+        """Return the numbers for all readings of a path; ``otherwise`` (None: all) where it has too many readings."""
         if not is_ambiguous(path):
             return {*self._tree.match(path)}
         readings = read_path(path)
         if readings is None:
-            return {number for number, _ in self._patterns}
+            return {number for number, _ in self._patterns} if otherwise is None else {*otherwise}
         return {number for text in readings for number in self._tree.match(text)}
+
+
+def _is_written_like(path: str, pattern: str) -> bool:
+    """Return whether a path has no slash more than a pattern that fits it. A ``**`` at the end may have one more."""
+    plain, has_slash = normalize_path(path), pattern.endswith("/")
+    ends = ("", "/") if pattern_segments(pattern)[-1:] == ["**"] else ("/",) if has_slash and plain != "/" else ("",)
+    return any(path == plain + end for end in ends)

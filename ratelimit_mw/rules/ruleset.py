@@ -68,12 +68,12 @@ class RuleSet:
         matching = [(i, rule) for i, rule in enumerate(rules) if not rule.matches.is_only_named]
         self._pathless = tuple(i for i, rule in matching if i < everywhere and not rule.matches.paths)
         self._patterns = PathPatterns((i, path) for i, rule in matching for path in rule.matches.paths)
-        self.needs_path = any(rule.matches.paths for _, rule in matching)
+        self.needs_path = self.lists.has_paths or any(rule.matches.paths for _, rule in matching)
         self._has_views = any(rule.matches.views for _, rule in matching)
         self.needs_route = self.needs_path or self._has_views
         self._needs_place = self.needs_route or self.needs_host
         self._by_request: dict[Hashable, Plan] = {}
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[Hashable, Plan] = {}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -142,15 +142,20 @@ class RuleSet:
     def rule_of(self, mark: Mark) -> CompiledRule:
         return self.rules[self._of_mark[mark]]
 
-    def plan_of(self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None) -> Plan:
-        """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
-        return self._plan_of(sorted({self._of_mark[mark] for mark in marks}), method, host, view)
+    def plan_of(
+        self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
+    ) -> Plan:
+        """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from.
 
-    def plan_named(self, name: str) -> Plan:
-        """The plan of one rule, for any request. ``ConfigError`` when there is no such rule."""
+        ``lists`` are those of the plan for the whole request.
+        """
+        return self._plan_of(sorted({self._of_mark[mark] for mark in marks}), method, host, view, lists)
+
+    def plan_named(self, name: str, lists: AccessLists | None) -> Plan:
+        """The plan of one rule, with the lists of a request. ``ConfigError`` when there is no such rule."""
         if name not in self.by_name:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
-        return self._plan((list(self.by_name).index(name),))
+        return self._plan((list(self.by_name).index(name),), lists)
 
     def check(self, view: ViewMarks) -> None:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
@@ -168,28 +173,32 @@ class RuleSet:
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
-        plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks)
+        lists = self.lists.at(path, to, params)
+        plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks, lists)
         if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
             self._by_request[key] = plan
         return plan
 
-    def _plan_of(self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None) -> Plan:
+    def _plan_of(
+        self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
+    ) -> Plan:
         """The plan of those rules that apply."""
         method = method.upper()
         if view is not None and view.exempt is not None:
             numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
         own = view is not None and view.answers_options and method == "OPTIONS"
-        return self._plan(tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]))
+        return self._plan(tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]), lists)
 
-    def _plan(self, applying: tuple[int, ...]) -> Plan:
+    def _plan(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
         """The plan of these rules. Clients cannot fill a cache without bound."""
-        plan = self._plans.get(applying)
+        key = applying, lists and lists.matched
+        plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:
                 self._plans.clear()
-            plan = self._plans[applying] = Plan([self.rules[i] for i in applying], self.lists)
+            plan = self._plans[key] = Plan([self.rules[i] for i in applying], lists)
         return plan
 
 

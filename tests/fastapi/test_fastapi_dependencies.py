@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, WebSocket
 from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw import ConfigError, Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.fastapi import RateLimit, limit
 from ratelimit_mw.testing import ManualClock
@@ -52,6 +52,17 @@ def test_limits_of_all_sources_are_decided_together() -> None:
     assert statuses(app, *["/"] * 3) == [200, 200, 429]
     assert (store.calls, ran) == (3, ["dependency"] * 2)
     assert remaining(limiter, "view", ip="192.0.2.7") == [3]
+
+
+def test_lists_of_paths_apply_to_dependencies_that_give_features() -> None:
+    """An exempt path has no limit of a dependency that is decided later. Another spelling of the path has them all."""
+    settings = load_settings({"exempt": ["/free"], "rules": [{"name": "all", "limits": "3/minute"}]})
+    app = FastAPI(dependencies=[Depends(by_user("1/minute"))])
+    app.add_api_route("/free", view)
+    app.add_api_route("/{rest:path}", view)
+    limited(app, limiter=Limiter.from_settings(settings, clock=ManualClock(1_000_000.0)))
+    assert statuses(app, *["/free"] * 4, headers={"x-user": "ann"}) == [200] * 4
+    assert statuses(app, "/free/", "/free//", "/a", headers={"x-user": "ann"}) == [200, 429, 429]
 
 
 def test_one_object_has_one_count_without_endpoint_in_its_key() -> None:

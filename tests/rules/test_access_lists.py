@@ -12,6 +12,7 @@ from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.access_lists import AccessLists
+from ratelimit_mw.rules.marks import NOWHERE, Destination
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
 SETTINGS: dict[str, Any] = {
@@ -170,25 +171,64 @@ def test_an_unknown_list_is_an_error() -> None:
     assert (lists.names("allow"), lists.names("deny")) == (["ip", "user"], ["user"])
 
 
-def asked(settings: dict[str, Any], path: str, **features: str) -> bool | None:
+def asked(settings: dict[str, Any], path: str, to: Destination = NOWHERE, **features: str) -> bool | None:
     """Return whether the lists of these settings allow or deny a path; None for neither."""
-    return load_settings(settings).lists.allows({"path": path, **features})
+    return load_settings(settings).lists.at(path, to, dict).allows(features)
 
 
-def test_paths_in_lists_are_patterns() -> None:
-    """A path on a list is compared as in rules. A path that readers read differently is not allowed, but denied."""
-    allow = {"lists": {"allow": {"path": ["/health", "/static/**"]}}}
-    assert [asked(allow, path) for path in ("/health/", "/static/a/b.css", "//static")] == [True] * 3
-    assert [asked(allow, path) for path in ("/healthy", "/", "/static/../login", "/health%0a", "/health\n")] == [
-        None
-    ] * 5
+ALLOW = {"lists": {"allow": {"path": ["/health", "/static/**", "/shop/", "/{page}.html"]}}}
+
+
+@pytest.mark.parametrize("path", ["/health", "/static/a/b.css", "/static", "/static/a/", "/shop/", "/a.html"])
+def test_an_allowed_path_is_written_like_the_pattern(path: str) -> None:
+    """Patterns are those of rules."""
+    assert asked(ALLOW, path) is True
+
+
+OTHERS = [
+    "/healthy",
+    "/",
+    "/health/",
+    "//health",
+    "/health//",
+    "/static//a",
+    "/shop",
+    "/shop//",
+    "/a.html/",
+    "//static",
+]
+
+
+@pytest.mark.parametrize("path", [*OTHERS, "/static/../login", "/health%0a", "/health\n", ""])
+def test_another_spelling_of_an_allowed_path_may_lead_to_another_view(path: str) -> None:
+    """Starlette tells slashes apart: /health// may lead to the view of /{rest:path}. It has no rights of /health."""
+    assert asked(ALLOW, path) is None
+    assert asked(ALLOW, path, Destination("/{rest}")) is None
+
+
+def test_another_spelling_that_leads_to_an_allowed_route_is_allowed() -> None:
+    """The route of Django ends with a slash that the pattern does not have."""
+    assert asked(ALLOW, "/health/", Destination("/health/")) is True
+    assert asked(ALLOW, "/static//a", Destination("/static/{path}")) is True
+    assert asked(ALLOW, "/health%0a", Destination("/health/")) is None
+
+
+def test_a_denied_path_is_denied_in_all_its_readings() -> None:
+    """It applies to the path that was sent and to the route that was found, as rules do, and to no other path."""
     deny = {"lists": {"deny": {"path": "/admin/**"}}}
-    assert [asked(deny, path) for path in ("/admin", "/admin/users/7/", "/x/../admin", "/x")] == [
-        False,
-        False,
-        False,
-        None,
-    ]
+    denied = ("/admin", "/admin/users/7/", "/x/../admin", "/x/..%2Fadmin", "//admin", "/x" + "%2525" * 5_000)
+    assert [asked(deny, path) for path in denied] == [False] * 6
+    assert asked(deny, "/ADMIN", Destination("/admin/{rest}")) is False
+    others = ("/x", "/packages/@babel%2Fcore", "/tag/C#", "/tag/why?", "/tag/a\\b", "/a/../b")
+    assert [asked(deny, path) for path in others] == [None] * 6
+    assert asked(deny, "/x" + "%2525" * 5_000, Destination("/tag/{x}")) is None
+
+
+def test_methods_in_lists_are_compared_in_upper_case() -> None:
+    """The middleware writes a method in upper case. A word that is no method is an error."""
+    assert not Limiter.from_settings({"lists": {"deny": {"method": ["trace"]}}}).hit({"method": "TRACE"})
+    with pytest.raises(ConfigError, match=r"lists\.deny\.method: expected an HTTP method"):
+        load_settings({"lists": {"deny": {"method": ["trase"]}}})
 
 
 def test_exempt_paths_are_not_limited_but_denied() -> None:

@@ -83,7 +83,7 @@ def test_a_view_with_the_same_limit_twice_counts_once() -> None:
     rate = Limiter()
     rate.adopt(marks.marks)
     assert [rule.name for rule in rate.rules.plan("GET", "/", to=Destination(marks=marks)).rules] == ["once"]
-    assert [rule.name for rule in rate.rules.plan_of(marks.marks, "GET", "", None).rules] == ["once"]
+    assert [rule.name for rule in rate.rules.plan_of(marks.marks, "GET", "", None, None).rules] == ["once"]
 
 
 @pytest.mark.parametrize("view", [len, [].append, {"a": 1}.get])

@@ -159,6 +159,14 @@ def test_the_work_grows_with_the_length_of_the_path(piece: str, monkeypatch: pyt
     assert work(4000) <= 2.1 * work(2000) + 1000
 
 
+def test_a_path_with_too_many_readings_matches_only_what_its_route_may_match() -> None:
+    """A long URL in the path of a known route does not count for the rules of other routes."""
+    patterns = PathPatterns([(0, "/login"), (1, "/fetch/a/**"), (2, "/{x}/b")])
+    path = "/fetch/" + "%2525" * 5_000
+    assert patterns.match(path, Destination("/fetch/{url}")) == {1, 2}
+    assert patterns.match(path) == patterns.match(path, Destination("/fetch/{url}", is_expression=True)) == {0, 1, 2}
+
+
 def test_stars_in_a_segment_never_backtrack() -> None:
     """Each part of a segment is an atomic group, so a segment is scanned once for each part."""
     glob = paths._glob("*a*a*a*b")

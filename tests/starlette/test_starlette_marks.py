@@ -85,7 +85,7 @@ def test_stacked_limits_have_their_own_counts() -> None:
 
 def _peek(limiter: Limiter, rule: str) -> Any:
     marks = [mark for mark in limiter._marks if limiter.rules.rule_of(mark).name == rule]
-    plan = limiter.rules.plan_of(marks, "GET", "", None)
+    plan = limiter.rules.plan_of(marks, "GET", "", None, None)
     return limiter.decide(plan, {"ip": "192.0.2.7"}, cost=0, consume=False).decisions
 
 
