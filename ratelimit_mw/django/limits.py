@@ -168,6 +168,7 @@ class ProjectLimits:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
         request = DjangoRequest(native, may_await)
+        request.trusts_proxies = bool(self.limits.settings.trusted_proxies)
         if routes.has_marks or _RuleFacts(self.limits.rules).by_route or native.method == "OPTIONS":
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template

@@ -13,6 +13,7 @@ from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
+from ..keys.host import normalize_host
 from ..rules.marks import Destination, ViewMarks
 from ..wsgi.request import WSGIRequest
 
@@ -53,6 +54,18 @@ class DjangoRequest(WSGIRequest):
     def server_data(self) -> MutableMapping[str, Any]:
         """The WSGI environ or the ASGI scope, which other middleware sees."""
         return server_data(self.framework_request)
+
+    trusts_proxies = False
+    """Whether the settings name a trusted proxy."""
+
+    @property
+    def host(self) -> Any:
+        """The host that Django shows to views; ``INVALID`` where a client may have written another one."""
+        sent, lines = super().host, self.header_lines("x-forwarded-host")
+        if not lines or not settings.USE_X_FORWARDED_HOST:
+            return sent
+        forwarded = normalize_host(",".join(lines)) or INVALID
+        return forwarded if forwarded == sent or self.trusts_proxies else INVALID
 
     @property
     def method(self) -> str:

@@ -35,6 +35,8 @@ _ON_THE_WAY: Final = ("setup", "dispatch", "options")  # the methods of a view t
 _KNOWN_MIDDLEWARE: Final = ("django", "corsheaders")  # the packages whose middleware checks no password
 _LIMITER: Final = f"{__package__}.middleware"
 _LANGUAGE: Final = "<language>/"
+_ANY_LANGUAGE: Final = "/**/"
+"""The start of the paths of a route whose default language has no prefix."""
 _EXPRESSION: Final = "{.*:path}"
 """The pattern of all that a regular expression may match. No parameter has this name."""
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
@@ -59,7 +61,9 @@ class DjangoRoute(Route):
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
         marks = self.marked.for_method(method)
-        return destination(self.template, self.name, marks, is_expression=_EXPRESSION in self.pattern)
+        unprefixed = self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else ""
+        is_expression = _EXPRESSION in self.pattern
+        return destination(self.template, self.name, marks, is_expression=is_expression, unprefixed=unprefixed)
 
     def leave_options(self) -> None:
         """Note where only Django's own code runs for ``OPTIONS``: no decorator and no override in between."""
@@ -150,7 +154,7 @@ def _route(view: Any, template: str, paths: str, parameters: frozenset[str], nam
 def _paths_of(pattern: Any) -> str:
     """Return the part of a route as a pattern that matches at least its paths. An expression may match any rest."""
     if isinstance(pattern, LocalePrefixPattern):
-        return "{language:path}/"  # none for the default language
+        return "{language}/" if pattern.prefix_default_language else _ANY_LANGUAGE[1:]
     if isinstance(pattern, RoutePattern):
         deep = {name for name, converter in pattern.converters.items() if type(converter) not in _WITHIN_SEGMENT}
         return deepen(_PARAMETER.sub(r"{\1}", str(pattern)), deep)

@@ -72,6 +72,8 @@ class Destination:
     """Whether the route takes the whole path. False where another application routes the rest."""
     is_expression: bool = False
     """Whether the route is a regular expression, so that its template may differ from its paths."""
+    unprefixed: str = ""
+    """The template in the default language, where this language has no prefix."""
     template: str | None = field(init=False)
     """The endpoint where it is a template of the whole path, else None."""
     is_exact: bool = field(init=False)

@@ -46,15 +46,18 @@ class PathPatterns:
             return self._match_readings(path)
         if to.is_exact:
             return {*self._tree.match(path), *self._tree.match(template)}
-        possible = self._possible(template)
+        templates = (template, to.unprefixed) if to.unprefixed else (template,)
+        possible = set[int]().union(*map(self._possible, templates))
         if to.is_expression:  # which may match other paths than its template, and ignore case
             found = self._match_readings(path) | self._match_readings(path.lower())
         else:
             found = self._match_readings(path, possible)
         if found.issuperset(possible):
             return found
-        filled = PARAMETER.sub(lambda name: str(params().get(name[1], name[0])), template)
-        return found.union(self._by_template.get(normalize_path(template), ()), self._tree.match(filled))
+        for each in templates:
+            filled = PARAMETER.sub(lambda name: str(params().get(name[1], name[0])), each)
+            found.update(self._by_template.get(normalize_path(each), ()), self._tree.match(filled))
+        return found
 
     def match_as_written(self, path: str, to: Destination) -> set[int]:
         """Return the numbers of the patterns that fit the path and nothing else, for lists that give rights.

@@ -129,6 +129,38 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
             assert URLRoutes(get_resolver()).find(paths[1])[0].template == "/{language}/items/{pk}/"
 
 
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_a_rule_without_language_applies_to_all_languages(prefixed: bool) -> None:
+    """Where the default language has no prefix, its path is that of the route. With a prefix it is none."""
+    limits = one_rule("1/minute", match={"path": "/{page}"}, unrouted=True)
+    other = path("other/a/b", hello)
+    routes = i18n_patterns(path("<slug:page>/", hello), prefix_default_language=prefixed)
+    with project(limits, other, *routes, middleware=LOCALE, **LANGUAGES) as served:
+        first = "/en/in/" if prefixed else "/in/"
+        statuses = [served.ask(where).status_code for where in (first, "/de/in/", "/other/a/b")]
+        assert statuses == ([200] * 3 if prefixed else [200, 429, 200])
+
+
+@both
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [200, 200, 200]),
+        ({"USE_X_FORWARDED_HOST": True}, [200, 429, 429]),  # invalid: a client may have written it
+        ({"USE_X_FORWARDED_HOST": True, "trusted": ["192.0.2.7"]}, [200, 429, 200]),
+    ],
+)
+def test_the_host_is_that_of_django(is_async: bool, given: dict[str, Any], expected: list[int]) -> None:
+    """With ``USE_X_FORWARDED_HOST``, views see the host of the proxy, and rules do."""
+    settings: Any = {"rules": [{"limits": "1/day", "match": {"host": "api.example.com"}, "key": []}]}
+    settings["trusted_proxies"] = given.get("trusted", [])
+    django = {name: value for name, value in given.items() if name.isupper()}
+    with project(settings, is_async=is_async, **django) as served:
+        hosts = ("API.example.com:443", "api.example.com", "other.example.com")
+        sent = [served.ask(headers={"host": "testserver", "x-forwarded-host": host}) for host in hosts]
+        assert [response.status_code for response in sent] == expected
+
+
 def test_a_route_of_another_urlconf_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
