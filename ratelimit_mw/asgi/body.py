@@ -9,6 +9,7 @@ from ..keys.features import INVALID
 from .request import Message, Receive
 
 _MAX_MESSAGES: Final = 64
+_DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
 
 
 class ReadAhead:
@@ -40,7 +41,7 @@ class ReadAhead:
         deadline = asyncio.get_running_loop().time() + self._timeout
         content = bytearray()
         while True:
-            message = await self._next(deadline)
+            message = await self._next(deadline - asyncio.get_running_loop().time())
             if message is None or message["type"] != "http.request":
                 return INVALID
             part = message.get("body", b"")
@@ -52,14 +53,24 @@ class ReadAhead:
             if len(self._kept) >= _MAX_MESSAGES:  # messages of one byte would take a hundred times the memory
                 self._kept = deque([{"type": "http.request", "body": bytes(content), "more_body": True}])
 
-    async def _next(self, deadline: float) -> Message | None:
+    async def has_left(self) -> bool:
+        """Wait until the client leaves. Return False when it sends more than can be kept for the application."""
+        size = sum(len(message.get("body", b"")) for message in self._kept)
+        while size <= self._limit and len(self._kept) < _MAX_MESSAGES:
+            message = await self._next() or {}
+            if message["type"] in _DISCONNECTS:
+                return True
+            size += len(message.get("body", b""))
+        return False
+
+    async def _next(self, timeout: float | None = None) -> Message | None:
         """Return the next message and keep it for the application; None when it is late."""
-        self._pending = pending = asyncio.ensure_future(self._receive())
-        await asyncio.wait([pending], timeout=deadline - asyncio.get_running_loop().time())
+        self._pending = pending = self._pending or asyncio.ensure_future(self._receive())
+        await asyncio.wait([pending], timeout=timeout)
         if not pending.done():
             return None
-        self._pending = None
         message = pending.result()
+        self._pending = None
         self._kept.append(message)
         return message
 

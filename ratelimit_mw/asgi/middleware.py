@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import Admission, adecide
+from ..http.admission import Admission
 from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
@@ -21,6 +21,7 @@ from ..limiter.limiter import Limiter
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
+from .connection import adecide_connected
 from .dependencies import DependencyDecisions
 from .error_handlers import http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
@@ -100,7 +101,10 @@ class RateLimitMiddleware:
             if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
                 receive = await self._read_body(request, receive)
             if limits.may_wait:
-                verdict = await adecide(limits, plan, request)
+                decided, receive = await adecide_connected(limits, plan, request, receive)
+                if decided is None:
+                    return
+                verdict = decided
             else:
                 verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
             admission = self._admit(plan, request, verdict, request.native, send)
@@ -201,7 +205,9 @@ class RateLimitMiddleware:
         if plan is None:
             await self._pass(request, scope, receive, send)
             return
-        verdict = await adecide(self.limits, plan, request)
+        verdict, receive = await adecide_connected(self.limits, plan, request, receive)
+        if verdict is None:
+            return
         admission = self._admit(plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
         if not verdict.allowed:

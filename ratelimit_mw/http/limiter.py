@@ -136,9 +136,9 @@ class HttpLimiter:
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request under the new rules can then read their features.
         self.reader = self._build_reader(needs, routes=self._routes, passed=passed)
-        looks_up = any(rule.looks_up for rule in rules.rules)
-        self.may_wait = self.limiter.waits or self.reader.may_await or looks_up
-        """Whether a decision may wait, for the store, for a feature or for limits."""
+        waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
+        self.may_wait = self.limiter.waits or self.reader.may_await or waits
+        """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
         self.rules = rules
         self.plan = rules.plan_for
 

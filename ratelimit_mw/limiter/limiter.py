@@ -24,12 +24,12 @@ from ..testmode import process_clock, testmode
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
-from .settlement import Settlement
 from .slot import Slot
+from .slots import Slots
 from .start import StartingStore
 
 
-class Limiter(Settlement):
+class Limiter(Slots):
     """Decides requests by rules.
 
     Args:
@@ -218,6 +218,8 @@ class Limiter(Settlement):
         hits = self._prepare(plan, features, cost, consume, request)
         if isinstance(hits, Verdict):
             return hits
+        if plan.waits and consume:
+            return self._decide_in_turn(plan, hits)
         decisions = self._chain.apply(hits, self._now(), consume)
         return build_verdict(decisions, consume, plan.counts_outcomes)
 
@@ -227,11 +229,13 @@ class Limiter(Settlement):
         """Async form of ``decide``."""
         if plan.looks_up:
             plan = await arun(plan.look_up(features, self._time()))
-        if not self.waits:
+        if not (self.waits or plan.waits):
             return self.decide(plan, features, cost, consume, request)
         hits = self._prepare(plan, features, cost, consume, request)
         if isinstance(hits, Verdict):
             return hits
+        if plan.waits and consume:
+            return await self._adecide_in_turn(plan, hits)
         deciding = self._chain.aapply(hits, self._now(), consume)
         decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.counts_outcomes)

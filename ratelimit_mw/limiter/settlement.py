@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Clock
-from ..decision import Decision, Verdict, build_verdict
+from ..decision import Verdict
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -23,6 +23,7 @@ from ..testmode import testmode
 from .breaker import NotAskedError
 from .held_slots import HeldSlots
 from .outcomes import OutcomeWatch
+from .slot_queues import SlotQueues, is_on_event_loop
 
 if TYPE_CHECKING:
     from ..keys.features import Features
@@ -44,6 +45,7 @@ class Settlement:
 
     def __init__(self) -> None:
         self._slots = HeldSlots(self._send_now, self._settle_now)
+        self._queues = SlotQueues(self._now)
         self._outcomes = OutcomeWatch()
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -233,27 +235,9 @@ class Settlement:
                 recorded.append((receipt, pending))
         return recorded
 
-    async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
-        """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
-        deciding = asyncio.ensure_future(decisions)
-        try:
-            return await asyncio.shield(deciding)
-        except asyncio.CancelledError:
-            self._start(self._abandon(deciding))
-            raise
-
-    async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
-        await self.aconclude(build_verdict(await deciding), None)
-
     def _must_not_wait(self) -> bool:
         """Return whether this thread runs an event loop that a call to the store would block."""
-        if not self.waits:
-            return False
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return True
+        return self.waits and is_on_event_loop()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         """Start a task. It completes when the caller is cancelled."""
@@ -271,7 +255,9 @@ class Settlement:
             receipt.confirm(pending, self._send_now([each.correction for each in pending]))
 
     def _send_now(self, corrections: Sequence[Correction]) -> list[int]:
-        return self._chain.correct(corrections, self._now())
+        times = self._chain.correct(corrections, self._now())
+        self._queues.free(corrections)
+        return times
 
     async def _acorrect(self, verdict: Verdict) -> None:
         if not self.waits:
@@ -282,7 +268,9 @@ class Settlement:
     async def _asend(self, corrections: _Corrections) -> None:
         for receipt, pending in corrections:
             with self._keeping_pending(receipt, pending):
-                times = await self._chain.acorrect([each.correction for each in pending], self._now())
+                corrected = [each.correction for each in pending]
+                times = await self._chain.acorrect(corrected, self._now())
+                self._queues.free(corrected)
                 receipt.confirm(pending, times)
 
     def _forget(self, keys: Sequence[str], rule: str) -> None:

@@ -103,6 +103,10 @@ class RuleOptions(TypedDict, total=False):
     hold_at_most: Annotated[
         str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
     ]
+    wait: Annotated[
+        str | float | None, option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.')
+    ]
+    max_waiting: Annotated[int, option("The most requests of one key that wait in one process.", 100, minimum=1)]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 

@@ -149,11 +149,15 @@ class Plan:
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.needs_settlement = self.has_slots or self.counts_outcomes
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
+        self.waits = any(rule.source.wait_us for rule in rules)
+        """Whether a request may wait for a slot."""
         self.may_delay = self.looks_up or any(limit.algorithm.delays for limit in every)
         self.single = self._single()
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
-        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes or self.looks_up:
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes:
+            return None
+        if self.looks_up or self.waits:
             return None
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:

@@ -57,6 +57,8 @@ class Rule:
     matches: Match = field(compare=False)
     tables: Tables = field(compare=False)
     limits_ttl_us: int = field(compare=False)
+    wait_us: int = field(compare=False)
+    max_waiting: int = field(compare=False)
     hold_us: int | None = field(compare=False)
     unrouted: bool = field(compare=False)
     lease_percent: int = field(compare=False)
@@ -88,6 +90,8 @@ class Rule:
             "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
             "lease": ("lease_percent", self._lease_percent),
             "limits_ttl": ("limits_ttl_us", parse_duration),
+            "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
+            "max_waiting": ("max_waiting", _count),
         }
         with error_path("algorithm"):
             checked_spec(self.algorithm)
@@ -98,6 +102,8 @@ class Rule:
                 self.__dict__[attribute] = parse(options[name])
         self.__dict__["is_marked"] = is_marked(self.options.get("count_when"))
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
+        if self.wait_us and not self._may_hold_slots:
+            raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         for name, value in (("limits", self.limits), ("per_key", options["per_key"])):
             with error_path(name):
                 if callable(value):
@@ -157,6 +163,12 @@ class Rule:
         return int(match[1])
 
     @property
+    def _may_hold_slots(self) -> bool:
+        tables = (quotas for _, table in self.tables for quotas in table.values())
+        quotas = itertools.chain(self.quotas, *tables)
+        return any(map(callable, (self.limits, self.options["per_key"]))) or any(quota.concurrent for quota in quotas)
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the key, of ``match`` and of ``per``, in a stable order."""
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
@@ -189,6 +201,12 @@ def _cost(cost: object) -> object:
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"expected true or false; got {value!r}")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"expected a whole number from 1; got {value!r}")
     return value
 
 

@@ -215,7 +215,7 @@ def _rules(
             if "name" in options:
                 raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
             # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-            check_rule(Rule(**{"limits": "1/s", "key": "user", **options}), ipv6_prefix)
+            check_rule(Rule(**{"limits": "1/s; 1 concurrent", "key": "user", **options}), ipv6_prefix)
             overrides[name] = Override(i, options)
     RuleSet(rules, overrides=overrides)
     return tuple(rules), overrides

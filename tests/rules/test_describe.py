@@ -38,3 +38,18 @@ def test_an_algorithm_is_shown_under_the_name_in_the_rule(options: dict[str, Any
     """The amount decides how ``sliding-window`` counts, so a rule may have both forms of it."""
     rules = Limiter([Rule(name="api", **options)]).rules
     assert Overview(rules, {}).as_json(rules.rules[0])["algorithm"] == shown
+
+
+def test_limits_from_a_function_are_shown_by_its_name() -> None:
+    """Their values depend on the client."""
+    limiter = Limiter([Rule(name="api", key=["user"], limits=limits_of, per_key=limits_of, algorithm="gcra")])
+    overview = Overview(limiter.rules, {})
+    (rule,) = limiter.rules.rules
+    name = f"{__name__}.limits_of()"
+    assert overview.row(rule)["limits"] == [name, f"key: {name}"]
+    assert overview.row(rule)["algorithm"] == ["gcra"]
+    assert (overview.as_json(rule)["limits"], overview.as_json(rule)["per_key"]) == (name, name)
+
+
+def limits_of(user: str) -> str:
+    return "5/minute"

@@ -1,0 +1,39 @@
+"""Decides a request while its client is connected: one that waits for a slot ends when the client leaves."""
+
+import asyncio
+from contextlib import suppress
+
+from ..decision import Verdict
+from ..http.admission import adecide
+from ..http.limiter import HttpLimiter
+from ..rules.plan import Plan
+from .body import ReadAhead
+from .request import ASGIRequest, Receive
+
+
+async def adecide_connected(
+    limits: HttpLimiter, plan: Plan, request: ASGIRequest, receive: Receive
+) -> tuple[Verdict | None, Receive]:
+    """Return the verdict, None when the client left before, and the ``receive`` for the application."""
+    if not plan.waits:
+        return await adecide(limits, plan, request), receive
+    if request.ahead is None:
+        request.ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
+    scope = asyncio.timeout(None)
+
+    def end_scope(leaving: asyncio.Future[bool]) -> None:
+        if not leaving.cancelled() and leaving.exception() is None and leaving.result():
+            with suppress(RuntimeError):  # the request was decided at the same time
+                scope.reschedule(0)
+
+    leaving = asyncio.ensure_future(request.ahead.has_left())
+    leaving.add_done_callback(end_scope)
+    try:
+        async with scope:
+            return await adecide(limits, plan, request), request.ahead.receive
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return None, request.ahead.receive
+    finally:
+        leaving.cancel()

@@ -1,0 +1,54 @@
+"""``Slots``: the part of a ``Limiter`` that takes slots. It waits for them, and returns those of a cancelled caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import partial
+
+from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
+from ..rules.plan import Plan
+from ..rules.rule import Rule
+from .settlement import Settlement
+
+
+class Slots(Settlement):
+    """Takes the slots of concurrency limits. ``Limiter`` inherits it."""
+
+    def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
+        """Decide hits, and wait for their slots as long as their rules allow."""
+        return self._queues.decide(self._waiting_rules(hits), partial(self._ask, plan, hits))
+
+    async def _adecide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
+        return await self._queues.adecide(self._waiting_rules(hits), partial(self._aask, plan, hits))
+
+    def _waiting_rules(self, hits: Sequence[Hit]) -> dict[str, Rule]:
+        """Return the rules with ``wait``, each by the key of its slots."""
+        rules = {hit.key: self.rules.by_name[hit.limit.rule].source for hit in hits if hit.limit.quota.concurrent}
+        return {key: rule for key, rule in rules.items() if rule.wait_us}
+
+    def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+        decisions = self._chain.apply(self._asked(hits, consume), self._now(), consume)
+        return build_verdict(decisions, consume, plan.counts_outcomes)
+
+    async def _aask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+        deciding = self._chain.aapply(self._asked(hits, consume), self._now(), consume)
+        return build_verdict(await self._keep_slots(deciding), consume, plan.counts_outcomes)
+
+    def _asked(self, hits: Sequence[Hit], consume: bool) -> Sequence[Hit]:
+        """Return the hits of one call of the store: with new ids of slots, or without a cost to consume."""
+        if not consume:
+            return [hit._replace(cost=0) for hit in hits]
+        return name_slots(hits) if self.waits else hits
+
+    async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
+        """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
+        deciding = asyncio.ensure_future(decisions)
+        try:
+            return await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            self._start(self._abandon(deciding))
+            raise
+
+    async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
+        await self.aconclude(build_verdict(await deciding), None)

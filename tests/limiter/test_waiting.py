@@ -1,0 +1,366 @@
+"""Waiting for a slot: the order, the end of a wait, and requests that leave their queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from servers import wait_for
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.decision import Verdict
+from ratelimit_mw.limiter import slot_queues
+from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.testing import ManualClock
+
+ANN, BOB = {"user": "ann"}, {"user": "bob"}
+HOUR = 3600  # a test that waits for so long hangs, and fails
+
+
+@pytest.fixture(params=[MemoryStore, SharedStore], ids=["memory", "shared"])
+def store(request: pytest.FixtureRequest) -> Store:
+    made: Store = request.param()
+    return made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def limiter(store: Store, clock: ManualClock) -> Iterator[Limiter]:
+    made = build(store=store, clock=clock)
+    yield made
+    made.close()
+
+
+def build(limits: Any = "1 concurrent", *, store: Any = None, clock: Any = None, **options: Any) -> Limiter:
+    options = {"key": ["user"], "wait": HOUR, **options}
+    return Limiter([Rule(name="jobs", limits=limits, **options)], store or MemoryStore(), clock)
+
+
+def waiting(limiter: Limiter) -> int:
+    return sum(map(len, limiter._queues._queues.values()))
+
+
+def wait_until(limiter: Limiter, number: int) -> None:
+    wait_for(lambda: waiting(limiter) == number, f"{number} waiting requests")
+
+
+async def turn_until(condition: Callable[[], object]) -> None:
+    """Let the other tasks run until the condition is true."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_threads_are_served_in_the_order_in_which_they_came(limiter: Limiter) -> None:
+    """A slot that is returned goes to the first of them. A new request waits behind them."""
+    served: list[int] = []
+
+    def job(number: int) -> None:
+        with limiter.slot(ANN):
+            served.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        with limiter.slot(ANN):
+            jobs = []
+            for number in range(8):
+                jobs.append(pool.submit(job, number))
+                wait_until(limiter, number + 1)
+        for each in jobs:
+            each.result()
+    assert served == list(range(8))
+    assert waiting(limiter) == 0
+
+
+def test_tasks_are_served_in_the_order_in_which_they_came(limiter: Limiter) -> None:
+    """A slot that is returned goes to the first of them. A new request waits behind them."""
+    served: list[int] = []
+
+    async def job(number: int) -> None:
+        async with limiter.slot(ANN):
+            served.append(number)
+
+    async def scenario() -> None:
+        jobs = []
+        async with limiter.slot(ANN):
+            for number in range(8):
+                jobs.append(asyncio.ensure_future(job(number)))
+                await turn_until(lambda: waiting(limiter) == len(jobs))
+        jobs.append(asyncio.ensure_future(job(8)))
+        await asyncio.gather(*jobs)
+
+    asyncio.run(scenario())
+    assert served == list(range(9))
+    assert waiting(limiter) == 0
+
+
+def test_another_client_does_not_wait(limiter: Limiter) -> None:
+    """There is one queue for each key."""
+    with limiter.slot(ANN), ThreadPoolExecutor(1) as pool:
+        job = pool.submit(limiter.hit, ANN)
+        wait_until(limiter, 1)
+        with limiter.slot(BOB):
+            assert not job.done()
+        limiter.reset("jobs", ANN)
+        assert job.result()
+
+
+def test_a_wait_ends_in_time(store: Store, clock: ManualClock) -> None:
+    """The rejection is that of every request without a slot."""
+    limiter = build(store=store, clock=clock, wait="20s")
+    with limiter.slot(ANN), ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(limiter.hit, ANN)]
+        wait_until(limiter, 1)
+        clock.advance(19)
+        jobs.append(pool.submit(limiter.hit, ANN))
+        wait_until(limiter, 2)
+        clock.advance(1)
+        verdict = jobs[0].result()
+        assert (verdict.allowed, verdict.retry_after, verdict.decisions[0].remaining) == (False, 1.0, 0)
+        assert not jobs[1].done()
+        clock.advance(19)
+        assert not jobs[1].result()
+    assert waiting(limiter) == 0
+    limiter.close()
+
+
+def test_a_real_wait_ends_by_the_real_time() -> None:
+    """Without a clock of its own, and also with one that is not moved."""
+    for clock in (None, ManualClock(1_000_000.0)):
+        limiter = build(wait="10ms", clock=clock)
+        with limiter.slot(ANN):
+            assert not limiter.hit(ANN)
+            assert not asyncio.run(limiter.ahit(ANN))
+
+
+def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock: ManualClock) -> None:
+    """Its verdict is as fresh as the one of the first."""
+    limiter = build("1 concurrent", clock=clock)
+    rules = {"key": limiter.rules.rules[0].source}
+    first, second = slot_queues._Waiter(), slot_queues._Waiter()
+    queues = limiter._queues
+    assert queues._join("key", first, rules["key"])
+    steps = queues._steps(rules, second)
+    assert next(steps) > 1.0
+    clock.advance(HOUR)
+    assert next(steps) is True
+    allowed = Verdict()
+    with pytest.raises(StopIteration) as end:
+        steps.send(allowed)
+    assert end.value.value is allowed
+    assert list(queues._queues["key"]) == [first]
+
+
+def test_a_full_queue_rejects_at_once(store: Store) -> None:
+    """Also when a slot is free at that moment, because the queue comes first."""
+    limiter = build(["1 concurrent", "5/hour"], store=store, max_waiting=1)
+    with ThreadPoolExecutor(1) as pool:
+        with limiter.slot(ANN):
+            job = pool.submit(limiter.hit, ANN)
+            wait_until(limiter, 1)
+            for verdict in (limiter.hit(ANN), asyncio.run(limiter.ahit(ANN))):
+                slots, rate = verdict.decisions
+                assert (verdict.allowed, verdict.status, verdict.retry_after) == (False, 429, 1.0)
+                assert (slots.allowed, slots.remaining, rate.allowed, rate.remaining) == (False, 0, True, 4)
+        assert job.result()
+    limiter.close()
+
+
+def test_a_queue_that_fills_up_meanwhile_rejects(limiter: Limiter) -> None:
+    """The request was rejected by the store before."""
+    rule = Rule(limits="1 concurrent", wait="1h", max_waiting=1)
+    queues, waiters = limiter._queues, [slot_queues._Waiter() for _ in range(2)]
+    with limiter.slot(ANN):
+        rejected = limiter.decide(limiter.match(ANN), ANN, consume=False)
+    (key,) = [decision.hit[1] for decision in rejected.decisions]
+    steps = queues._steps({key: rule}, waiters[0])
+    assert next(steps) is True
+    assert queues._join(key, waiters[1], rule)
+    with pytest.raises(StopIteration) as end:
+        steps.send(rejected)
+    assert end.value.value is rejected
+    assert list(queues._queues[key]) == [waiters[1]]
+
+
+def test_a_request_that_another_limit_rejects_does_not_wait(limiter: Limiter) -> None:
+    """Nor one whose cost never fits, or one that is not allowed at all."""
+    mixed = build(["1 concurrent", "1/hour"])
+    with mixed.slot(ANN):
+        assert mixed.hit(ANN).retry_after != 1.0
+    assert limiter.hit(ANN, cost=2).retry_after is None
+    denied = Limiter.from_settings(
+        {
+            "rules": [{"name": "jobs", "limits": "1 concurrent", "wait": "1h"}],
+            "lists": {"deny": {"ip": "192.0.2.7"}},
+        }
+    )
+    assert denied.hit({"ip": "192.0.2.7"}).denied
+
+
+def test_a_request_consumes_nothing_while_it_waits() -> None:
+    """All its limits consume it when it has its slot."""
+    limiter = build(["1 concurrent", "5/hour"])
+    with ThreadPoolExecutor(1) as pool:
+        with limiter.slot(ANN):
+            job = pool.submit(limiter.hit, ANN)
+            wait_until(limiter, 1)
+            assert limiter.peek(ANN, cost=0).decisions[1].remaining == 4
+        assert job.result().decisions[1].remaining == 3
+
+
+def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks(limiter: Limiter) -> None:
+    """It asks again at once, because a slot may have been returned in between."""
+    rules = [Rule(name=name, key=[name], limits="1 concurrent", wait=HOUR) for name in ("user", "ip")]
+    both = Limiter(rules)
+    by_user, by_ip = both.hit({"user": "ann", "ip": "::1"}), both.hit({"user": "bob", "ip": "::2"})
+    by_rule = {decision.rule: decision.hit[1] for decision in both.peek({"user": "ann", "ip": "::2"}).decisions}
+    sources = {by_rule[rule.name]: rule.source for rule in both.rules.rules}
+    lacks = {
+        name: both.decide(both.match({}), features, consume=False)
+        for name, features in {"user": {"user": "ann", "ip": "::9"}, "ip": {"user": "cat", "ip": "::2"}}.items()
+    }
+    steps = both._queues._steps(sources, slot_queues._Waiter())
+    assert next(steps) is True
+    for name in ("user", "ip", "user"):
+        assert steps.send(lacks[name]) is True
+        assert list(both._queues._queues) == [by_rule[name]]
+    steps.close()
+    assert waiting(both) == 0
+    both.refund(by_user)
+    both.refund(by_ip)
+
+
+def test_a_task_that_is_cancelled_leaves_the_queue(limiter: Limiter) -> None:
+    """The next one gets the slot."""
+
+    async def scenario() -> None:
+        async with limiter.slot(ANN):
+            jobs = []
+            for _ in range(3):
+                jobs.append(asyncio.ensure_future(limiter.ahit(ANN)))
+                await turn_until(lambda: waiting(limiter) == len(jobs))
+            jobs[0].cancel()
+            jobs[1].cancel()
+            await asyncio.wait(jobs[:2])
+            assert waiting(limiter) == 1
+        assert await jobs[2]
+
+    asyncio.run(scenario())
+    assert waiting(limiter) == 0
+
+
+def test_a_task_that_is_cancelled_with_a_slot_returns_it(store: Store) -> None:
+    """The store may count the slot while its request is cancelled."""
+    limiter = build(store=store)
+
+    async def scenario() -> None:
+        verdict = await limiter.ahit(ANN)
+        job = asyncio.ensure_future(limiter.ahit(ANN))
+        await turn_until(lambda: waiting(limiter) == 1)
+        await limiter.arefund(verdict)
+        await asyncio.sleep(0)
+        job.cancel()
+        await asyncio.wait([job])
+        await limiter.aclose()
+
+    asyncio.run(scenario())
+    assert limiter.peek(ANN, cost=0).decisions[0].remaining == 1
+
+
+def test_slots_of_another_process_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process learns from another that a slot is free, so the first request asks again and again."""
+    monkeypatch.setattr(slot_queues, "_ASK_EVERY", 0.001)
+    store = SharedStore()
+    here, there = build(store=store), build(store=store)
+    verdict = there.hit(ANN)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(here.hit, ANN)
+        wait_until(here, 1)
+        there.conclude(verdict, 200)
+        assert job.result()
+    here.close()
+    there.close()
+
+
+def test_a_blocking_call_on_an_event_loop_does_not_wait(limiter: Limiter) -> None:
+    """It would stop all requests of the loop, also the one that has the slot."""
+
+    async def scenario() -> Verdict:
+        return limiter.hit(ANN)
+
+    with limiter.slot(ANN):
+        assert not asyncio.run(scenario())
+
+
+def test_a_peek_does_not_wait(limiter: Limiter) -> None:
+    """It returns the verdict of this moment."""
+    with limiter.slot(ANN):
+        assert not limiter.peek(ANN)
+        assert not asyncio.run(limiter.apeek(ANN))
+
+
+def test_a_task_whose_loop_has_ended_is_passed_over() -> None:
+    """A slot that is returned later finds its waiter gone."""
+
+    async def scenario() -> slot_queues._AsyncWaiter:
+        return slot_queues._AsyncWaiter()
+
+    asyncio.run(scenario()).wake()
+
+
+def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock) -> None:
+    """The policy of the rule decides."""
+    store = SharedStore()
+    limiter = build(store=store, clock=clock, on_store_error="deny")
+    with limiter.slot(ANN), ThreadPoolExecutor(1) as pool:
+        job = pool.submit(limiter.hit, ANN)
+        wait_until(limiter, 1)
+        store.down = True
+        assert job.result().unavailable
+        store.down = False
+    limiter.close()
+
+
+def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
+    """They belong to threads of the parent."""
+    limiter._queues._join("key", slot_queues._Waiter(), limiter.rules.rules[0].source)
+    limiter._queues._after_fork(True)
+    assert waiting(limiter) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limits": "1/s; 1 concurrent"},
+        {"limits": "1/s", "per_key": {"ann": "1 concurrent"}},
+        {"limits": lambda _: "1/s"},
+    ],
+)
+def test_a_rule_with_a_slot_may_wait(options: Any) -> None:
+    """The slot may be in a table, or come from a function."""
+    assert Rule(key=["user"], wait="1.5s", **options).wait_us == 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": "5/minute", "wait": "5s"}, 'wait: nothing to wait for. Add a limit such as "2 concurrent"'),
+        ({"limits": "1 concurrent", "wait": "soon"}, "wait: expected a duration"),
+        ({"limits": "1 concurrent", "max_waiting": 0}, "max_waiting: expected a whole number from 1; got 0"),
+    ],
+)
+def test_a_wait_that_cannot_work_is_an_error_at_the_start(options: Any, message: str) -> None:
+    """The message names the option."""
+    with pytest.raises(ConfigError, match=message):
+        Rule(**options)
+
+
+def test_an_override_may_add_a_wait() -> None:
+    """The limits of the decorator are not known when the settings are loaded."""
+    assert load_settings({"rules": [{"overrides": "jobs", "wait": "5s"}]}).overrides
