@@ -9,7 +9,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.notes import count_workers, notes_on_allow_list
+from ..http.notes import authentication_in, count_workers, notes_on_allow_list
 from ..settings.framework import SETTING
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, cors_after, positions_of
@@ -75,10 +75,10 @@ def _order() -> Iterator[Any]:
     """Yield W005: CORS after, W006: authentication before, and W007: an allow list between the middleware."""
     positions = positions_of(RateLimitMiddleware)
     yield from (_warning("W005", name) for name in cors_after(positions))
-    for name in django.conf.settings.MIDDLEWARE[: min(positions)] if positions else ():
-        if "auth" in name.rpartition(".")[2].lower() and not name.startswith("django.contrib.auth."):
-            yield _warning("W006", name)
-    for note in notes_on_allow_list(project_limits().limits) if len(positions) > 1 else ():
+    limits, before = project_limits().limits, django.conf.settings.MIDDLEWARE[: min(positions, default=0)]
+    others = (name for name in before if not name.startswith("django.contrib.auth."))
+    yield from (_warning("W006", name) for name, _ in authentication_in(limits.limiter, others))
+    for note in notes_on_allow_list(limits) if len(positions) > 1 else ():
         yield checks.Warning(note, id="ratelimit_mw.W007")
 
 
@@ -89,10 +89,11 @@ def unused_rules() -> ConfigError | None:
         return None
     if positions_of(RateLimitMiddleware):  # a subclass
         return None
-    rules = [rule.name for rule in project_limits().limits.rules.everywhere if not rule.source.unrouted]
-    if not rules:
+    rules = [rule for rule in project_limits().limits.rules.everywhere if not rule.source.unrouted]
+    names = [rule.name for rule in rules if not rule.source.matches.is_only_named]
+    if not names:
         return None
-    message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {rules[0]!r} limits nothing. {_ADD}"
+    message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {names[0]!r} limits nothing. {_ADD}"
     return ConfigError(f"{message} For rules that only your own code uses, set unrouted = True", SETTING)
 
 

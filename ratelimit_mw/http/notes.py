@@ -22,7 +22,8 @@ from .limiter import OF_USER, HttpLimiter
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
 _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
-_AUTHENTICATION: Final = re.compile("auth", re.IGNORECASE)
+# AuthMiddleware, basic_auth, JWTAuthentication; not AuthorStats, nor OAuth2Token, which rejects no passwords
+_AUTHENTICATION: Final = re.compile(r"(?:(?<!O)A|(?<!o)a)uth(?!or(?!i[sz]))")
 _MAX_SHOWN: Final = 5
 _log = logging.getLogger("ratelimit_mw")
 
@@ -57,13 +58,18 @@ def notes_on_layers(app: object) -> Iterator[str]:
 
 def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:
     """Note an authentication outside of the limits. No rule by IP address counts the requests that it rejects."""
-    rules = [rule.name for rule in limiter.rules.everywhere if OF_USER.isdisjoint(rule.source.needs)]
-    names = [type(layer).__name__ for layer in outside]
-    for name in filter(_AUTHENTICATION.search, names if rules else ()):
+    for name, rule in authentication_in(limiter, (type(layer).__name__ for layer in outside)):
         yield (
-            f"{name} is outside of RateLimitMiddleware: the rule {rules[0]!r} does not count the requests that {name}"
+            f"{name} is outside of RateLimitMiddleware: the rule {rule!r} does not count the requests that {name}"
             " rejects, such as failed logins. Add RateLimitMiddleware outside of it, too, with the same settings"
         )
+
+
+def authentication_in(limiter: Limiter, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of middleware that authenticate, each with a rule that needs no user."""
+    rules = [rule for rule in limiter.rules.everywhere if OF_USER.isdisjoint(rule.source.needs)]
+    first = next((rule.name for rule in rules if not rule.source.matches.is_only_named), None)
+    return ((name, first) for name in names if first and _AUTHENTICATION.search(name.rpartition(".")[2]))
 
 
 def notes_on_stages(limits: HttpLimiter, app: object) -> Iterator[str]:

@@ -49,6 +49,7 @@ NOT_THERE = path("", exempt("missing")(hello))
         (BY_USER, [], NO_MIDDLEWARE, ["ratelimit_mw.E002"]),
         (BY_USER, [], [f"{__name__}.Limits"], ["ratelimit_mw.W003"]),
         ({"rules": [{"limits": "5/minute", "unrouted": True}]}, [], NO_MIDDLEWARE, []),
+        ({"rules": [{"limits": "5/minute", "match": {"view": ""}}]}, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.anyone"}}, [], MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, ["ratelimit_mw.E001"]),
         (BY_THROTTLE, [], MIDDLEWARE, []),

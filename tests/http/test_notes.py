@@ -205,7 +205,7 @@ def cors(get_response: Any) -> Any:
     return get_response
 
 
-basic_auth = CorsHeaders = cors
+basic_auth = JWTAuthMiddleware = OAuth2Token = AuthorStats = CorsHeaders = cors
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,9 @@ basic_auth = CorsHeaders = cors
         ([], ["CorsHeaders"], "W005"),
         (["CorsHeaders"], [], ""),
         (["basic_auth"], [], "W006"),
+        (["JWTAuthMiddleware"], [], "W006"),
+        (["OAuth2Token"], [], ""),
+        (["AuthorStats"], [], ""),
         ([], ["basic_auth"], ""),
         (["MIDDLEWARE", "basic_auth"], [], ""),
     ],
@@ -225,6 +228,13 @@ def test_the_order_of_djangos_middleware_is_checked(before: list[str], after: li
     with project(RULES, middleware=entries):
         found = [message.id for message in run_checks() if message.id in ("ratelimit_mw.W005", "ratelimit_mw.W006")]
     assert found == ([f"ratelimit_mw.{expected}"] if expected else [])
+
+
+def test_rules_of_users_alone_need_no_middleware_before_the_authentication() -> None:
+    """W006 is about rules that count failed logins. Rules that only views decide are none."""
+    rules = [{"key": ["user"], "limits": "9/s"}, {"limits": "9/s", "match": {"view": ""}}]
+    with project({"rules": rules}, middleware=[f"{__name__}.basic_auth", *MIDDLEWARE]):
+        assert "ratelimit_mw.W006" not in [message.id for message in run_checks()]
 
 
 def test_cors_after_djangos_middleware_is_logged_at_the_start(log: Any) -> None:
