@@ -112,12 +112,14 @@ def test_an_application_of_django_ratelimit() -> None:
 
 HARD_FLASK = """
 from flask import Blueprint, Flask, request
+from flask.views import View
 from flask_limiter import ExemptionScope, Limiter
 from flask_limiter.util import get_remote_address
 
 app = Flask(__name__)
 limiter = Limiter(
-    get_remote_address, app=app, default_limits=["5/minute"], default_limits_per_method=True, strategy="moving-window",
+    get_remote_address, app=app, default_limits=["5/minute", lambda: "1/day"], default_limits_cost=lambda: 2,
+    default_limits_per_method=True, strategy="moving-window", application_limits=["9/hour"], meta_limits=["2/day"],
     swallow_errors=True, key_prefix="shop", storage_uri="memory://",
 )
 
@@ -135,6 +137,13 @@ def half():
     limiter.reset()
     return ""
 
+class Page(View):
+    decorators = [limiter.limit("5/second")]
+
+    def dispatch_request(self):
+        return ""
+
+app.add_url_rule("/page", view_func=Page.as_view("page"))
 app.get("/computed")(computed)
 bp = Blueprint("in-side", __name__)
 limiter.exempt(bp)
@@ -155,16 +164,97 @@ def test_the_parts_that_need_a_hand_are_problems(folder: Path) -> None:
         "with limiter.limit: name a rule",
         "limiter.current_limit: the decisions of the verdict",
         "limiter.reset: reset(rule, key)",
+        "the limiter: meta_limits: there is no replacement",
+        "a settings file has no functions, so cost = the_function_of_line_9 of the rule 'default' is left out",
     ):
         assert text in problems
     notes = "\n".join(found["notes"])
     for text in ("?prefix=shop", "error_message: write your own", "cost function lambda"):
         assert text in notes
     assert found["settings"]["on_store_error"] == "allow"
-    (default,) = found["settings"]["rules"]
+    default, application = found["settings"]["rules"]
+    assert (application["name"], application["limits"]) == ("application", "9/hour")
+    assert {"view": "Page", "place": "hard_flask.py:28"}.items() <= found["views"][-1].items()
     assert (default["algorithm"], default["key"]) == ("sliding-window-log", ["endpoint", "method", "ip"])
+    assert "cost=the_function_of_line_16" in str(found["views"])
     assert '@exempt("default")' in str(found["views"])
     assert "exempt(in_side)" in found["code"]
+
+
+HARD_DJANGO = """
+import sys
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django_ratelimit.core import is_ratelimited
+from django_ratelimit.decorators import ratelimit
+
+settings.configure(
+    ROOT_URLCONF=__name__, SECRET_KEY="x",
+    RATELIMIT_FAIL_OPEN=True, RATELIMIT_IPV6_MASK=48, RATELIMIT_USE_CACHE="shared",
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework"],
+    CACHES={"default": {}, "shared": {"BACKEND": "x.RedisCache", "LOCATION": ["redis://127.0.0.1:6379/1"]}},
+)
+
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+def who(group, request):
+    return "ann"
+
+@method_decorator(ratelimit(key="ip", rate="5/h", method="POST", block=False), name="post")
+class Lead(APIView):
+    def post(self, request):
+        return Response(status=429 if getattr(request, "limited", False) else 200)
+
+@api_view(["POST"])
+@ratelimit(key="hard_django.who", rate="5/h", block=True)
+def nurse(request):
+    return Response({})
+
+@ratelimit(key="header:x_api_key", rate=None)
+@ratelimit(key="ip", rate=(10, 60), method=ratelimit.UNSAFE)
+def gateway(request):
+    limited = is_ratelimited(request, group="chat", key="user", rate="30/m", method="POST", increment=True)
+    return HttpResponse("")
+
+class Login(View):
+    pass
+
+sys.modules["hard_django"] = sys.modules[__name__]
+login = ratelimit(key="post:username", rate="project.rates.of")(Login.as_view())
+urlpatterns = [path("", include([path("lead", Lead.as_view())])), path("nurse", nurse), path("g", gateway)]
+urlpatterns += [path("login", login)]
+application = get_wsgi_application()
+"""
+
+
+def test_decorators_of_django_are_found_behind_others(folder: Path) -> None:
+    """Decorators of methods, of REST framework and of URLs, and calls inside of views, are found."""
+    (folder / "hard_django.py").write_text(HARD_DJANGO)
+    result = start("migrate", "django-ratelimit", "hard_django:application", "--json", cwd=folder)
+    found = json.loads(result.stdout)
+    assert result.returncode == 1
+    assert found["settings"] == {
+        "store": "redis://127.0.0.1:6379/1",
+        "on_store_error": "allow",
+        "ipv6_prefix": 48,
+        "rules": [{"name": "chat", "limits": "30/minute", "key": ["user"], "match": {"view": "", "methods": ["POST"]}}],
+    }
+    assert {view["view"]: view["decorators"] for view in found["views"]} == {
+        "Lead.post": ['@limit("5/hour", match={"methods": "POST"}, mode="shadow")'],
+        "nurse": ['@limit("5/hour", key="who")'],
+        "gateway": ['@limit("10/minute", match={"methods": ["DELETE", "PATCH", "POST", "PUT"]})'],
+        "Login": ['@limit("project.rates.of", key="post:username")'],
+    }
+    assert found["features"] == {"who": "lambda request: who(None, request)"}
+    problems = "\n".join(found["problems"])
+    for text in ("is_ratelimited: name a rule", "request.limited: write any(", "project.rates.of returns the rate"):
+        assert text in problems
 
 
 def migrated_here(package: str, app: str) -> dict[str, Any]:

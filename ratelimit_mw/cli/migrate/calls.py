@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _CHECK: Final = 'name a rule with match = { view = "" }, and write check(%s"rule") in its place'
 _RESET: Final = "reset(rule, key) of the limiter forgets one key"
@@ -30,13 +30,28 @@ CALLS: Final[Mapping[str, Mapping[str, str]]] = {
 
 def find_calls(package: str) -> Iterator[str]:
     """Yield the place and the replacement of each call in the imported modules below the current folder."""
-    folder, replacements = Path.cwd(), CALLS[package]
+    replacements = CALLS[package]
+    for file, tree in _modules():
+        for line, name in _names_in(tree):
+            if name in replacements:
+                yield f"{file}:{line}: {name}: {replacements[name]}"
+
+
+def find_arguments(function: str) -> Iterator[dict[str, Any]]:
+    """Yield the arguments by name of each call of a function that are constants, and ``where`` the call is."""
+    for file, tree in _modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+                given = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
+                yield {**{name: value for name, value in given.items() if name}, "where": f"{file}:{node.lineno}"}
+
+
+def _modules() -> Iterator[tuple[str, ast.AST]]:
+    """Yield the path and the source of each imported module below the current folder."""
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.suffix == ".py" and file.is_relative_to(folder) and "site-packages" not in file.parts:
-            for line, name in _names_in(ast.parse(file.read_bytes())):
-                if name in replacements:
-                    yield f"{os.path.relpath(file)}:{line}: {name}: {replacements[name]}"
+        if file.suffix == ".py" and file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts:
+            yield os.path.relpath(file), ast.parse(file.read_bytes())
 
 
 def _names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -48,6 +63,8 @@ def _names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, _dotted(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.lineno, node.func.id
+            if node.func.id == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                yield node.lineno, f"{_dotted(node.args[0])}.{node.args[1].value!s}"
 
 
 def _dotted(node: ast.AST) -> str:

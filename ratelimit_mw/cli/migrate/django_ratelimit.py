@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final
 
+from .calls import find_arguments
 from .findings import Findings, FoundLimit, name_of_function, place_of
 
 _FILE: Final = "django_ratelimit/decorators.py"
@@ -20,8 +21,12 @@ def read_django_ratelimit(_app: Any, _name: str) -> Findings:
     targets = [(target, where, _limits_of(part)) for target, where, part in _targets(get_resolver())]
     groups = [limit["group"] for _, _, limits in targets for limit in limits]
     for name, where, limits in targets:
+        if functions := [limit["fn"] for limit in limits if limit["fn"] is not None]:
+            name, where = name_of_function(functions[-1]), place_of(functions[-1])
         decorators = [_decorator(findings, limit, groups, where) for limit in limits]
         findings.add_view(name, where, list(filter(None, decorators)))
+    for call in find_arguments("is_ratelimited"):
+        _add_check(findings, call)
     findings.code = [
         "# MIDDLEWARE, after AuthenticationMiddleware:",
         '"ratelimit_mw.django.RateLimitMiddleware"',
@@ -42,8 +47,7 @@ def _targets(resolver: Any) -> Iterator[tuple[str, str, Any]]:
         if id(cls or view) in seen:
             continue
         seen.add(id(cls or view))
-        if cls is None:
-            yield name_of_function(view), place_of(view), view
+        yield name_of_function(view), place_of(view), view
         for name, part in parts.items():
             if isinstance(part, FunctionType):
                 yield f"{cls.__qualname__}.{name}", place_of(cls), part
@@ -69,7 +73,7 @@ def _limits_of(view: Any) -> list[dict[str, Any]]:
         seen.add(id(thing))
         cells = _cells_of(thing)
         if cells.keys() >= {"rate", "group"} and thing.__code__.co_filename.replace("\\", "/").endswith(_FILE):
-            found.append({name: cells[name] for name in ("group", "key", "rate", "method", "block")})
+            found.append({name: cells.get(name) for name in ("group", "key", "rate", "method", "block", "fn")})
         left += thing if isinstance(thing, tuple | list) else [getattr(thing, "__wrapped__", None), *cells.values()]
     return found
 
@@ -109,6 +113,17 @@ def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], whe
         ),
         where=where,
     )
+
+
+def _add_check(findings: Findings, arguments: dict[str, Any]) -> None:
+    """Add the rule of a call of ``is_ratelimited`` in a view, as far as its arguments are written there."""
+    name, rate, method = (arguments.get(part) for part in ("group", "rate", "method"))
+    if name and rate and all(rule["name"] != name for rule in findings.rules):
+        methods = [method] if isinstance(method, str) else method or ()
+        key = _key(arguments.get("key", "ip"))
+        findings.add_rule(
+            FoundLimit(limits=rate, key=key, name=name, methods=methods, match={"view": ""}), where=arguments["where"]
+        )
 
 
 def _key(key: Any) -> Any:

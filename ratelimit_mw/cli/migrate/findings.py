@@ -4,7 +4,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -32,6 +32,7 @@ class FoundLimit:
     exempt_when: Callable[..., Any] | None = None
     deduct_when: Callable[..., Any] | None = None
     mode: str = "enforce"
+    match: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,7 +75,18 @@ class Findings:
         except ConfigError as error:
             self.problems.append(f"store: no store for {redacted_url(url)}: {error}")
 
-    def rule(self, found: FoundLimit, *key: str, where: str) -> dict[str, Any]:
+    def add_rule(self, found: FoundLimit, *key: str, where: str) -> None:
+        """Add a rule to the settings file, which has no functions."""
+        rule = self._fields(found, *key, where=where)
+        for name in [name for name, value in rule.items() if isinstance(value, Code)]:
+            self.problems.append(
+                f"{where}: a settings file has no functions, so {name} = {rule.pop(name)} of the rule"
+                f" {found.name!r} is left out"
+            )
+        if "limits" in rule:
+            self.rules.append(rule)
+
+    def _fields(self, found: FoundLimit, *key: str, where: str) -> dict[str, Any]:
         """Return the fields of the rule that replaces a limit. ``key`` comes before the key of the limit."""
         parts = [*key, *(["method"] if found.per_method else []), self._key(found.key, where)]
         match: dict[str, Any] = {"methods": sorted(map(str.upper, found.methods))} if found.methods else {}
@@ -84,7 +96,7 @@ class Findings:
             "name": found.name,
             "limits": self._limits(found, where),
             "key": [] if parts == ["ip"] else parts,
-            "match": match,
+            "match": {**found.match, **match},
             "cost": self._cost(found.cost, where),
             "mode": found.mode,
             "algorithm": self.algorithm,
@@ -96,7 +108,7 @@ class Findings:
 
     def decorator(self, found: FoundLimit, *key: str, where: str) -> str:
         """Return the code of ``@limit`` in place of a limit, or the name of the object that several views share."""
-        fields = self.rule(found, *key, where=where)
+        fields = self._fields(found, *key, where=where)
         limits = fields.pop("limits")
         code = ", ".join([python(limits), *(f"{name}={python(value)}" for name, value in fields.items())])
         if not found.name:
@@ -112,7 +124,7 @@ class Findings:
                 f"{where}: the function {name} returns the limits. Write a table of limits,"
                 ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
             )
-            return Code(name)
+            return Code(self._code_name(found.limits, where))
         try:
             options: Any = {"algorithm": self.algorithm} if self.algorithm else {}
             rule = Rule(limits=found.limits, **options)
@@ -146,16 +158,23 @@ class Findings:
     def _cost(self, cost: Any, where: str) -> Any:
         if callable(cost):
             self.note(f"{where}: the cost function {name_of_function(cost)} receives the request here")
-            return Code(name_of_function(cost))
+            return Code(self._code_name(cost, where))
         return cost
+
+    def _code_name(self, function: Any, where: str) -> str:
+        """Return the name of a function in code. A lambda needs one."""
+        name = name_of_function(function)
+        if name != "lambda":
+            return name
+        name = f"the_function_of_line_{_line_of(function)}"
+        self.note(f"{where}: give the lambda a name: {name}")
+        return name
 
     def feature(self, function: Any, where: str, form: str) -> str:
         """Return the name of the feature for a function, and add its code."""
-        called = name_of_function(function)
+        called = self._code_name(function, where)
         name = _WORD.sub("_", called.rpartition(".")[2]).strip("_") or "client"
-        if name == "lambda":
-            name, called = f"client_{_line_of(function)}", f"the_function_of_line_{_line_of(function)}"
-            self.note(f"{where}: give the lambda a name: {called}")
+        name = name.replace("the_function_of_line", "client")
         call = form.format(self._wrap.format(called))
         direct = form == "{}" and self._wrap == "{}(request)"
         self.features[name] = called if direct else f"lambda request: {call}"
@@ -212,8 +231,8 @@ def toml(value: Any) -> str:
 
 
 def unwrapped(function: Any) -> Any:
-    """Return the function that was written, behind decorators."""
-    function = getattr(function, "func", function)
+    """Return the function that was written, behind decorators, or the class of a view."""
+    function = getattr(function, "view_class", getattr(function, "func", function))
     return inspect.unwrap(function) if callable(function) else function
 
 
@@ -222,7 +241,8 @@ def name_of_function(function: Any) -> str:
     if isinstance(function, str):
         return function
     own = unwrapped(function)
-    return getattr(own, "__qualname__", type(own).__qualname__).replace("<", "").replace(">", "")
+    name: str = getattr(own, "__qualname__", type(own).__qualname__)
+    return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
 
 
 def place_of(function: Any) -> str:

@@ -17,7 +17,6 @@ _ALGORITHMS: Final = {"moving-window": "sliding-window-log", "sliding-window-cou
 _WORDS: Final = re.compile(r"\W+")
 _SAME: Final = attrgetter("key", "name", "methods", "per_method", "cost", "exempt_when", "deduct_when")
 _HANDWORK: Final = {"error_message": "write your own error handler", "on_breach": "write your own error handler"}
-_DEFAULT: Final = '@exempt("default")'
 
 
 def read_flask_limiter(app: Any, name: str) -> Findings:
@@ -79,13 +78,14 @@ def _add_limiter(findings: Findings, limiter: Any, default: Any, application: An
         findings.settings["on_store_error"] = "allow"
     if not limiter.enabled:
         findings.note("the limiter is not enabled: in tests, use limits_off() of ratelimit_mw.testing")
+    _note_handwork(findings, [limiter], "the limiter")
     for function in limiter._request_filters:
         name = findings.feature(function, "request_filter", '"yes" if {} else "no"')
         findings.settings.setdefault("lists", {}).setdefault("allow", {})[name] = ["yes"]
     for name, limits, key in (("default", default, [scope]), ("application", application, [])):
         for number, found in enumerate(_merged(map(_found, limits))):
             found.name = name if not number else f"{name}-{number + 1}"
-            findings.rules.append(findings.rule(found, *key, where=f"{name}_limits"))
+            findings.add_rule(found, *key, where=f"{name}_limits")
 
 
 def _found(limit: Any) -> FoundLimit:
@@ -125,16 +125,22 @@ def _merged(found: Iterable[FoundLimit]) -> Iterator[FoundLimit]:
 
 def _add_views(findings: Findings, limits: Any, exempt: dict[str, str], views: dict[str, Any]) -> None:
     """Add the decorators of each function, by its qualified name."""
-    has_default = any(rule["name"].startswith("default") for rule in findings.rules)
+    exempt_default = _exempt_default(findings)
     for name in {**exempt, **limits}:
         view, found = views.get(name) or _view_of(name), list(limits.get(name, ()))
         where = place_of(view)
         decorators = [exempt[name]] if name in exempt else []
-        if has_default and not decorators and any(limit.override_defaults for limit in found):
-            decorators = [_DEFAULT]
+        if exempt_default and not decorators and any(limit.override_defaults for limit in found):
+            decorators = [exempt_default]
         decorators += [findings.decorator(each, where=where) for each in _merged(map(_found, found))]
         _note_handwork(findings, found, where)
         findings.add_view(name_of_function(view), where, decorators)
+
+
+def _exempt_default(findings: Findings) -> str:
+    """Return the decorator that exempts a view from the default limits, "" without them."""
+    names = [rule["name"] for rule in findings.rules if rule["name"].startswith("default")]
+    return f"@exempt({', '.join(map(python, names))})" if names else ""
 
 
 def _note_handwork(findings: Findings, limits: Iterable[Any], where: str) -> None:
@@ -142,7 +148,7 @@ def _note_handwork(findings: Findings, limits: Iterable[Any], where: str) -> Non
         for name, text in _HANDWORK.items():
             if getattr(limit, name, None) is not None:
                 findings.note(f"{where}: {name}: {text}, which finds the rule at error.verdict.rejected_by[0].rule")
-        if getattr(limit, "meta_limits", None):
+        if getattr(limit, "meta_limits", None) or getattr(limit, "_meta_limits", None):
             findings.problems.append(f"{where}: meta_limits: there is no replacement")
 
 
@@ -153,8 +159,8 @@ def _add_blueprints(findings: Findings, manager: Any) -> None:
         code = _WORDS.sub("_", name)
         if name in exempt:
             code = f"{_exemption(exempt[name])[1:]}({code})"
-        elif any(limit.override_defaults for limit in limits) and findings.rules:
-            code = f"{_DEFAULT[1:]}({code})"
+        elif any(limit.override_defaults for limit in limits) and (exempt_default := _exempt_default(findings)):
+            code = f"{exempt_default[1:]}({code})"
         for limit in limits:
             code = f"{findings.decorator(_found(limit), 'endpoint', where=name)[1:]}({code})"
         findings.shared[f"blueprint {name}"] = code
