@@ -44,7 +44,10 @@ def read_slowapi(app: Any, name: str) -> Findings:
     """Return the parts of an application of Starlette or FastAPI."""
     limiter = getattr(getattr(app, "state", None), "limiter", None)
     if limiter is None or not hasattr(limiter, "_route_limits"):
-        raise Failure(f"{name}: no Limiter of slowapi at app.state.limiter. Name the application that has it")
+        raise Failure(
+            f"{name}: no Limiter of slowapi at app.state.limiter. Name the application that has it. If the start sets"
+            " it, name a function that does the same and returns the application: shop:create()"
+        )
     findings = Findings("{}(request)")
     style = "endpoint" if limiter._key_style == "endpoint" else "path"
     findings.add_store(limiter._storage_uri or limiter.get_app_config("RATELIMIT_STORAGE_URL", None))
