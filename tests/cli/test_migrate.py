@@ -91,6 +91,45 @@ def test_an_application_of_slowapi() -> None:
     assert found["code"][0] == "from ratelimit_mw.fastapi import RateLimitMiddleware, exempt, limit"
 
 
+HARD_SLOWAPI = """
+from slowapi import Limiter
+from slowapi.util import get_ipaddr
+from starlette.applications import Starlette
+
+def plan_limits(key):
+    return "5/minute"
+
+def account(request):
+    return "ann"
+
+app = Starlette()
+app.state.limiter = limiter = Limiter(get_ipaddr, storage_uri="memory://", application_limits=["9/minute"])
+
+@limiter.limit(plan_limits, key_func=account)
+@limiter.limit("5/minute")
+@limiter.limit("9/minute")
+def view(request):
+    return ""
+"""
+
+
+def test_a_function_of_the_key_stays(folder: Path) -> None:
+    """A function of the value of the key works as before. Two limits with one period stay two decorators."""
+    (folder / "hard_slowapi.py").write_text(HARD_SLOWAPI)
+    result = run("migrate", "slowapi", "hard_slowapi:app", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["problems"]) == (0, [])
+    assert found["settings"]["rules"] == [{"name": "application", "limits": "9/minute"}]
+    assert found["views"][0]["decorators"] == [
+        '@limit("9/minute")',
+        '@limit("5/minute")',
+        '@limit(plan_limits, key="account")',
+    ]
+    assert "the function plan_limits receives the value of the key, as before" in result.stderr
+    assert "get_ipaddr reads a header that clients can set. Set trusted_proxies" in result.stderr
+    assert found["code"][0] == "from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit"
+
+
 def test_an_application_of_django_ratelimit() -> None:
     """The shop of the migration page, with a function that returns the rate."""
     found = migrated("django-ratelimit", "django_ratelimit_before:application", EXAMPLES)
@@ -196,7 +235,7 @@ settings.configure(
     ROOT_URLCONF=__name__, SECRET_KEY="x",
     RATELIMIT_FAIL_OPEN=True, RATELIMIT_IPV6_MASK=48, RATELIMIT_USE_CACHE="shared",
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework"],
-    CACHES={"default": {}, "shared": {"BACKEND": "x.RedisCache", "LOCATION": ["redis://127.0.0.1:6379/1"]}},
+    CACHES={"default": {}, "shared": {"BACKEND": "x.RedisCache", "LOCATION": ["redis://:secret@127.0.0.1:6379/1"]}},
 )
 
 from rest_framework.decorators import api_view
@@ -238,9 +277,9 @@ def test_decorators_of_django_are_found_behind_others(folder: Path) -> None:
     (folder / "hard_django.py").write_text(HARD_DJANGO)
     result = start("migrate", "django-ratelimit", "hard_django:application", "--json", cwd=folder)
     found = json.loads(result.stdout)
-    assert result.returncode == 1
+    assert (result.returncode, "secret" in result.stdout + result.stderr) == (1, False)
     assert found["settings"] == {
-        "store": "redis://127.0.0.1:6379/1",
+        "store": "${RATELIMIT_STORE_URL}",
         "on_store_error": "allow",
         "ipv6_prefix": 48,
         "rules": [{"name": "chat", "limits": "30/minute", "key": ["user"], "match": {"view": "", "methods": ["POST"]}}],

@@ -15,6 +15,7 @@ from ...rules.rule import Rule
 from ...stores import check_store_url, redacted_url
 
 _WORD: Final = re.compile(r"\W+", re.ASCII)
+_STORE_URL: Final = "RATELIMIT_STORE_URL"
 _IP_FUNCTIONS: Final = ("get_remote_address", "get_ipaddr")
 """The key functions of the other packages that return the IP address."""
 
@@ -71,7 +72,9 @@ class Findings:
             return
         try:
             check_store_url(url)
-            self.settings["store"] = url
+            self.settings["store"] = url if redacted_url(url) == url else f"${{{_STORE_URL}}}"
+            if redacted_url(url) != url:
+                self.note(f"the store URL has a password. Set the environment variable {_STORE_URL} to the URL")
         except ConfigError as error:
             self.problems.append(f"store: no store for {redacted_url(url)}: {error}")
 
@@ -120,10 +123,13 @@ class Findings:
     def _limits(self, found: FoundLimit, where: str) -> Any:
         if callable(found.limits):
             name = name_of_function(found.limits)
-            self.problems.append(
-                f"{where}: the function {name} returns the limits. Write a table of limits,"
-                ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
-            )
+            if [*inspect.signature(found.limits).parameters] == ["key"]:
+                self.note(f"{where}: the function {name} receives the value of the key, as before")
+            else:
+                self.problems.append(
+                    f"{where}: the function {name} returns the limits. Write a table of limits,"
+                    ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
+                )
             return Code(self._code_name(found.limits, where))
         try:
             options: Any = {"algorithm": self.algorithm} if self.algorithm else {}
