@@ -11,7 +11,7 @@ import click
 
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
-from ..http.layers import layers_of
+from ..http.layers import has_inner, layers_of
 from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
@@ -59,7 +59,8 @@ def open_application(name: str) -> Source:
     app = import_application(name, "--app")
     with contextlib.redirect_stdout(sys.stderr):
         for layer in layers_of(app):
-            if isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware):
+            is_wsgi = isinstance(layer, wsgi.RateLimitMiddleware)
+            if isinstance(layer, asgi.RateLimitMiddleware) or (is_wsgi and not has_inner(layer.limits, layer.app)):
                 return MiddlewareSource(name, layer, outside)
             if source := _source_of_framework(layer, name):
                 return source

@@ -41,9 +41,10 @@ def has_inner(limits: HttpLimiter, app: Any) -> bool:
 
 
 def is_inner(limits: HttpLimiter, layer: Any) -> bool:
-    """Return whether a layer is a middleware with the same rules."""
+    """Return whether a layer is another middleware with the same rules. ``app.wsgi_app`` leads back to its own."""
     found = (limits_of(layer) for limits_of in LIMITS_OF)
-    return any(isinstance(inner, HttpLimiter) and limits.is_same(inner.limiter) for inner in found)
+    others = (inner for inner in found if isinstance(inner, HttpLimiter) and inner is not limits)
+    return any(limits.is_same(inner.limiter) for inner in others)
 
 
 def runs_no_other_code(app: Any) -> bool:

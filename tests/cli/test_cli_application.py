@@ -93,6 +93,7 @@ app = Flask(__name__)
 RateLimiter(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 app.get("/items/<int:number>", endpoint="item")(limit("5/minute", name="item", key="path:number")(lambda number: ""))
 bare = Flask("bare")
+around = RateLimitMiddleware(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
 """
@@ -199,7 +200,8 @@ def test_an_application_of_flask() -> None:
     answer = explained("flasks:app", "GET", "/items/7")
     assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/items/{number}", "item")
     assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"site": "ip=unknown", "item": "path:number=7"}
-    assert "item  @limit    /items/{number}" in run("check", "--app", "flasks:app").stdout
+    for name in ("flasks:app", "flasks:around"):  # the middleware around it has the same rules, and no routes
+        assert "item  @limit    /items/{number}" in run("check", "--app", name).stdout
 
 
 def test_an_application_of_django() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from calls import limiter
+from flask import Flask
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError
@@ -260,3 +261,14 @@ def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> 
     """WSGI cannot await a feature, so the middleware raises an error at the start."""
     with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):
         RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})
+
+
+def test_a_middleware_in_its_own_application_decides_all_rules() -> None:
+    """``app.wsgi_app = RateLimitMiddleware(app.wsgi_app)`` is around and inside of the application: it is one stage."""
+    app = Flask("own")
+    app.get("/")(lambda: "hello")
+    rules = {"rules": [{"name": "user", "limits": "1/minute", "key": ["user"]}]}
+    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, settings=rules)  # type: ignore[method-assign]
+    client = app.test_client()
+    statuses = [client.get("/", environ_overrides={"REMOTE_USER": "ann"}).status_code for _ in range(2)]
+    assert statuses == [200, 429]
