@@ -7,6 +7,7 @@ rest, and of each quota that is fresh since.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from ..clock import Clock
 from ..decision import Decision, Hit, build_denial, count_hits
@@ -166,32 +168,46 @@ class FailoverStore(ChainLink):
         self._local_limit = lru_cache(_MAX_LIMITS)(lambda limit, parts: limit.local_part(parts))
         self._is_warned = False
         self._logs_state_at = 0.0
+        _open_stores.add(self)
+        atexit.unregister(_leave_fleets)
+        atexit.register(_leave_fleets)  # again, so that it runs before the store of this limiter ends
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        try:
+            decisions = self._apply_anew(hits, now, consume)
+        except StoreError as error:
+            return self._decide_by_policy(hits, now, consume, error)
         if self.tally.report_at:
             self.tally.add(count_hits(hits))
-        try:
+        return decisions
+
+    def _apply_anew(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+        """Decide by the store. Each key whose state cannot be decoded starts anew, once."""
+        for _ in hits:
             try:
                 return self.store.apply(hits, now, consume)
             except StateError as error:
                 self._log_state(error, hits)
                 self.store.forget(error.keys)
-                return self.store.apply(hits, now, consume)
-        except StoreError as error:
-            return self._decide_by_policy(hits, now, consume, error)
+        return self.store.apply(hits, now, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        try:
+            decisions = await self._aapply_anew(hits, now, consume)
+        except StoreError as error:
+            return self._decide_by_policy(hits, now, consume, error)
         if self.tally.report_at:
             self.tally.add(count_hits(hits))
-        try:
+        return decisions
+
+    async def _aapply_anew(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+        for _ in hits:
             try:
                 return await self.store.aapply(hits, now, consume)
             except StateError as error:
                 self._log_state(error, hits)
                 await self.store.aforget(error.keys)
-                return await self.store.aapply(hits, now, consume)
-        except StoreError as error:
-            return self._decide_by_policy(hits, now, consume, error)
+        return await self.store.aapply(hits, now, consume)
 
     def counted_by(self, changes: Sequence[Correction]) -> Store:
         return self.local if changes and changes[0].limit.local else self.store
@@ -202,10 +218,14 @@ class FailoverStore(ChainLink):
             self.breaker.last.pop(key)
         self.local.forget(keys)
 
-    def close(self) -> None:
+    def leave_fleet(self) -> None:
+        """End the announcement of this process, within the time budget of a call. Without a reply it expires."""
         if leaving := self.breaker.fleet.leave():
-            with suppress(RateLimitError):  # then the announcement expires
+            with suppress(RateLimitError):
                 self.breaker.correct(leaving, self._now())
+
+    def close(self) -> None:
+        self.leave_fleet()
         super().close()
         self.tally.report()
 
@@ -258,3 +278,13 @@ class FailoverStore(ChainLink):
                 self.breaker.name,
             )
         return size or 1
+
+
+_open_stores: Final[WeakSet[FailoverStore]] = WeakSet()
+
+
+def _leave_fleets() -> None:
+    """Leave the fleets at the end of this process: a worker that its server replaces does not count."""
+    for store in list(_open_stores):
+        with suppress(Exception):  # the interpreter may start no threads any more
+            store.leave_fleet()

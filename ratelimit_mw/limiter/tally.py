@@ -27,7 +27,7 @@ class Tally:
         """The time of the next line, by the monotonic clock; 0.0 when there is nothing to report."""
 
     def add(self, count: int) -> None:
-        """Count decisions while there is something to report. Write the line if it is due."""
+        """Count decisions of the store while there is something to report. Write the line if it is due."""
         with self._lock:
             self._decisions += count
         if monotonic() >= self.report_at:
@@ -37,9 +37,10 @@ class Tally:
         """Count decisions without the store."""
         with self._lock:
             if not self.report_at:
-                self._before, self._decisions, self._since = self.local, count, monotonic()
+                self._before, self._decisions, self._since = self.local, 0, monotonic()
                 self.report_at = self._since + _REPORT_EVERY
             self.local += count
+        self.add(count)
 
     def report(self) -> None:
         """Write the line if there is anything to report."""

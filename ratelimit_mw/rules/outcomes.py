@@ -8,6 +8,7 @@ from ..errors import ConfigError, error_path
 from .declaration import check_names
 
 _EVERY: Final = frozenset(range(1000))
+_CODES: Final = range(100, 600)
 _FORM: Final = re.compile(r"([1-5])(?:([0-9]{2})|xx)", re.ASCII | re.IGNORECASE)
 _EXPECTED: Final = 'expected HTTP status codes from 100 to 599, or classes of them such as "4xx"'
 
@@ -38,8 +39,8 @@ def without_statuses(counted: frozenset[int] | None, count_unless: object) -> fr
         return counted
     counted = _EVERY if counted is None else counted
     left = counted - _statuses(_table(count_unless, ("status",), "{status = [302]}"))
-    if counted and not left:
-        raise ConfigError("no status of count_when is left to count", "status")
+    if counted and left.isdisjoint(_CODES):
+        raise ConfigError("no status is left to count", "status")
     return left
 
 

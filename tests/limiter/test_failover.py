@@ -414,6 +414,21 @@ def test_decisions_without_the_store_are_counted_and_logged(
     assert mine.local_decisions == 6
 
 
+def test_decisions_under_way_when_an_outage_begins_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Each decision of the line is counted once, in the same minute as its outcome."""
+    store = SharedStore()
+    mine = limiter(store, [rule(None, "1000/hour")])
+
+    async def scenario() -> None:
+        await mine.ahit(WHO)
+        store.down = True
+        await asyncio.gather(*(mine.ahit(WHO) for _ in range(20)))
+        await mine.aclose()
+
+    asyncio.run(scenario())
+    assert reports(caplog) == ["20 of 20 decisions in 0 s without the store SharedStore"]
+
+
 def test_a_limiter_in_memory_needs_no_store() -> None:
     """No decision of it is local."""
     mine = Limiter([rule(None)])

@@ -196,6 +196,26 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
     limiter.close()
 
 
+WORKER = """
+import sys
+from ratelimit_mw import Limiter, Rule
+limiters = [Limiter([Rule(name="worker", limits="1000/hour")], sys.argv[1]) for _ in range(2)]
+assert all(limiter.hit({"ip": "192.0.2.7"}) for limiter in limiters)
+print(limiters[1].breaker.fleet._learned, limiters[0].local_decisions)
+"""
+
+
+def test_a_process_that_ends_no_longer_counts(url: str) -> None:
+    """A server that replaces its workers does not close their limiters, and has no larger fleet in the end."""
+    for _ in range(2):
+        assert subprocess.check_output([sys.executable, "-c", WORKER, url], text=True) == "2 0\n"
+    limiter = process(url)
+    assert limiter.hit(WHO)
+    assert limiter.breaker is not None
+    assert limiter.breaker.fleet._learned == 1
+    limiter.close()
+
+
 def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: ManualClock) -> None:
     """A test leaves nothing behind in the store of the application."""
     store = WatchedStore()

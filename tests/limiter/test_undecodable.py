@@ -120,6 +120,22 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     assert WHO["ip"] not in warning
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_several_damaged_states_of_one_request_start_anew(damaged: tuple[str, Damage], is_async: bool) -> None:
+    """The store decides each of them; this is no outage."""
+    url, damage = damaged
+    rules = [Rule(name=f"{name}-{is_async}", limits="5/hour", on_store_error="deny") for name in ("a", "b", "c")]
+    limiter = Limiter(rules, open_store(url, PATIENT), settings=Settings(rejection_cache=0, fleet_size=1))
+    with asyncio.Runner() as loop:
+        verdict = limiter.hit(WHO)
+        for decision in verdict.decisions:
+            damage(limiter, decision.hit[1])
+        verdict = loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
+        loop.run(limiter.aclose()) if is_async else limiter.close()
+    assert (verdict.status, [decision.remaining for decision in verdict.decisions]) == (200, [4, 4, 4])
+    assert limiter.local_decisions == 0
+
+
 class DamagedStore(SharedStore):
     """A store whose states can never be decoded."""
 
