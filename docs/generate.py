@@ -30,6 +30,7 @@ LINKS: Final = {
     "store": "[stores](stores.md)",
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "headers": "[headers](headers.md)",
+    "enabled": "[turn everything off](#turn-everything-off)",
     "lists": "[lists](#lists)",
     "defaults": "[defaults](#defaults)",
     "email_field": "[features](features.md#bodies)",
@@ -50,7 +51,7 @@ def fields(declaration: Any, without: Any = None) -> str:
     defaults = defaults_of(declaration)
     for name in [name for name in defaults if name not in (hints_of(without) if without else {})]:
         hint, default = hints_of(declaration)[name], defaults[name]
-        is_required = name == "limits" or name in declaration.__required_keys__
+        is_required = (name == "limits" and declaration is RuleSettings) or name in declaration.__required_keys__
         shown = "required" if is_required else "none" if default in (None, "") else f"`{json.dumps(default)}`"
         link = f" See {LINKS[name]}." if name in LINKS else ""
         cells = (f"`{name}`", _type_text(hint), shown, f"{meanings_of(declaration)[name]}{link}")

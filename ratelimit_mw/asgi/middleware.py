@@ -50,7 +50,7 @@ class RateLimitMiddleware:
         limiter: A limiter that you have built.
         features: Your functions of the ``ASGIRequest``, sync or async, by feature.
         rejection: Your function of the ``ASGIRequest`` and the verdict. It returns a ``Rejection`` or an ASGI app.
-        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+        **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
         ConfigError: An argument or a rule cannot work. Under Starlette it is raised when the application starts.

@@ -10,6 +10,7 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
+from ..http.notes import NOT_ENABLED
 from ..http.region import Region
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
@@ -100,6 +101,8 @@ def _problems(source: Source) -> Iterator[str]:
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     settings, rules = source.settings, source.rules.rules
+    if not settings.enabled:
+        yield NOT_ENABLED
     if not rules and not settings.overrides:
         yield "there are no rules, so no request is limited"
     if source.overview.is_file:
@@ -126,7 +129,7 @@ def _notes_on_place(source: Source) -> Iterator[str]:
     yield from source.notes()
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):
         yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
-    if settings.store.startswith("memory:"):
+    if redacted_url(settings.store).startswith("memory:"):
         yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
 
 

@@ -9,6 +9,7 @@ import click
 from rich.progress import TextColumn, TimeRemainingColumn
 
 from ..rules.describe import describe_overrides
+from ..stores import redacted_url
 from .access_log import LogReader, in_order
 from .output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text, progress
 from .simulation import Simulation, is_logged
@@ -79,8 +80,9 @@ def _file_size(file: IO[bytes]) -> int | None:
 def _differences(source: Source) -> Iterator[str]:
     """Yield how the replay differs from the application."""
     settings = source.settings
-    if not settings.store.startswith("memory:"):
-        yield f"counting in memory, not in {settings.store.partition(':')[0]}"
+    scheme = redacted_url(settings.store).partition(":")[0]
+    if scheme != "memory":
+        yield f"counting in memory, not in {scheme}"
     yield from describe_overrides(settings.overrides)
     if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
         yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"

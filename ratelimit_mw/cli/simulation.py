@@ -15,6 +15,7 @@ from ..keys.features import INVALID, UNKNOWN_IP
 from ..limiter.limiter import Limiter
 from ..rules.plan import CompiledRule
 from ..settings import Settings
+from ..stores import redacted_url
 from .access_log import LogEntry
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
@@ -50,9 +51,9 @@ class Simulation:
 
     def __init__(self, settings: Settings) -> None:
         self._now = self._latest = 0
-        store = settings.store if settings.store.startswith("memory:") else "memory://"
+        store = settings.store if redacted_url(settings.store).startswith("memory:") else "memory://"
         # Without the application there is no rule of a decorator to override.
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}, enabled=True))
         ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
         self._client = lru_cache(100_000)(partial(_client, ip_key))
         self.rules = {rule.name: RuleReport(rule) for rule in self._limiter.rules.rules}

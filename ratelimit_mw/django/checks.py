@@ -11,6 +11,7 @@ from django.core import checks
 from ..errors import ConfigError, RateLimitError
 from ..http.notes import authentication_in, count_workers, notes_on_allow_list
 from ..settings.framework import SETTING
+from ..stores import redacted_url
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, cors_after, positions_of
 
@@ -103,7 +104,7 @@ def check_deployment(**_: Any) -> list[Any]:
         store = project_limits().limits.limiter.settings.store
     except RateLimitError:
         return []  # reported as E001
-    if not store.startswith("memory:"):
+    if not redacted_url(store).startswith("memory:"):
         return []
     count = count_workers()
     source = f" ({_WORKERS})" * (os.environ.get(_WORKERS) == str(count))

@@ -30,7 +30,7 @@ class RateLimiter:
         limiter: A limiter that you have built, in place of ``settings``.
         features: Your functions of Flask's request, sync or async, by feature.
         rejection: Your function of Flask's request and the verdict. It returns a ``Rejection``, or what views return.
-        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+        **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
         ConfigError: An argument or a rule cannot work.

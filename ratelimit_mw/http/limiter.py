@@ -16,7 +16,8 @@ from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
-from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
+from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
+from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Read
@@ -47,12 +48,12 @@ class HttpLimiter:
         routes: bool = False,
     ) -> None:
         check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
-        self.limiter = _limiter(settings, limiter)
+        self.limiter = _limiter(settings, limiter, options)
         with error_path("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
         overridden = load_settings(cast(SettingsDict, options))
         self.settings = http = dataclasses.replace(
-            self.limiter.settings, **{name: getattr(overridden, name) for name in options}
+            self.limiter.settings, **{name: getattr(overridden, name) for name in options if name not in OF_LIMITER}
         )
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self._build_reader = partial(
@@ -199,14 +200,25 @@ def _check_cost(rule: CompiledRule) -> None:
 def _is_from_settings(limiter: Limiter) -> bool:
     """Return whether a limiter has the rules and the kind of store that are in its settings."""
     rules = tuple(rule.source for rule in limiter.rules.everywhere)
-    return rules == limiter.settings.rules and limiter.waits != limiter.settings.store.startswith("memory:")
+    return rules == limiter.settings.rules and limiter.waits != redacted_url(limiter.settings.store).startswith(
+        "memory:"
+    )
 
 
-def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limiter:
-    if (settings is None) == (limiter is None):
-        raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
-    if settings is not None and not isinstance(settings, _SOURCES):
-        raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
-    if settings is None and not isinstance(limiter, Limiter):
+def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
+    own = [name for name in OF_LIMITER if name in options]
+    if limiter is None:
+        if settings is None and not own:
+            raise ConfigError(
+                'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...)'
+            )
+        if settings is not None and not isinstance(settings, _SOURCES):
+            raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
+        return Limiter.from_settings(with_options(settings, options))
+    if settings is not None:
+        raise ConfigError("give the middleware either settings or a limiter, which has settings of its own")
+    if not isinstance(limiter, Limiter):
         raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
-    return limiter if settings is None else Limiter.from_settings(settings)  # type: ignore[return-value]
+    if own:
+        raise ConfigError("the limiter has its own. Pass it to the limiter, or pass settings in its place", own[0])
+    return limiter

@@ -19,6 +19,7 @@ from ..stores.memory.store import MemoryStore
 from .layers import has_inner, is_inner, layers_of
 from .limiter import OF_USER, HttpLimiter
 
+NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
 _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
@@ -30,6 +31,8 @@ _log = logging.getLogger("ratelimit_mw")
 
 def log_notes(limits: HttpLimiter, app: object) -> None:
     """Log each note about an application and its limits, once in this process."""
+    if not limits.limiter.rules.enabled:
+        log_note(NOT_ENABLED)
     packages = set(map(_package_of, limits.limiter.rules.marks))
     log_all(*notes_on_layers(app), *notes_on_stages(limits, app))
     log_all(*notes_on_workers(limits.limiter), *notes_on_marks(packages))

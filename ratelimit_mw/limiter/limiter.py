@@ -18,7 +18,7 @@ from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
-from ..settings import Settings, SettingsSource, load_settings
+from ..settings import Settings, SettingsSource, with_options
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .failover import FailoverStore
@@ -90,17 +90,20 @@ class Limiter(Slots):
         self._use(compiled)
 
     @classmethod
-    def from_settings(cls, settings: SettingsSource, clock: Clock | None = None) -> Limiter:
+    def from_settings(
+        cls, settings: SettingsSource, clock: Clock | None = None, store: str | Store | None = None
+    ) -> Limiter:
         """Return a limiter with the rules and the store of settings.
 
         Args:
             settings: The path of a settings file, a dictionary, or loaded ``Settings``.
             clock: As for ``Limiter``.
+            store: A store URL or a ``Store``, in place of the store of the settings.
 
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.
         """
-        loaded = settings if isinstance(settings, Settings) else load_settings(settings)
+        loaded = with_options(settings, {} if store is None else {"store": store})
         return cls(loaded.rules, loaded.store, clock, loaded)
 
     @property

@@ -177,11 +177,13 @@ class Settlement:
         The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
         not apply.
         """
-        self._chain.start()
+        if self.rules.enabled:
+            self._chain.start()
 
     async def astart(self) -> None:
         """Async form of ``start``."""
-        await self._chain.astart()
+        if self.rules.enabled:
+            await self._chain.astart()
 
     def _start_chain(self, chain: Store) -> None:
         self._chain = chain

@@ -34,7 +34,10 @@ class Override(NamedTuple):
 
 
 class RuleSet:
-    """Rules with unique names. While an override has no mark, no plan is built: see ``require_complete``."""
+    """Rules with unique names. While an override has no mark, no plan is built: see ``require_complete``.
+
+    Where it is not ``enabled``, rules are checked, and every plan is empty.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class RuleSet:
         lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
         defaults: RuleDefaults | None = None,
+        enabled: bool = True,
     ) -> None:
         rules, overrides = checked_rules(rules), overrides or {}
         everywhere = len(rules)
@@ -62,6 +66,7 @@ class RuleSet:
         self.by_name = dict(zip(names, self.rules, strict=True))
         compiled = zip(self.rules, places, strict=True)
         _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
+        self.enabled = enabled
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         self.everywhere = self.rules[:everywhere]  # those that are not on a view
@@ -198,7 +203,8 @@ class RuleSet:
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:
                 self._plans.clear()
-            plan = self._plans[key] = Plan([self.rules[i] for i in applying], lists)
+            plan = Plan([self.rules[i] for i in applying], lists) if self.enabled else Plan(())
+            self._plans[key] = plan
         return plan
 
 

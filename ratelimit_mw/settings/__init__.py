@@ -1,11 +1,11 @@
 """Load settings from a file or a dictionary: strict, and with the place of every mistake in the error."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..errors import ConfigError, error_path
 from ..keys.networks import Embedding
@@ -18,7 +18,7 @@ from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
-from ..stores import check_store_url
+from ..stores import Store, check_store_url
 from .environment import with_variables
 from .files import read
 from .locate import line_of, steps_of
@@ -38,8 +38,11 @@ from .values import (
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
+_DEFAULT_RULE: Final = "default"
 _DEFAULTS: Final = defaults_of(SettingsDict)
-_OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults")
+OF_LIMITER: Final = ("enabled", "limits", "store")
+"""The arguments of a middleware that its limiter needs."""
+_OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
 _RULE_FIELDS: Final = hints_of(RuleSettings)
 _SHARED_FIELDS: Final = hints_of(RuleDefaults)
 
@@ -56,7 +59,8 @@ class Settings:
     """The rules that change a decorator's rule, by the name of that rule."""
     defaults: RuleDefaults
     """The options of the rules and decorators that do not set them."""
-    store: str = field(repr=False)  # may hold a password
+    enabled: bool
+    store: str | Store = field(repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int
@@ -170,15 +174,41 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "region_database": partial(database_file, folder),
         "region_header": partial(field_name, "header"),
     }
-    with error_path("store"):
-        check_store_url(options["store"])
+    if isinstance(options["store"], str):
+        with error_path("store"):
+            check_store_url(options["store"])
     for name, parse in parsers.items():
         with error_path(name):
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
+    rules = _with_limits(rules, options.pop("limits"), options["defaults"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
     return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
+
+
+def with_options(source: SettingsSource | None, options: HttpOptions) -> Settings:
+    """Load settings with the arguments of a middleware that its limiter needs: limits, store, enabled."""
+    settings = source if isinstance(source, Settings) else load_settings(source or {})
+    given = {name: value for name, value in options.items() if name in OF_LIMITER}
+    if not given:
+        return settings
+    loaded = load_settings(cast(SettingsDict, given))
+    changed = {name: getattr(loaded, name) for name in given if name != "limits"}
+    return replace(settings, rules=_with_limits(settings.rules, given.get("limits"), settings.defaults), **changed)
+
+
+def _with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -> tuple[Rule, ...]:
+    """The rules, and the rule of the setting ``limits``."""
+    if limits is None:
+        return rules
+    with error_path("limits"):
+        if any(rule.name == _DEFAULT_RULE for rule in rules):
+            raise ConfigError(f"they have the name {_DEFAULT_RULE!r}, as one of your rules. Give that one another name")
+        try:
+            return *rules, Rule(name=_DEFAULT_RULE, limits=limits, **defaults)
+        except ConfigError as error:
+            raise ConfigError(error.message, error.path.removeprefix("limits")) from None
 
 
 def _defaults(table: Any) -> RuleDefaults:

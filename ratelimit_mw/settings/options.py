@@ -3,11 +3,16 @@
 # Annotations are evaluated here, because msgspec reads them.
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ..rules.declaration import option
-from ..rules.options import OnStoreError, RuleDefaults, RuleSettings
+from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
+from ..stores import Store
 
+if TYPE_CHECKING:
+    StoreURL = str | Store
+else:  # a file can hold no objects
+    StoreURL = str
 Duration = str | float
 Values = Mapping[str, str | Sequence[str]]
 ForwardedHeader = Literal["x-forwarded-for", "forwarded"]
@@ -17,6 +22,9 @@ Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 class HttpOptions(TypedDict, total=False):
     """The settings that you can also pass to a middleware, as arguments."""
 
+    enabled: Annotated[bool, option("Whether anything is limited. `false` turns all rules and lists off.", True)]
+    limits: Annotated[Limits | None, option("Limits of all requests, as a rule named `default`.")]
+    store: Annotated[StoreURL, option("The URL of the store that keeps the counts.", "memory://")]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[ForwardedHeader, option("The header with the client IP.", "x-forwarded-for")]
     ipv6_prefix: Annotated[
@@ -51,7 +59,6 @@ class SettingsDict(HttpOptions, total=False):
 
     rules: Annotated[Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [])]
     defaults: Annotated[RuleDefaults, option("Options of the rules and decorators that do not set them.", {})]
-    store: Annotated[str, option("The URL of the store that keeps the counts.", "memory://")]
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
     fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]

@@ -9,9 +9,10 @@ import msgspec
 
 from ..errors import ConfigError, error_path
 from ..rules.declaration import check_names, hints_of
+from ..stores import Store
 from .options import SettingsDict
 
-_CHECKED_LATER: Final = ("rules", "lists", "defaults")
+_CHECKED_LATER: Final = ("rules", "lists", "defaults", "limits")
 _MAY_BE_SECRET: Final = ("secret", "store")
 _INDEX = re.compile(r"`\$\[(\d+)\]`$")
 _SCHEMA_FIELD: Final = {"type": "string", "description": "The address of this schema, for editors. Not read."}
@@ -37,7 +38,7 @@ def check_table(table: Mapping[Any, Any]) -> None:
     """``ConfigError`` for an unknown setting, and for a setting whose value has the wrong type."""
     hints = hints_of(SettingsDict)
     check_names(table, hints, "setting")
-    for name in set(table) - {*_CHECKED_LATER}:
+    for name in set(table) - {*_CHECKED_LATER} - ({"store"} if isinstance(table.get("store"), Store) else set()):
         with error_path(name):
             _check_type(name, table[name], hints[name])
 
@@ -53,7 +54,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             value, hint = value[int(item[1])], get_args(next(lists))[0]
         got = "" if name in _MAY_BE_SECRET else f"; got {value!r}"
         expected = type_text(hint)
-        article = "" if expected.startswith(("'", "text")) else "a "
+        article = "" if expected.startswith(("'", "text", "true")) else "a "
         raise ConfigError(f"expected {article}{expected}{got}", path) from None
 
 

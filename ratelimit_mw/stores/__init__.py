@@ -115,12 +115,16 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     return split, module.parse_address(split, _options(split, module))
 
 
-def redacted_url(url: str) -> str:
+def redacted_url(url: str | Store) -> str:
     """Return scheme, hosts and path of a store URL. Login and options, which may hold passwords, are left out.
+
+    A store has a name in its place.
 
     >>> redacted_url("redis://app:secret@cache:6379/0?client_name=web")
     'redis://cache:6379/0'
     """
+    if isinstance(url, Store):
+        return url.name or type(url).__name__
     split = urlsplit(url)
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
 

@@ -38,7 +38,7 @@ class RateLimitMiddleware:
         limiter: A limiter that you have built.
         features: Your functions of the ``WSGIRequest``, by feature.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
-        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+        **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
         ConfigError: An argument or a rule cannot work.

@@ -53,7 +53,7 @@ def test_every_block_runs_as_printed(page: Path) -> None:
 def test_every_quickstart_rejects_the_sixth_request() -> None:
     """Each program of the quickstart lets five requests pass and rejects the sixth."""
     statuses = re.findall(r"python: app (.*)", played(DOCS / "quickstart.md").stdout)
-    assert len(statuses) == 9
+    assert len(statuses) == 10
     assert {line.replace("404", "200") for line in statuses} == {"200 200 200 200 200 429"}
 
 

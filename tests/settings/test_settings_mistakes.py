@@ -85,7 +85,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
     [
         ({"rulez": []}, "rulez: unknown setting. Did you mean 'rules'?"),
         ({"lists": {"alow": {}}}, "lists.alow: unknown list. Did you mean 'allow'?"),
-        ({5: 5}, "5: unknown setting. Expected one of trusted_proxies, "),
+        ({5: 5}, "5: unknown setting. Expected one of enabled, "),
         ({"rules": {}}, "rules: expected a list of tables, [[rules]] in TOML; got {}"),
         ({"rules": [5]}, 'rules[0]: expected a table such as {limits = "5/minute"}; got 5'),
         ({"rules": [{}]}, "rules[0]: limits: a rule needs limits"),

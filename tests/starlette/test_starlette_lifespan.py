@@ -76,7 +76,7 @@ def test_the_store_is_closed_after_a_failed_start() -> None:
         raise ConfigError("no database")
         yield
 
-    for options, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either")):
+    for options, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either limits=")):
         sent: list[str] = []
         app = Starlette(lifespan=lifespan if options else None)
         app.add_middleware(RateLimitMiddleware, **options)

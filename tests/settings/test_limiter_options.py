@@ -1,0 +1,211 @@
+"""``limits``, ``store`` and ``enabled``: in the settings, and as arguments of a middleware beside the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from flask import Flask
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, SettingsDict, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware as ASGIMiddleware
+from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.rules.decorators import make_mark
+from ratelimit_mw.stores import MemoryStore, open_store, redacted_url
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+URL = "redis://app:hunter2@cache:6379/0"
+RULES: SettingsDict = {"rules": [{"name": "api", "limits": "9/minute"}]}
+
+
+def nothing(*_: Any) -> Any:
+    """An application that is never called."""
+
+
+def quotas(limiter: Limiter) -> dict[str, list[str]]:
+    return {rule.name: [str(limit.quota) for limit in rule.limits] for rule in limiter.rules.rules}
+
+
+# -- limits ------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_a_rule_for_all_requests() -> None:
+    """The rule is named "default", applies beside the other rules, and has the defaults."""
+    limiter = Limiter.from_settings({**RULES, "limits": ["1/min", "5/hr"], "defaults": {"key": "user"}})
+    assert quotas(limiter) == {"api": ["9/minute"], "default": ["1/minute", "5/hour"]}
+    assert limiter.hit({"user": "ann"}).rules == ("api", "default")
+    assert [limiter.hit({"user": "ann"}).rejected_by[0].rule, limiter.hit({"user": "bob"}).allowed] == ["default", True]
+
+
+@pytest.mark.parametrize("middleware", [ASGIMiddleware, WSGIMiddleware])
+def test_a_middleware_needs_no_more_than_limits(middleware: Any) -> None:
+    """The first minute: one argument. Beside settings the rule is added to theirs."""
+    assert quotas(middleware(nothing, limits="100/minute").limiter) == {"default": ["100/minute"]}
+    both = middleware(nothing, RULES, limits="100/minute")
+    assert quotas(both.limiter) == {"api": ["9/minute"], "default": ["100/minute"]}
+    given = middleware(nothing, load_settings(RULES), limits=None)
+    assert quotas(given.limiter) == {"api": ["9/minute"]}
+
+
+def test_flask_takes_limits_and_counts_by_them() -> None:
+    """Beside ``RATELIMIT_MW``, too, which may be read by the same extension."""
+    app = Flask("shop")
+    app.add_url_rule("/", "home", lambda: "hello")
+    RateLimiter(app, limits="1/hour")
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+    assert client.get("/").headers["RateLimit-Policy"] == '"default";q=1;w=3600'
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"limits": "5/minut"}, "limits: cannot parse quota '5/minut'"),
+        ({"limits": ["5/minute", "6/minute"]}, "limits: two limits have the period of"),
+        ({"limits": ["5/minute", "x"]}, "limits[1]: cannot parse quota 'x'"),
+        ({"limits": 5}, "limits: expected AMOUNT/PERIOD"),
+        (
+            {"limits": "5/minute", "rules": [{"name": "default", "limits": "1/s"}]},
+            "limits: they have the name 'default', as one of your rules. Give that one another name",
+        ),
+    ],
+)
+def test_a_mistake_in_limits_is_an_error(settings: Any, message: str) -> None:
+    """In a file as in an argument."""
+    rest = {name: value for name, value in settings.items() if name != "limits"}
+    for build in (lambda: load_settings(settings), lambda: WSGIMiddleware(nothing, rest, limits=settings["limits"])):
+        with pytest.raises(ConfigError) as caught:
+            build()
+        assert str(caught.value).startswith(message)
+
+
+# -- store -------------------------------------------------------------------------------------------------
+
+
+def test_a_store_beside_settings_replaces_theirs() -> None:
+    """As a URL or as an object: in a dictionary, a limiter and a middleware."""
+    store = SharedStore()
+    settings: SettingsDict = {**RULES, "store": "memory://?max_keys=7"}
+    for limiter in (
+        Limiter.from_settings({**settings, "store": store}),
+        Limiter.from_settings(settings, store=store),
+        WSGIMiddleware(nothing, settings, store=store).limiter,
+        ASGIMiddleware(nothing, load_settings(settings), store=store).limiter,
+        WSGIMiddleware(nothing, store=store).limiter,
+    ):
+        assert limiter.store is store
+    redis = WSGIMiddleware(nothing, settings, store=URL).limiter
+    assert redis.store.name == redacted_url(redis.settings.store) == "redis://cache:6379/0"
+    assert quotas(redis) == {"api": ["9/minute"]}
+    assert isinstance(Limiter.from_settings(settings).store, MemoryStore)
+    assert "hunter2" not in repr(redis.settings)
+
+
+def test_a_store_of_your_own_has_a_name_in_messages() -> None:
+    """A URL without its login, a name, or the name of the class."""
+    assert [redacted_url(store) for store in (URL, open_store(URL), SharedStore())] == [
+        "redis://cache:6379/0",
+        "redis://cache:6379/0",
+        "SharedStore",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("redis:/cache", "store: a store URL starts with a scheme and ://"),
+        (5, "store: expected text"),
+        (SharedStore, "store: expected text"),
+    ],
+)
+def test_a_store_that_is_none_is_an_error(store: Any, message: str) -> None:
+    """The message shows no value, which may hold a password."""
+    with pytest.raises(ConfigError) as caught:
+        WSGIMiddleware(nothing, RULES, store=store)
+    assert str(caught.value).startswith(message)
+
+
+# -- enabled -----------------------------------------------------------------------------------------------
+
+OFF: SettingsDict = {
+    "enabled": False,
+    "limits": "1/hour",
+    "lists": {"deny": {"ip": ["203.0.113.0/24"]}},
+    "store": "redis://127.0.0.1:1/0",
+}
+
+
+def test_nothing_is_limited_without_enabled() -> None:
+    """No rule, no list, no decorator, and no connection to the store."""
+    store = SharedStore()
+    limiter = Limiter.from_settings(OFF, store=store)
+    store.start = store.astart = None  # type: ignore[method-assign,assignment] # not called
+    limiter.start()
+    asyncio.run(limiter.astart())
+    limiter.adopt([make_mark("1/hour", {}, "shop.view")])
+    assert all(limiter.hit({"ip": ip}) for ip in ["192.0.2.7"] * 3 + ["203.0.113.7"])
+    assert not limiter.hit({"ip": "192.0.2.7"}).decisions
+    assert store.calls == 0
+    assert quotas(limiter) == {"default": ["1/hour"], "shop.view": ["1/hour"]}
+    limiter.reset("default", {"ip": "192.0.2.7"})  # what was counted before can be forgotten
+    assert store.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [(OFF, {}), ({**OFF, "enabled": True}, {"enabled": False}), (None, {**OFF, "lists": None})],
+)
+def test_a_switched_off_application_serves_everything(
+    settings: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Views with ``@limit`` are served, without headers. The log has one line, so that nobody overlooks it."""
+    options = {name: value for name, value in options.items() if value is not None}
+    app = Flask("shop")
+    app.add_url_rule("/", "home", limit("1/hour")(lambda: "hello"))
+    RateLimiter(app, settings, **options)
+    client = app.test_client()
+    responses = [client.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200] * 3
+    assert "RateLimit" not in responses[0].headers
+
+
+def test_the_log_names_a_switched_off_limiter(caplog: pytest.LogCaptureFixture) -> None:
+    """A limit never goes missing silently."""
+    from ratelimit_mw.http.notes import NOT_ENABLED, log_note
+
+    log_note.cache_clear()
+    WSGIMiddleware(nothing, OFF)
+    assert [record.message for record in caplog.records].count(NOT_ENABLED) == 1
+
+
+def test_switched_off_settings_are_checked() -> None:
+    """A mistake shows before the day on which the limits are switched on again."""
+    with pytest.raises(ConfigError, match=r"^rules\[0\]: limits: cannot parse"):
+        load_settings({"enabled": False, "rules": [{"limits": "x"}]})
+    with pytest.raises(ConfigError, match=r"^enabled: expected true or false; got 'no'$"):
+        load_settings({"enabled": "no"})  # type: ignore[typeddict-item]
+
+
+# -- arguments that do not go together ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, 'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter'),
+        ({"trusted_proxies": []}, "give the middleware either limits="),
+        ({"limiter": Limiter(), "settings": RULES}, "give the middleware either settings or a limiter"),
+        ({"limiter": Limiter(), "limits": "5/minute"}, "limits: the limiter has its own. Pass it to the limiter"),
+        ({"limiter": Limiter(), "store": URL}, "store: the limiter has its own"),
+        ({"limiter": Limiter(), "enabled": False}, "enabled: the limiter has its own"),
+        ({"limiter": "redis://"}, "limiter: expected a Limiter; got 'redis://'"),
+        ({"settings": 5}, "settings: expected the path of a file, a dictionary or Settings; got 5"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_an_error(options: Any, message: str) -> None:
+    """The message names the argument, and what to write."""
+    with pytest.raises(ConfigError) as caught:
+        WSGIMiddleware(nothing, **options)
+    assert str(caught.value).startswith(message)
