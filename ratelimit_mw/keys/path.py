@@ -44,13 +44,13 @@ def normalize_path(path: str) -> str:
     return path[:-1] if len(path) > 1 and path[-1] == "/" else path
 
 
-def is_ambiguous(path: str) -> bool:
+def is_ambiguous(path: Any) -> bool:
     r"""Return whether readers may disagree about a path that was decoded once.
 
     >>> [is_ambiguous(path) for path in ("/caf\xe9/a.b/100%", "/login\n", "/a/../b", "/a%2Fb", "/a\\b")]
     [False, True, True, True, True]
     """
-    return _AMBIGUOUS.search(path) is not None
+    return path is INVALID or _AMBIGUOUS.search(path) is not None
 
 
 def path_feature(path: str) -> Any:
@@ -58,12 +58,14 @@ def path_feature(path: str) -> Any:
     return INVALID if is_ambiguous(path) else normalize_path(path)
 
 
-def read_path(path: str) -> set[str] | None:
+def read_path(path: Any) -> set[str] | None:
     r"""Return every reading of a path, normalized; None where there are too many.
 
     >>> sorted(read_path("/Login//")), sorted(read_path("/a/..\\login"))
     (['/Login'], ['/a/../login', '/a/..\\login', '/login'])
     """
+    if path is INVALID:
+        return None
     readings = {path}
     waiting = [path] if _AMBIGUOUS.search(path) else []
     while waiting:

@@ -180,7 +180,7 @@ class RuleSet:
         numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
         lists = self.lists.at(path, to, params)
         plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks, lists)
-        if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
+        if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
             self._by_request[key] = plan

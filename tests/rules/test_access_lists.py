@@ -224,6 +224,15 @@ def test_a_denied_path_is_denied_in_all_its_readings() -> None:
     assert asked(deny, "/x" + "%2525" * 5_000, Destination("/tag/{x}")) is None
 
 
+def test_an_invalid_path_is_denied_and_limited_but_not_exempt() -> None:
+    """``path_feature`` returns it, and so may a function of yours."""
+    features = {"path": INVALID, "ip": "192.0.2.7"}
+    rule = {"name": "api", "limits": "1/day", "match": {"path": "/api"}}
+    limiter = Limiter.from_settings({"rules": [rule], "exempt": ["/api"]})
+    assert [bool(limiter.hit(features)) for _ in range(2)] == [True, False]
+    assert Limiter.from_settings({"rules": [rule], "lists": {"deny": {"path": "/a"}}}).hit(features).denied
+
+
 def test_methods_in_lists_are_compared_in_upper_case() -> None:
     """The middleware writes a method in upper case. A word that is no method is an error."""
     assert not Limiter.from_settings({"lists": {"deny": {"method": ["trace"]}}}).hit({"method": "TRACE"})
