@@ -7,6 +7,7 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Unpack
@@ -16,6 +17,7 @@ from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .http.checks import AsyncCheck
+from .http.usage import NO_STORE, AsyncUsage, LimitUsage
 from .keys.annotations import check_return
 from .keys.features import checked_name
 from .keys.parts import part_of
@@ -26,13 +28,25 @@ from .testmode import testmode
 try:
     from fastapi.params import Depends
     from fastapi.requests import HTTPConnection
+    from fastapi.responses import JSONResponse
 except ImportError:
     raise MissingExtraError("ratelimit_mw.fastapi", "fastapi") from None
 
-__all__ = ["RateLimit", "RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages"]
+__all__ = [
+    "RateLimit",
+    "RateLimitExceeded",
+    "RateLimitMiddleware",
+    "Usage",
+    "check",
+    "exempt",
+    "limit",
+    "messages",
+    "usage",
+]
 
 
 check = AsyncCheck("check", attrgetter("scope"))
+usage = AsyncUsage("usage", attrgetter("scope"), partial(JSONResponse, headers=NO_STORE))
 
 
 class RateLimit(DependencyLimit):
@@ -104,3 +118,22 @@ def _dependency(name: str, call: Callable[..., Any] | Depends, parts: tuple[str,
     for part in used if depends.dependency else ():
         check_return(part, depends.dependency, provides=True)
     return depends
+
+
+class Usage:
+    """A dependency whose value is how much is left of each rule for the client. It consumes nothing.
+
+    Args:
+        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in the request.
+
+    Example:
+        @app.get("/me/usage")
+        async def my_usage(usage: Annotated[dict, Depends(Usage("tokens", "requests"))]):
+            return usage
+    """
+
+    def __init__(self, *rules: str) -> None:
+        self._rules = rules
+
+    async def __call__(self, connection: HTTPConnection) -> dict[str, LimitUsage]:
+        return await usage(connection, *self._rules)

@@ -3,13 +3,21 @@
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
 
+from functools import partial
+
+from django.http import JsonResponse
+
 from ..http.checks import AsyncCheck, Check
+from ..http.usage import NO_STORE, AsyncUsage, BlockingUsage
 from ..rules.decorators import exempt, limit
 from .limits import limiter
 from .middleware import RateLimitMiddleware
 from .request import server_data
 
-__all__ = ["RateLimitMiddleware", "acheck", "check", "exempt", "limit", "limiter"]
+__all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "exempt", "limit", "limiter", "usage"]
 
 check = Check("check", server_data)
 acheck = AsyncCheck("acheck", server_data)
+_respond = partial(JsonResponse, headers=NO_STORE)
+usage = BlockingUsage("usage", server_data, _respond)
+ausage = AsyncUsage("ausage", server_data, _respond)

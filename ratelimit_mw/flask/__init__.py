@@ -3,5 +3,6 @@
 from ..rules.decorators import exempt, limit
 from .check import check
 from .extension import RateLimiter
+from .usage import usage
 
-__all__ = ["RateLimiter", "check", "exempt", "limit"]
+__all__ = ["RateLimiter", "check", "exempt", "limit", "usage"]

@@ -1,6 +1,6 @@
 """``check`` and ``acheck``: decide a rule by its name, in the middle of a request. The same for all frameworks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -27,8 +27,7 @@ class NamedRule:
         if self._admission is not None:
             limits = self._admission.limits
             self._plan = limits.rules.plan_named(self._name, self._admission.lists)
-            with error_path(f"check({rule!r})"):
-                self._features = _checked(features or {}, self._plan, limits.reader)
+            self._features = check_features("check", features or {}, self._plan, limits.reader, [rule])
 
     def check(self) -> Verdict:
         return Verdict() if self._admission is None else self._admission.check(self._plan, self._features)
@@ -61,18 +60,39 @@ class NamedRule:
             await admission.limits.limiter.aforget_key(admission.verdict, self._name, features)
 
 
-def _find_admission(native: Mapping[str, Any], rule: str) -> Admission | None:
-    """Return the innermost admission of a request whose limiter has the rule; None while limits are off."""
+def find_admissions(
+    native: Mapping[str, Any], rules: Sequence[str], called: str
+) -> list[tuple[Admission, Sequence[str]]]:
+    """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
+
+    The innermost admission with a rule has it. Without names, all admissions have all their rules.
+    """
     admissions: Mapping[object, Admission] = native.get(DECIDED, {})
     if not admissions:
         if testmode.off:
-            return None
-        raise MissingMiddlewareError(f"check({rule!r})", "decides a rule of the middleware")
-    known = [admission for admission in admissions.values() if rule in admission.limits.rules.by_name]
-    if not known:
-        names = [name for admission in admissions.values() for name in admission.limits.rules.by_name]
-        raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, names)}", f"check({rule!r})")
-    return known[-1]
+            return []
+        raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
+    by_rule = {name: admission for admission in admissions.values() for name in admission.limits.rules.by_name}
+    for name in rules:
+        if name not in by_rule:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
+    found: dict[Admission, list[str]] = {}
+    for name in rules or by_rule:
+        found.setdefault(by_rule[name], []).append(name)
+    return list(found.items())
+
+
+def _find_admission(native: Mapping[str, Any], rule: str) -> Admission | None:
+    """Return the innermost admission of a request whose limiter has the rule; None while limits are off."""
+    return next((admission for admission, _ in find_admissions(native, [rule], "check")), None)
+
+
+def check_features(
+    called: str, given: Mapping[str, Any], plan: Plan, reader: FeatureReader, rules: Iterable[object]
+) -> dict[str, Any]:
+    """Return features by canonical name; ``ConfigError`` for one that a rule needs and that has another name here."""
+    with error_path(f"{called}({', '.join(map(repr, rules))})"):
+        return _checked(given, plan, reader)
 
 
 def _checked(given: Mapping[str, Any], plan: Plan, reader: FeatureReader) -> dict[str, Any]:

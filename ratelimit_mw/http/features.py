@@ -88,6 +88,10 @@ class FeatureReader:
             return bool(self._find(part_of(part), "")) and (self._routes or part != "endpoint")
         return False
 
+    def can_read(self, names: Iterable[str], given: Mapping[str, Any]) -> bool:
+        """Return whether each feature is given, or can be read without the body."""
+        return all(name in given or (name in self._reads and name not in self._in_body) for name in names)
+
     def needs_body(self, plan: Plan) -> bool:
         """Return whether the plan needs a field of the body, which then must be read before the features."""
         return not self._in_body.isdisjoint(plan.needs)

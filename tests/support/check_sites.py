@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import fastapi
@@ -63,35 +65,44 @@ class Blocking:
         return Blocking(getattr(self._check, name), *self._request)
 
 
-def run(check: Blocking, path: str, query: Any, helper: Callable[[], object]) -> Answer:
+def blocking(module: Any, *request: Any) -> Any:
+    return SimpleNamespace(check=Blocking(module.check, *request), usage=Blocking(module.usage, *request))
+
+
+ASYNC_DJANGO = SimpleNamespace(check=in_django.acheck, usage=in_django.ausage)
+
+
+def run(calls: Any, path: str, query: Any, helper: Callable[[], object]) -> Answer:
     """Do what the path says in a view that is not async."""
 
     async def ahelper() -> None:
         helper()
 
     try:
-        arun(check, None, path, query, ahelper).send(None)
+        arun(calls, None, path, query, ahelper).send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise AssertionError("nothing here waits")
 
 
-async def arun(check: Any, request: Any, path: str, query: Any, helper: Callable[[], Any]) -> Answer:
+async def arun(calls: Any, request: Any, path: str, query: Any, helper: Callable[[], Any]) -> Answer:
     """Do what the path says, and return status and text."""
     features = {name: query[name] for name in ("thread", "email") if name in query}
-    rule = query.get("rule", "post")
+    rule, rules = query.get("rule", "post"), filter(None, query.get("rules", "").split(","))
     status = int(query.get("status", "200"))
     try:
         match path.rpartition("/")[2]:
             case "check":
-                return status, str((await check(request, rule, **features)).decisions[0].remaining)
+                return status, str((await calls.check(request, rule, **features)).decisions[0].remaining)
             case "peek":
-                return status, str((await check.peek(request, rule, **features)).allowed)
+                return status, str((await calls.check.peek(request, rule, **features)).allowed)
             case "reset":
-                await check.reset(request, rule, **features)
+                await calls.check.reset(request, rule, **features)
+            case "usage":
+                return status, json.dumps(await calls.usage(request, *rules, **features))
             case "settle":
-                await check(request, rule, **features)
-                await check.settle(request, rule, 0)
+                await calls.check(request, rule, **features)
+                await calls.check.settle(request, rule, 0)
             case "helper":
                 await helper()
             case "raise":
@@ -126,7 +137,7 @@ class Site:
 class InFlask(Site):
     def build(self) -> Any:
         def view(action: str) -> Any:
-            status, text = run(Blocking(in_flask.check), action, flask.request.args, self.helper)
+            status, text = run(blocking(in_flask), action, flask.request.args, self.helper)
             return text, status
 
         return flask_calls.app_of(self.limiter, {"/<action>": view}, **self.options)
@@ -138,7 +149,12 @@ class InFlask(Site):
 class InDjango(Site):
     def build(self) -> Any:
         def view(request: Any) -> HttpResponse:
-            status, text = run(Blocking(in_django.check, request), request.path, request.GET, self.helper)
+            status, text = run(
+                blocking(in_django, request),
+                request.path,
+                request.GET,
+                self.helper,
+            )
             return HttpResponse(text, status=status)
 
         return view
@@ -157,7 +173,7 @@ class InAsyncDjango(InDjango):
 
     def build(self) -> Any:
         async def view(request: Any) -> HttpResponse:
-            status, text = await arun(in_django.acheck, request, request.path, request.GET, self.helper)
+            status, text = await arun(ASYNC_DJANGO, request, request.path, request.GET, self.helper)
             return HttpResponse(text, status=status)
 
         return view
@@ -172,7 +188,7 @@ class InStarlette(Site):
     def build(self) -> Any:
         async def view(request: Request) -> PlainTextResponse:
             query = request.query_params
-            status, text = await arun(in_starlette.check, request, request.url.path, query, self.helper)
+            status, text = await arun(in_starlette, request, request.url.path, query, self.helper)
             return PlainTextResponse(text, status)
 
         routes: list[Any] = [Route("/{action}", view)]
@@ -196,7 +212,7 @@ class InFastAPI(InStarlette):
         @app.get("/{action}")
         async def view(request: fastapi.Request) -> Any:
             query = request.query_params
-            status, text = await arun(in_fastapi.check, request, request.url.path, query, self.helper)
+            status, text = await arun(in_fastapi, request, request.url.path, query, self.helper)
             return fastapi.responses.PlainTextResponse(text, status)
 
         return app

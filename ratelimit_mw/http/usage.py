@@ -1,0 +1,155 @@
+"""``usage`` and ``ausage``: how much is left for the client of a request. The same for all frameworks."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypedDict
+
+from ..decision import Decision, Verdict
+from ..rules.names import printable
+from ..rules.plan import CompiledRule, Plan
+from .admission import Admission, aread, read
+from .checks import check_features, find_admissions
+
+
+class LimitUsage(TypedDict):
+    """The rest of one rule for a client: of the limit with the smallest share left, where the rule has several.
+
+    ``limit`` and ``remaining`` are in units of the limit. ``reset_after`` is in seconds, until all of it is left again.
+    """
+
+    limit: int
+    remaining: int
+    reset_after: float
+
+
+NO_STORE = {"Cache-Control": "no-store"}
+"""The headers of a response with usage, which differs from client to client."""
+
+
+class ClientUsage:
+    """The usage of some rules in one request; of all rules that have a key in this request, where none is named."""
+
+    def __init__(self, native: Mapping[str, Any], rules: Iterable[str], features: Mapping[str, Any]) -> None:
+        self._order = [printable(rule) for rule in rules]
+        self._asked: list[tuple[Admission, Plan, dict[str, Any]]] = []
+        for admission, names in find_admissions(native, self._order, "usage"):
+            limits = admission.limits
+            compiled = [limits.rules.by_name[name] for name in names]
+            if not self._order:
+                compiled = [rule for rule in compiled if limits.reader.can_read(rule.source.needs, features)]
+            plan = _plan(tuple(rule for rule in compiled if not rule.shadow))
+            self._asked.append((admission, plan, check_features("usage", features, plan, limits.reader, self._order)))
+
+    def read(self) -> dict[str, LimitUsage]:
+        verdicts = []
+        for admission, plan, given in self._asked:
+            features = read(admission.limits, plan, admission.now, given, admission.resolve)
+            verdicts.append(admission.limits.limiter.decide(_with_key(plan, features), features, 0, consume=False))
+        return self._in_order(verdicts)
+
+    async def aread(self) -> dict[str, LimitUsage]:
+        verdicts = []
+        for admission, plan, given in self._asked:
+            features, limiter = await aread(admission.limits, plan, admission.now, given), admission.limits.limiter
+            verdicts.append(await limiter.adecide(_with_key(plan, features), features, 0, consume=False))
+        return self._in_order(verdicts)
+
+    def _in_order(self, verdicts: Iterable[Verdict]) -> dict[str, LimitUsage]:
+        found: dict[str, Decision] = {}
+        for decision in (decision for verdict in verdicts for decision in verdict.decisions):
+            other = found.get(decision.rule)
+            if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
+                found[decision.rule] = decision
+        return {rule: _usage_of(found[rule]) for rule in self._order or found if rule in found}
+
+
+@lru_cache(1024)
+def _plan(rules: tuple[CompiledRule, ...]) -> Plan:
+    return Plan(rules)
+
+
+def _with_key(plan: Plan, features: Mapping[str, Any]) -> Plan:
+    """Return the rules of a plan that have a key for these features."""
+    return _plan(tuple(rule for rule in plan.rules if rule.key.build(features) is not None))
+
+
+def _usage_of(decision: Decision) -> LimitUsage:
+    return {"limit": decision.limit, "remaining": decision.remaining, "reset_after": decision.reset_after}
+
+
+class BlockingUsage:
+    """Return how much is left of each rule for the client of the request. Consume nothing.
+
+    Args:
+        request: The request of the framework.
+        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in this request.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        A rule without a key in this request, or in shadow mode, is not included.
+
+    Raises:
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        usage(request, "tokens")["tokens"]["remaining"]
+    """
+
+    def __init__(self, name: str, native_of: Callable[[Any], Mapping[str, Any]], respond: Callable[[Any], Any]) -> None:
+        self.__name__ = name
+        self._native_of = native_of
+        self._respond = respond
+
+    def __call__(self, request: Any, /, *rules: str, **features: Any) -> dict[str, LimitUsage]:
+        return ClientUsage(self._native_of(request), rules, features).read()
+
+    def view(self, *rules: str) -> Callable[[Any], Any]:
+        """Return a view that responds with the usage as JSON.
+
+        Args:
+            *rules: The names of rules. Without any: all rules that have a key in the request.
+
+        Returns:
+            A view for your routes.
+        """
+
+        def usage(request: Any) -> Any:
+            return self._respond(self(request, *rules))
+
+        return usage
+
+
+class AsyncUsage:
+    """Async form of ``usage``: ``await usage(request, "tokens")``.
+
+    Args:
+        request: The request of the framework.
+        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in this request.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        A rule without a key in this request, or in shadow mode, is not included.
+
+    Raises:
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+    """
+
+    def __init__(self, name: str, native_of: Callable[[Any], Mapping[str, Any]], respond: Callable[[Any], Any]) -> None:
+        self.__name__ = name
+        self._native_of = native_of
+        self._respond = respond
+
+    async def __call__(self, request: Any, /, *rules: str, **features: Any) -> dict[str, LimitUsage]:
+        return await ClientUsage(self._native_of(request), rules, features).aread()
+
+    def view(self, *rules: str) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        """Async form of ``BlockingUsage.view``: return a view that responds with the usage as JSON."""
+
+        async def usage(request: Any) -> Any:
+            return self._respond(await self(request, *rules))
+
+        return usage

@@ -1,0 +1,138 @@
+"""``usage`` shows what a client has left, in every framework alike, and consumes nothing."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Annotated, Any
+
+import flask
+import pytest
+from calls import ask
+from check_sites import SITES, Site, limiter
+from django.urls import path
+from django_calls import project
+from fastapi import Depends, FastAPI
+from flask_calls import app_of
+from flask_calls import ask as ask_flask
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import django as in_django
+from ratelimit_mw import fastapi as in_fastapi
+from ratelimit_mw import flask as in_flask
+from ratelimit_mw import starlette as in_starlette
+from ratelimit_mw.testing import ManualClock, limits_off
+
+everywhere = pytest.mark.parametrize("kind", SITES.values(), ids=list(SITES))
+
+
+@pytest.fixture
+def site(kind: type[Site]) -> Site:
+    return kind(limiter())
+
+
+def usage_of(site: Site, query: str = "") -> Any:
+    response = site.ask(f"/usage?{query}")
+    assert response.status_code == 200, response.text
+    return json.loads(response.text)
+
+
+@everywhere
+def test_usage_is_what_is_left_of_a_rule(site: Site) -> None:
+    """The request itself counts for the rules of the site, and usage consumes nothing more."""
+    assert usage_of(site, "rules=site") == {"site": {"limit": 100, "remaining": 99, "reset_after": 20.0}}
+    site.ask("/check?thread=7")
+    assert [usage_of(site, f"rules=post&thread={thread}")["post"]["remaining"] for thread in (7, 7, 8)] == [1, 1, 2]
+    assert usage_of(site, "rules=site")["site"]["remaining"] == 94
+
+
+@everywhere
+def test_without_names_all_rules_with_a_key_are_shown(site: Site) -> None:
+    """Rules whose features nobody knows in this request are left out. A decorator's rule is there once it is called."""
+    assert list(usage_of(site)) == ["site", "failed", "busy"]
+    site.ask("/helper")
+    assert usage_of(site)["helper"] == {"limit": 2, "remaining": 1, "reset_after": 60.0}
+    assert list(usage_of(site, "thread=7")) == ["site", "post", "failed", "busy", "helper"]
+
+
+@everywhere
+def test_the_order_is_that_of_the_names(site: Site) -> None:
+    """Rules of slots have a rest, too."""
+    usage = usage_of(site, "rules=busy,site")
+    assert list(usage) == ["busy", "site"]
+    assert usage["busy"] == {"limit": 1, "remaining": 1, "reset_after": 0.0}
+
+
+@everywhere
+def test_mistakes_are_errors(site: Site) -> None:
+    """An unknown rule, and a rule whose feature nothing provides."""
+    for rules in ("sit", "post"):
+        with suppress(ConfigError):
+            assert site.ask(f"/usage?rules={rules}").status_code == 500
+
+
+@everywhere
+def test_without_limits_there_is_no_usage(site: Site) -> None:
+    """In tests, limits_off turns it off."""
+    with limits_off():
+        assert usage_of(site) == {}
+
+
+RULES = [
+    Rule(name="both", limits=["10/minute", "15/hour"]),
+    Rule(name="user", limits="1/minute", key=["user"], when_missing="reject", match={"view": ""}),
+    Rule(name="watched", limits="1/minute", mode="shadow"),
+]
+LEFT = {"both": {"limit": 10, "remaining": 9, "reset_after": 60.0}}
+
+
+def rate() -> Limiter:
+    return Limiter(RULES, clock=ManualClock(1_000_000.0))
+
+
+def check_view(response: Any) -> None:
+    assert json.loads(response.content if hasattr(response, "content") else response.data) == LEFT
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_a_ready_view_responds_with_json() -> None:
+    """It shows the limit with the smallest share left, and neither shadow rules nor rules without a key."""
+    with project(rate(), path("u", in_django.usage.view())) as served:
+        check_view(served.ask("/u"))
+    with project(rate(), path("u", in_django.ausage.view("both")), is_async=True) as served:
+        check_view(served.ask("/u"))
+    app = Starlette(routes=[Route("/u", in_starlette.usage.view())])
+    app.add_middleware(in_starlette.RateLimitMiddleware, limiter=rate())
+    check_view(ask(app, "/u"))
+    check_view(ask_flask(app_of(rate(), {"/u": in_flask.usage.view("both", "watched")}), "/u"))
+
+
+def test_a_dependency_of_fastapi_is_the_usage() -> None:
+    """The value may be returned as it is."""
+    app = FastAPI()
+    app.add_middleware(in_fastapi.RateLimitMiddleware, limiter=rate())
+
+    @app.get("/u")
+    async def view(left: Annotated[dict[str, Any], Depends(in_fastapi.Usage("both"))]) -> Any:
+        return left
+
+    app.add_route("/ready", in_fastapi.usage.view())
+    assert ask(app, "/u").json() == LEFT
+    assert ask(app, "/ready").json()["both"]["remaining"] == 8
+
+
+def test_two_limiters_show_all_their_rules() -> None:
+    """An inner middleware with other rules adds them."""
+    app = Starlette(routes=[Route("/u", in_starlette.usage.view())])
+    for name in ("inner", "outer"):
+        rules = Limiter([Rule(name=name, limits="5/minute")])
+        app.add_middleware(in_starlette.RateLimitMiddleware, limiter=rules)
+    assert {rule: left["remaining"] for rule, left in ask(app, "/u").json().items()} == {"outer": 4, "inner": 4}
+
+
+def test_usage_needs_the_middleware() -> None:
+    """Without it there is nothing to show."""
+    with pytest.raises(MissingMiddlewareError), flask.Flask("app").test_request_context():
+        in_flask.usage()
