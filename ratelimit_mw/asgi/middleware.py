@@ -120,6 +120,8 @@ class RateLimitMiddleware:
         finally:
             if request.ahead is not None:
                 request.ahead.close()
+            if admission is not None:
+                admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         if plan.needs_settlement or admission.has_more or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import flask
@@ -48,7 +49,7 @@ class FlaskHooks:
         self._reading = threading.Lock()
         # One environ may pass through several applications.
         self._key = f"ratelimit_mw.flask.{id(self)}"
-        self._before_key = f"{self._key}.before"
+        self._leave_key = f"{self._key}.leave"
         self.limiter = limits.limiter
 
     def read_views(self) -> dict[str, ViewMarksByMethod]:
@@ -93,9 +94,10 @@ class FlaskHooks:
         plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
             plan = self.limits.undecided(plan, environ)
-        environ[self._before_key] = current.get()
+        before = current.get()
         verdict = decide(self.limits, plan, request)
         admission = environ[self._key] = FlaskAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        environ[self._leave_key] = partial(admission.leave, before)
         admission.enter(marks)
         g.ratelimit = environ[VERDICT]
         if not verdict.allowed:
@@ -129,9 +131,8 @@ class FlaskHooks:
     def end(self, error: BaseException | None) -> None:
         """Run when the request's context ends."""
         environ = flask.request.environ
-        if self._before_key not in environ:
-            return
-        current.set(environ.pop(self._before_key))
+        if leave := environ.pop(self._leave_key, None):
+            leave()
         admission: FlaskAdmission | None = environ.pop(self._key, None)
         if admission is not None:
             admission.end(admission.status or (500 if error is None or isinstance(error, Exception) else None))

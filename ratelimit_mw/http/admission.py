@@ -1,5 +1,7 @@
 """One request from its first decision to the end of its response."""
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 import time
@@ -8,7 +10,7 @@ from typing import Any
 
 from ..decision import CombinedVerdict, Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..rules.decorators import current
+from ..rules.decorators import Decider, current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
@@ -87,6 +89,7 @@ class Admission:
     _has_ended = False
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
+    _decided: Mapping[Any, Admission] | None = None  # their admissions
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class Admission:
             shown[name] = verdict
             native[DECIDED] = {limits.limiter: self}
         else:
+            self._decided = decided
             self._outer = tuple(admission.verdict for admission in decided.values())
             shown[name] = self.shown
             native[DECIDED] = {**decided, limits.limiter: self}
@@ -132,6 +136,14 @@ class Admission:
         if marks is not None:
             self.marks = (*self.marks, *marks.every) if self.marks else marks.every
         current.set(self)
+
+    def leave(self, before: Decider | None) -> None:
+        """Give the place back to the request before, so that no cycle is left to the garbage collector."""
+        current.set(before)
+        if self._decided is None:
+            self.native.pop(DECIDED, None)
+        else:
+            self.native[DECIDED] = self._decided
 
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""

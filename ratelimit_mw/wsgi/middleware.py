@@ -97,7 +97,7 @@ class RateLimitMiddleware:
             admission.end((admission.status or 500) if isinstance(error, Exception) else None)
             raise
         finally:
-            current.set(before)
+            admission.leave(before)
         admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
         return body  # unwrapped, so that servers recognize their file wrappers
 
