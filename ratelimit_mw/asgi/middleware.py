@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission
+from ..http.features import OwnFeatures
 from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
@@ -48,8 +49,8 @@ class RateLimitMiddleware:
         app: The application.
         settings: A settings file, a dictionary or ``Settings``. Give either ``settings`` or ``limiter``.
         limiter: A limiter that you have built.
-        features: Your functions of the ``ASGIRequest``, sync or async, by feature.
-        rejection: Your function of the ``ASGIRequest`` and the verdict. It returns a ``Rejection`` or an ASGI app.
+        features: Your functions of the framework's request by feature, sync or async, or one that returns a mapping.
+        rejection: Your function of the same request and the verdict. It returns a ``Rejection`` or an ASGI app.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
@@ -68,7 +69,7 @@ class RateLimitMiddleware:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        features: OwnFeatures | None = None,
         rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
@@ -227,8 +228,7 @@ class ASGIAdmission(Admission):
     dependencies: DependencyDecisions | None = None
     """The decisions on dependency limits, once there are any."""
 
-    @property
-    def now(self) -> ASGIRequest:
+    def renew(self) -> ASGIRequest:
         """The request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         request = ASGIRequest({**self.native, **{name: before.native.get(name, none) for name, none in _PLACE.items()}})
@@ -278,7 +278,7 @@ class ASGIAdmission(Admission):
         request, reject = self.request, self.limits.reject
         handler = None if request.index is None or self.native["type"] != "http" else request.index.handler
         if reject is not None:
-            response = reject(request, self.verdict)
+            response = reject(request.own, self.verdict)
             if inspect.isawaitable(response):
                 response = await response
         else:

@@ -44,6 +44,15 @@ class ASGIRequest(Request):
         self.match = ROUTES_UNKNOWN
         self.ahead = None
 
+    @cached_property
+    def own(self) -> Any:
+        """The request of Starlette or FastAPI, without a body to read; this one where none of them is used."""
+        if self.index is None and "app" not in self.native:
+            return self
+        from starlette import requests  # the application has imported it
+
+        return (requests.Request if self.native["type"] == "http" else requests.HTTPConnection)(self.native)
+
     @property
     def method(self) -> str:
         return self.native["method"].upper()  # type: ignore[no-any-return]

@@ -42,8 +42,7 @@ class DjangoAdmission(Admission):
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
 
-    @property
-    def now(self) -> DjangoRequest:
+    def renew(self) -> DjangoRequest:
         before, request = self.request, DjangoRequest(self.request.framework_request, self.request.may_await)
         request.endpoint, request.path_params, request.to = before.endpoint, before.path_params, before.to
         return request

@@ -82,6 +82,7 @@ def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -
     earlier = admission.request
     request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
+    request.first = earlier
     request.user, request.throttle_scope = throttled.user, scope
     plan, names = project.limits.plan(request, earlier.to), project.rules_of(scope, type(view))
     plan = plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))

@@ -26,6 +26,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
+from ..http.features import IDENTIFY, checked_functions
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.notes import log_notes
 from ..http.rejection import Rejection
@@ -94,16 +95,17 @@ def _build(source: Any) -> ProjectLimits:
         kind = "limiter" if isinstance(source, Limiter) else "settings"
         table = dict(source) if isinstance(source, Mapping) else {kind: source}
         features = table.pop("features", {})
-        if not isinstance(features, Mapping):
-            raise ConfigError(f"expected a table of functions by feature; got {features!r}", "features")
-        functions = {name: _import(read, f"features.{name}") for name, read in features.items()}
+        if isinstance(features, Mapping):
+            functions = {name: _import(read, f"features.{name}") for name, read in features.items()}
+        else:
+            functions = checked_functions(_import(features, "features"))
         rejection = _import(table.pop("rejection", None), "rejection")
         settings, limiter = table.pop("settings", None), _import(table.pop("limiter", None), "limiter")
         if settings is None and limiter is None:
             settings, table = table, {}
         adapter = {"user": django_user, SCOPE: lambda request: request.throttle_scope}
         limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
-        return ProjectLimits(limits, "user" in functions, owned=limiter is None)
+        return ProjectLimits(limits, not functions.keys().isdisjoint(("user", IDENTIFY)), owned=limiter is None)
 
 
 def _import(value: Any, path: str) -> Any:

@@ -20,8 +20,7 @@ class FlaskAdmission(Admission):
 
     request: FlaskRequest
 
-    @property
-    def now(self) -> FlaskRequest:
+    def renew(self) -> FlaskRequest:
         return FlaskRequest(self.request.framework_request)
 
     def show(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Unpack
 
 from flask import Flask, current_app, request_finished
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.features import checked_functions
+from ..http.features import OwnFeatures, checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
@@ -28,7 +28,7 @@ class RateLimiter:
         app: The application; None if you call ``init_app`` later.
         settings: A settings file, a dictionary or ``Settings``. The default is ``app.config["RATELIMIT_MW"]``.
         limiter: A limiter that you have built, in place of ``settings``.
-        features: Your functions of Flask's request, sync or async, by feature.
+        features: Your functions of Flask's request by feature, sync or async, or one that returns a mapping.
         rejection: Your function of Flask's request and the verdict. It returns a ``Rejection``, or what views return.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
@@ -45,7 +45,7 @@ class RateLimiter:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        features: OwnFeatures | None = None,
         rejection: Callable[[Any, Verdict], Any] | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:

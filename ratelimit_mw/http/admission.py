@@ -40,7 +40,7 @@ def decide(
 ) -> Verdict:
     """Decide a plan. The arguments are those of ``read``."""
     features = read(limits, plan, request, provided, resolve)
-    return limits.limiter.decide(plan, features, None, True, request.framework_request or request)
+    return limits.limiter.decide(plan, features, None, True, request)
 
 
 async def adecide(
@@ -48,7 +48,7 @@ async def adecide(
 ) -> Verdict:
     """Async form of ``decide``. Functions of features may be async."""
     features = await aread(limits, plan, request, provided)
-    return await limits.limiter.adecide(plan, features, None, True, request.framework_request or request)
+    return await limits.limiter.adecide(plan, features, None, True, request)
 
 
 async def aread(
@@ -197,6 +197,13 @@ class Admission:
     @property
     def now(self) -> Request:
         """The request as it is now: code that has run since may have found its user, or read its body."""
+        request = self.renew()
+        if request is not self.request:
+            request.first = self.request
+        return request
+
+    def renew(self) -> Request:
+        """Return the request anew."""
         return self.request
 
     def show(self) -> None:

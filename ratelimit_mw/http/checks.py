@@ -40,14 +40,14 @@ class NamedRule:
             return Verdict()
         request = admission.now
         features = read(admission.limits, self._plan, request, self._features, admission.resolve)
-        return admission.limits.limiter.decide(self._plan, features, None, False, request.framework_request or request)
+        return admission.limits.limiter.decide(self._plan, features, None, False, request)
 
     async def apeek(self) -> Verdict:
         if (admission := self._admission) is None:
             return Verdict()
         request, limiter = admission.now, admission.limits.limiter
         features = await aread(admission.limits, self._plan, request, self._features)
-        return await limiter.adecide(self._plan, features, None, False, request.framework_request or request)
+        return await limiter.adecide(self._plan, features, None, False, request)
 
     def reset(self) -> None:
         if (admission := self._admission) is not None:

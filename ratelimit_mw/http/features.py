@@ -16,10 +16,16 @@ from ..keys.values import parameter
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from .client_ip import ClientIP
+from .identity import Identify
 from .region import Region
 from .request import Request
 
 Read = Callable[[Request], Any]
+OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
+"""Your functions of the request by feature, or one function that returns features by name."""
+
+IDENTIFY: Final = "*"
+"""The key of the function that returns several features."""
 
 _MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
@@ -45,14 +51,17 @@ class FeatureReader:
         self,
         needs: Mapping[str, str],
         client_ip: ClientIP,
-        own: Mapping[str, Callable[[Any], Any]],
+        own: OwnFeatures,
         adapter: Mapping[str, Read],
         routes: bool = False,
         body_feature: Callable[[str], Read | None] = lambda _: None,
         region: Region | None = None,
         passed: Iterable[str] = (),
     ) -> None:
-        self._functions = checked_functions(own)
+        self._functions = functions = checked_functions(own)
+        every = list(functions.values())
+        with error_path("features"):
+            self._identify = Identify(functions.pop(IDENTIFY)) if IDENTIFY in functions else None
         self._own = {name: _with_framework_request(read) for name, read in self._functions.items()}
         self._client_ip = client_ip
         self._ip_key = client_ip.key
@@ -67,15 +76,17 @@ class FeatureReader:
         self._routes = routes
         self._body_feature = body_feature
         self._in_body: set[str] = set()
+        self._needed = {part_of(part).feature for part in (*needs, *passed)}
         self._reads = {part_of(part).feature: self._find(part_of(part), needed_by) for part, needed_by in needs.items()}
         for part in map(part_of, passed):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part, ""))
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
-        self.may_await = any(self._reads.get(name) is read for name, read in (*adapter.items(), *self._own.items()))
+        own_reads = (*adapter.items(), *self._own.items())
+        self.may_await = bool(self._identify) or any(self._reads.get(name) is read for name, read in own_reads)
         """Whether the value of a feature may be an awaitable."""
-        self.must_await = any(iscoroutinefunction(f) or iscoroutinefunction(type(f).__call__) for f in own.values())
+        self.must_await = any(iscoroutinefunction(f) or iscoroutinefunction(type(f).__call__) for f in every)
         """Whether one of your own functions is async."""
 
     def provides(self, name: str) -> bool:
@@ -123,6 +134,17 @@ class FeatureReader:
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
     def _find(self, part: Part, needed_by: str) -> Read:
+        name, identify = part.feature, self._identify
+        if identify is None or not identify.may_return(name):
+            return self._read_of(part, needed_by)
+        otherwise: Read | None = None
+        if name in self._built_in or name in HINTS:
+            with suppress(ConfigError):
+                otherwise = self._read_of(part_of(name), needed_by)
+        with error_path("features"):
+            return identify.reader(name, otherwise, self._needed)
+
+    def _read_of(self, part: Part, needed_by: str) -> Read:
         name = part.feature
         if name in self._own:
             with error_path(f"features[{name!r}]"):
@@ -151,14 +173,18 @@ class FeatureReader:
         )
 
 
-def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
+def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
     """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
+    if callable(own):
+        own = {IDENTIFY: own}
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"expected a table of functions by feature, or one function; got {own!r}", "features")
     functions = {}
     for name, read in own.items():
-        with error_path(f"features[{name!r}]"):
-            functions[checked_name(name)] = checked_call(read, "the request")
+        with error_path("features" if name == IDENTIFY else f"features[{name!r}]"):
+            functions[name if name == IDENTIFY else checked_name(name)] = checked_call(read, "the request")
     return functions
 
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
-    return lambda request: read(request.framework_request or request)
+    return lambda request: read(request.own)

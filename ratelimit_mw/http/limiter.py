@@ -20,7 +20,7 @@ from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, Settings
 from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
-from .features import FeatureReader, Read
+from .features import FeatureReader, OwnFeatures, Read, checked_functions
 from .headers import HeaderWriter
 from .region import Region
 from .route_checks import check_no_views
@@ -41,7 +41,7 @@ class HttpLimiter:
         self,
         settings: SettingsSource | None,
         limiter: Limiter | None,
-        features: Mapping[str, Callable[[Any], Any]],
+        features: OwnFeatures,
         reject: Callable[[Any, Verdict], Any] | None,
         adapter: Mapping[str, Read],
         options: HttpOptions,
@@ -64,7 +64,7 @@ class HttpLimiter:
             body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),
             region=Region.from_settings(http),
         )
-        self.own_features = frozenset(features)
+        self.own_features = frozenset(checked_functions(features))
         self._routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
         self._adopting = create_lock(self, "_adopting", threading.Lock)

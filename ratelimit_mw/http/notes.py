@@ -16,6 +16,7 @@ from ..rules.marks import Mark, marks_of
 from ..rules.overlap import overlap
 from ..rules.plan import CompiledRule
 from ..stores.memory.store import MemoryStore
+from .features import IDENTIFY
 from .layers import has_inner, is_inner, layers_of
 from .limiter import OF_USER, HttpLimiter
 
@@ -103,7 +104,7 @@ def _may_apply(rule: CompiledRule, mount: str) -> bool:
 def notes_on_allow_list(limits: HttpLimiter) -> Iterator[str]:
     """Note an allow list that does not apply in the outer one of two middlewares."""
     rules = [rule.name for rule in limits.rules.rules if rule.name not in limits.left]
-    unknown = OF_USER - limits.own_features
+    unknown = frozenset() if IDENTIFY in limits.own_features else OF_USER - limits.own_features
     for part in limits.rules.lists.names("allow") if rules else ():
         if feature_of(part) in unknown or not limits.reader.knows(part):
             yield (

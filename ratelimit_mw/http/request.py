@@ -42,8 +42,17 @@ class Request(Mapping[str, Any]):
     """The body, once a feature has read a field of it."""
     pick_value: Callable[[list[str]], str]
     """Returns the one of several values of a name that the framework shows to its users."""
+    identified: Any = None
+    """The features that your function of several features has returned, or its awaitable."""
+    first: Request | None = None
+    """The same request as it was decided first, which keeps ``identified``."""
     framework_request: Any = None
-    """The framework's own request, which your functions receive; None: they receive this one."""
+    """The framework's own request; None where there is none."""
+
+    @property
+    def own(self) -> Any:
+        """The request that your functions receive: the framework's own, else this one."""
+        return self.framework_request or self
 
     @property
     @abstractmethod

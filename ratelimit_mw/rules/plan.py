@@ -202,7 +202,8 @@ class Plan:
                 raise EarlyVerdict(False, rule.placeholder, unavailable=True)
             rule_cost = rule.fixed_cost if cost is None else cost
             if rule_cost is None:
-                rule_cost = checked_cost(rule.source.cost(features if request is None else request))  # type: ignore[operator]
+                asked = features if request is None else getattr(request, "own", request)
+                rule_cost = checked_cost(rule.source.cost(asked))  # type: ignore[operator]
             for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # noqa: PERF401 - twice as fast as extend
         return hits

@@ -6,12 +6,13 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
+from ..http.features import OwnFeatures
 from ..http.layers import has_inner, may_get_extension
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import log_notes
@@ -36,7 +37,7 @@ class RateLimitMiddleware:
         app: The application.
         settings: A settings file, a dictionary or ``Settings``. Give either ``settings`` or ``limiter``.
         limiter: A limiter that you have built.
-        features: Your functions of the ``WSGIRequest``, by feature.
+        features: Your functions of the ``WSGIRequest`` by feature, or one that returns a mapping.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
@@ -53,7 +54,7 @@ class RateLimitMiddleware:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        features: OwnFeatures | None = None,
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
