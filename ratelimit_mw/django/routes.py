@@ -42,7 +42,7 @@ _EXPRESSION: Final = "{.*:path}"
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
 _REGEX: Final = re.compile(r"^\^|\(\?|\\|\$$")
-_SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[{]")
+_SPECIAL: Final = re.compile(r".[?*{]|[\\^$.+(\[]")
 _WITHIN_SEGMENT: Final = (IntConverter, SlugConverter, StringConverter, UUIDConverter)
 _REGEX_PART: Final = re.compile(
     r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?[a-zA-Z-]*:|\?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
@@ -87,7 +87,7 @@ class URLRoutes:
     def __init__(self, resolver: Any) -> None:
         self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Pattern(resolver, "", "/", frozenset(), self.all, "")
+            self._top = _Pattern(resolver, "", ("/",), frozenset(), self.all, "")
         for route in self.all if _runs_no_other_middleware() else ():
             route.leave_options()
         self.views = [view for route in self.all for view in route.marked.all()]
@@ -105,7 +105,7 @@ class _Pattern:
         self,
         pattern: Any,
         template: str,
-        paths: str,
+        paths: tuple[str, ...],
         parameters: frozenset[str],
         routes: list[DjangoRoute],
         namespace: str,
@@ -126,7 +126,7 @@ class _Pattern:
             segment = _segment_of(child.pattern)
             children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
             template_of_child = template + part.removeprefix("^" if template else "")
-            paths_of_child = paths + _paths_of(child.pattern)
+            paths_of_child = tuple(dict.fromkeys(start + end for end in _translated(child.pattern) for start in paths))
             location = (template_of_child, paths_of_child, parameters)
             children.append((position, _Pattern(child, *location, routes, namespace)))
 
@@ -144,11 +144,21 @@ class _Pattern:
         return None
 
 
-def _route(view: Any, template: str, paths: str, parameters: frozenset[str], name: str) -> DjangoRoute:
+def _route(view: Any, template: str, paths: tuple[str, ...], parameters: frozenset[str], name: str) -> DjangoRoute:
     _name_marks(view)
     marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
-    return DjangoRoute(route_template(template), views, parameters, name, paths, callback=view, marked=marked)
+    template = route_template(template)
+    return DjangoRoute(template, views, parameters, name, paths[0], paths[1:], callback=view, marked=marked)
+
+
+def _translated(pattern: Any) -> Iterator[str]:
+    """Yield the paths of a pattern in the current language, then those in all others."""
+    yield _paths_of(pattern)
+    if not isinstance(vars(pattern).get("_route", vars(pattern).get("_regex", "")), str):
+        for language, _ in django.conf.settings.LANGUAGES:
+            with translation.override(language):
+                yield _paths_of(pattern)
 
 
 def _paths_of(pattern: Any) -> str:
@@ -158,7 +168,9 @@ def _paths_of(pattern: Any) -> str:
     if isinstance(pattern, RoutePattern):
         deep = {name for name, converter in pattern.converters.items() if type(converter) not in _WITHIN_SEGMENT}
         return deepen(_PARAMETER.sub(r"{\1}", str(pattern)), deep)
-    start = _SPECIAL.split(str(pattern).removeprefix("^"), maxsplit=1)[0]
+    text = str(pattern).replace("/?$", "/$")
+    is_anchored = text.startswith("^") or (pattern._is_endpoint and text.endswith("$"))  # else Django searches
+    start = _SPECIAL.split(text.removeprefix("^"), maxsplit=1)[0] if is_anchored and "|" not in text else ""
     return f"{start.rpartition('/')[0]}/{_EXPRESSION}/"
 
 

@@ -17,7 +17,7 @@ from ..rules.ruleset import RuleSet
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
     "view": (lambda view, route: route.name == view, attrgetter("name")),
-    "path": (lambda path, route: overlap(path, route.pattern or route.template), attrgetter("template")),
+    "path": (lambda path, route: any(overlap(path, each) for each in _patterns_of(route)), attrgetter("template")),
     "endpoint": (lambda endpoint, route: endpoint in (route.template, UNMATCHED), attrgetter("template")),
 }
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
@@ -53,6 +53,10 @@ def _places(match: Match) -> dict[str, Collection[str]]:
     endpoints = sorted(map(str, dict(match.features).get("endpoint", ())))
     places = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
     return {field: values for field, values in places.items() if values}
+
+
+def _patterns_of(route: Route) -> tuple[str, ...]:
+    return route.pattern or route.template, *route.translations
 
 
 def _fitting(match: Match, routes: Iterable[Route]) -> list[Route]:

@@ -28,7 +28,7 @@ _line: Final = "; ".join
 class Route:
     """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
 
-    ``pattern`` matches at least its paths, where the template does not.
+    ``pattern`` matches at least its paths, where the template does not, and ``translations`` those of other languages.
     """
 
     template: str
@@ -36,6 +36,7 @@ class Route:
     parameters: Collection[str] = ()
     name: str = ""
     pattern: str = ""
+    translations: Collection[str] = ()
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""

@@ -10,8 +10,10 @@ from calls import ask
 from django.conf.urls.i18n import i18n_patterns
 from django.urls import include, path, re_path
 from django.urls.converters import register_converter
+from django.utils.functional import lazy
+from django.utils.translation import get_language
 from django.views import View
-from django_calls import hello, project
+from django_calls import MIDDLEWARE, hello, project
 from fastapi import APIRouter, FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,8 @@ from ratelimit_mw.rules.match import METHODS
 from ratelimit_mw.rules.overlap import overlap
 from ratelimit_mw.rules.paths import PathTree
 from ratelimit_mw.rules.ruleset import RuleSet
+
+LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
 
 
 def problem(match: dict[str, Any], *routes: Described, **options: Any) -> str:
@@ -321,6 +325,55 @@ def test_a_rule_may_name_the_paths_of_one_language() -> None:
         patterns = i18n_patterns(path("page", hello), prefix_default_language=False)
         with project({"rules": [{"limits": "9/s", "match": {"path": where}}]}, *patterns) as served:
             assert served.ask("/page").status_code == 200
+
+
+def test_a_rule_may_name_the_path_of_any_language() -> None:
+    """A translated route has a path in each language of the project, also below a translated include."""
+    login = lazy(lambda: {"de": "anmelden"}.get(get_language() or "", "login"), str)()
+    shop = lazy(lambda: {"de": "laden/", "fr": "magasin/"}.get(get_language() or "", "shop/"), str)()
+    patterns = i18n_patterns(path(login, hello), path(shop, include([re_path(login, hello)])))
+    languages = {"LANGUAGES": [("en", "English"), ("de", "Deutsch"), ("fr", "Francais")], "LANGUAGE_CODE": "en"}
+    for where in (
+        "/de/anmelden",
+        "/en/login",
+        "/{language}/anmelden",
+        "/de/laden/anmelden",
+        "/fr/magasin/login",
+        "/de/abmelden",
+    ):
+        settings = {"rules": [{"limits": "9/s", "match": {"path": where}}]}
+        with project(settings, *patterns, middleware=LOCALE, **languages) as served:
+            if where != "/de/abmelden":
+                assert served.ask("/en/login").status_code == 200
+                continue
+            with pytest.raises(ConfigError, match="no route has the path '/de/abmelden'"):
+                served.ask("/en/login")
+
+
+@pytest.mark.parametrize(
+    ("expression", "where", "is_found"),
+    [
+        (r"login/$", "/login", True),
+        (r"login/$", "/accounts/login", False),  # Django compares the whole path
+        (r"login/", "/accounts/login", True),
+        (r"(?i)login/$", "/accounts/LOGIN", True),
+        (r"^a/x|^b/y", "/b/y", True),
+        (r"^login/?$", "/login", True),
+        (r"^login/?$", "/logins", False),
+        (r"^a/?b$", "/ab", True),
+        (r"^a/b+/c$", "/a/bb/c", True),
+        (r"^a/b{0,1}/c$", "/x", False),
+    ],
+)
+def test_an_expression_may_match_what_django_finds(expression: str, where: str, is_found: bool) -> None:
+    """Django searches an expression anywhere in the path, unless it begins with ^ or a whole one ends with $."""
+    settings = {"rules": [{"limits": "9/s", "match": {"path": where}}]}
+    with project(settings, path("", hello), re_path(expression, hello)) as served:
+        if is_found:
+            assert served.ask().status_code == 200
+            return
+        with pytest.raises(ConfigError, match="no route has the path"):
+            served.ask()
 
 
 def test_routes_are_not_checked_where_they_are_not_known() -> None:
