@@ -19,7 +19,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.limiter import fleet
+from ratelimit_mw.limiter import failover, fleet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
@@ -214,6 +214,18 @@ def test_a_process_that_ends_no_longer_counts(url: str) -> None:
     assert limiter.breaker is not None
     assert limiter.breaker.fleet._learned == 1
     limiter.close()
+
+
+def test_a_store_that_fails_at_the_end_of_a_process_raises_nothing() -> None:
+    """The announcement expires then."""
+    store = WatchedStore()
+    limiter = process(store)
+    assert limiter.hit(WHO)
+    store.down = True
+    failover._leave_fleets()
+    calls = store.calls
+    failover._leave_fleets()
+    assert (calls, store.calls) == (2, 2)
 
 
 def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: ManualClock) -> None:
