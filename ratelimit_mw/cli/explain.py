@@ -12,7 +12,7 @@ from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features
 from ..keys.parts import checked_part, part_of
-from ..rules.describe import algorithm_of, cost_of, describe_overrides
+from ..rules.describe import algorithm_of, cost_of, describe_overrides, function_name
 from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import InvalidLineError, RequestTarget, parse_target
@@ -150,7 +150,9 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         reason = f"key: {missing} is missing"
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
-    limits = rule.limits if key is None else rule.limits_for(features)
+    found = rule.limits if key is None else rule.limits_for(features)
+    limits = [(str(limit.quota), limit.policy) for limit in found]
+    limits = limits or [(function_name(rule.source.limits), rule.name)]  # the command does not call the function
     return {
         "rule": rule.name,
         "applies": True,
@@ -158,7 +160,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
-        "limits": [{"limit": str(limit.quota), "policy": limit.policy, "cost": rule.source.cost} for limit in limits],
+        "limits": [{"limit": limit, "policy": policy, "cost": rule.source.cost} for limit, policy in limits],
     }
 
 

@@ -75,10 +75,14 @@ class SlotQueues:
             rules: The rules with ``wait``, each by the key of its slots.
             ask: Returns the verdict of the store. It consumes when the argument is True.
         """
-        if is_on_event_loop():
-            return ask(True)
+        key = self._first_queue(rules)
+        if not key or is_on_event_loop():
+            verdict = ask(True)
+            key = next(iter(_blocking(verdict, rules)), "")
+            if not key or is_on_event_loop():
+                return verdict
         waiter = _Waiter()
-        steps = self._steps(rules, waiter)
+        steps = self._steps(rules, waiter, key)
         try:
             step = next(steps)
             while True:
@@ -94,8 +98,14 @@ class SlotQueues:
 
     async def adecide(self, rules: Mapping[str, Rule], ask: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
         """Async form of ``decide``. A request that is cancelled leaves its queue."""
+        key = self._first_queue(rules)
+        if not key:
+            verdict = await ask(True)
+            key = next(iter(_blocking(verdict, rules)), "")
+            if not key:
+                return verdict
         waiter = _AsyncWaiter()
-        steps = self._steps(rules, waiter)
+        steps = self._steps(rules, waiter, key)
         try:
             step = next(steps)
             while True:
@@ -117,22 +127,22 @@ class SlotQueues:
                     if queue := self._queues.get(correction.key):
                         queue[0].wake()
 
-    def _steps(self, rules: Mapping[str, Rule], waiter: _Waiter | _AsyncWaiter) -> Steps:
+    def _first_queue(self, rules: Mapping[str, Rule]) -> str:
+        """Return the key of a queue that a new request must not overtake, "" without one."""
+        return next((key for key in rules if key in self._queues), "")
+
+    def _steps(self, rules: Mapping[str, Rule], waiter: _Waiter | _AsyncWaiter, key: str) -> Steps:
         passed = self._stopwatch()
-        key = next((key for key in rules if key in self._queues), "")  # a new request does not overtake
-        if key and not self._join(key, waiter, rules[key]):
+        if not self._join(key, waiter, rules[key]):
             return _reject((yield False), key)
         try:
             while True:
-                is_first = not key or self._queues[key][0] is waiter
-                seconds = rules[key].wait_us / SECOND if key else 0.0
+                is_first, seconds = self._queues[key][0] is waiter, rules[key].wait_us / SECOND
                 if is_first or passed() >= seconds:
                     waiter.clear()
                     verdict = yield True
-                    if not (blocking := _blocking(verdict, rules)):
-                        return verdict
-                    seconds = min(rules[each].wait_us for each in blocking) / SECOND
-                    if passed() >= seconds:
+                    blocking = _blocking(verdict, rules)
+                    if not blocking or passed() >= min(rules[each].wait_us for each in blocking) / SECOND:
                         return verdict
                     if key not in blocking:
                         self._leave(key, waiter)

@@ -95,12 +95,12 @@ class Overview:
         """A rule for programs. ``per_key``, ``per`` and ``count_unless`` are present only when the rule has them."""
         source = rule.source
         tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
-        per_key = tables.pop("", None) or _function_name(source.options["per_key"])
+        per_key = tables.pop("", None) or function_name(source.options["per_key"])
         return {
             "name": rule.name,
             "match": _match(source.matches),
             "key": ["|".join(names) for names in source.entries],
-            "limits": _function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
+            "limits": function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
             "algorithm": algorithm_of(rule),
@@ -197,8 +197,8 @@ def cost_of(rule: CompiledRule) -> str:
 
 def _limits(rule: CompiledRule) -> list[str]:
     options = rule.source.options
-    lines = [_function_name(rule.source.limits)] if not rule.limits else [str(limit.quota) for limit in rule.limits]
-    lines += [f"key: {own}"] if (own := _function_name(options["per_key"])) else []
+    lines = [function_name(rule.source.limits)] if not rule.limits else [str(limit.quota) for limit in rule.limits]
+    lines += [f"key: {own}"] if (own := function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
@@ -206,7 +206,7 @@ def _limits(rule: CompiledRule) -> list[str]:
     return lines
 
 
-def _function_name(limits: object) -> str:
+def function_name(limits: object) -> str:
     """The function that returns limits, as text; "" for limits that are not from a function."""
     return f"{name_of(limits) or repr(limits)}()" if callable(limits) else ""
 

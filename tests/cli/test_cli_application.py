@@ -92,6 +92,9 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 app = Flask(__name__)
 RateLimiter(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 app.get("/items/<int:number>", endpoint="item")(limit("5/minute", name="item", key="path:number")(lambda number: ""))
+found = Flask("found")
+RateLimiter(found, {})
+found.get("/orders")(limit(lambda ip: "5/minute", name="orders", key="ip")(lambda: ""))
 bare = Flask("bare")
 around = RateLimitMiddleware(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 plain = Flask("plain")
@@ -283,3 +286,10 @@ def test_file_or_application_is_required(words: list[str]) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert "FILE" in result.stderr
+
+
+def test_explain_shows_the_name_of_a_function_of_limits() -> None:
+    """The command does not call the function."""
+    answer = explained("flasks:found", "GET", "/orders", "--feature", "ip=192.0.2.7")
+    limits = {rule["rule"]: rule["limits"] for rule in answer["rules"] if rule["applies"]}
+    assert limits["orders"] == [{"limit": "flasks.<lambda>()", "policy": "orders", "cost": 1}]

@@ -146,7 +146,7 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock:
     first, second = slot_queues._Waiter(), slot_queues._Waiter()
     queues = limiter._queues
     assert queues._join("key", first, rules["key"])
-    steps = queues._steps(rules, second)
+    steps = queues._steps(rules, second, "key")
     assert next(steps) > 1.0
     clock.advance(HOUR)
     assert next(steps) is True
@@ -170,22 +170,6 @@ def test_a_full_queue_rejects_at_once(store: Store) -> None:
                 assert (slots.allowed, slots.remaining, rate.allowed, rate.remaining) == (False, 0, True, 4)
         assert job.result()
     limiter.close()
-
-
-def test_a_queue_that_fills_up_meanwhile_rejects(limiter: Limiter) -> None:
-    """The request was rejected by the store before."""
-    rule = Rule(limits="1 concurrent", wait="1h", max_waiting=1)
-    queues, waiters = limiter._queues, [slot_queues._Waiter() for _ in range(2)]
-    with limiter.slot(ANN):
-        rejected = limiter.decide(limiter.match(ANN), ANN, consume=False)
-    (key,) = [decision.hit[1] for decision in rejected.decisions]
-    steps = queues._steps({key: rule}, waiters[0])
-    assert next(steps) is True
-    assert queues._join(key, waiters[1], rule)
-    with pytest.raises(StopIteration) as end:
-        steps.send(rejected)
-    assert end.value.value is rejected
-    assert list(queues._queues[key]) == [waiters[1]]
 
 
 def test_a_request_that_another_limit_rejects_does_not_wait(limiter: Limiter) -> None:
@@ -225,13 +209,19 @@ def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks(limiter: Limiter
         name: both.decide(both.match({}), features, consume=False)
         for name, features in {"user": {"user": "ann", "ip": "::9"}, "ip": {"user": "cat", "ip": "::2"}}.items()
     }
-    steps = both._queues._steps(sources, slot_queues._Waiter())
+    by_name = {rule.name: by_rule[rule.name] for rule in both.rules.rules}
+    steps = both._queues._steps(sources, slot_queues._Waiter(), by_name["user"])
     assert next(steps) is True
-    for name in ("user", "ip", "user"):
+    for name in ("ip", "user", "ip"):
         assert steps.send(lacks[name]) is True
-        assert list(both._queues._queues) == [by_rule[name]]
-    steps.close()
-    assert waiting(both) == 0
+        assert list(both._queues._queues) == [by_name[name]]
+    full = Rule(limits="1 concurrent", wait=HOUR, max_waiting=1)
+    sources[by_name["user"]] = full
+    assert both._queues._join(by_name["user"], slot_queues._Waiter(), full)
+    with pytest.raises(StopIteration) as end:
+        steps.send(lacks["user"])
+    assert end.value.value is lacks["user"]
+    assert list(both._queues._queues) == [by_name["user"]]
     both.refund(by_user)
     both.refund(by_ip)
 
