@@ -11,8 +11,9 @@ import click
 
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
+from ..errors import ConfigError
 from ..http.layers import has_inner, layers_of
-from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages
+from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages, notes_on_users
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from .output import Failure
@@ -31,7 +32,11 @@ class MiddlewareSource(Source):
         app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
         self._scope = {"app": app} if app is not None else {}
         is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
-        self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
+        try:
+            self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
+        except ConfigError as error:
+            hint = _hint(app) if error.of.startswith("rule ") else ""
+            raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
         routes = () if self._index is None else self._index.reader.routes()
         limits = middleware.limits
         if not is_asgi and middleware.is_outer is None:
@@ -51,6 +56,15 @@ class MiddlewareSource(Source):
         yield from notes_on_layers(self._middleware.app)
         yield from notes_on_stages(self._middleware.limits, self._middleware.app)
         yield from notes_on_authentication(self._middleware.limiter, self._outside)
+        if self._index is not None:
+            yield from notes_on_users(self._middleware.limits, self._outside)
+
+
+def _hint(app: Any) -> str:
+    """Return the end of a message about the routes of an application, which its lifespan may add to."""
+    lifespan = getattr(getattr(app, "router", None), "lifespan_context", None)
+    has_own = lifespan is not None and type(lifespan).__name__ != "_DefaultLifespan"
+    return ". Routes that the lifespan adds are not known here, because this command does not run it" if has_own else ""
 
 
 def open_application(name: str) -> Source:

@@ -49,8 +49,12 @@ def is_inner(limits: HttpLimiter, layer: Any) -> bool:
 
 def runs_no_other_code(app: Any) -> bool:
     """Return whether all layers down to the router are the framework's own, CORS for example."""
-    layers = (layer for layer in layers_of(app) if not isinstance(layer, MethodType))
-    return all(_OF_FRAMEWORKS.match(type(layer).__module__) for layer in layers)
+    return all(is_of_framework(layer) for layer in layers_of(app) if not isinstance(layer, MethodType))
+
+
+def is_of_framework(layer: object) -> bool:
+    """Return whether a layer is of Starlette or FastAPI, and runs no code of an application."""
+    return _OF_FRAMEWORKS.match(type(layer).__module__) is not None
 
 
 def _limits_of(layer: Any) -> Any:

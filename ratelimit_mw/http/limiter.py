@@ -119,7 +119,7 @@ class HttpLimiter:
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
-        by_user = "user" in rules.lists.needs or any(map(_requires_user, rules.rules))
+        by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
         self.needs_user = by_user and not self.is_outer
         """Whether a rule or a list that is decided here never applies without a user."""
         needs = dict.fromkeys(parts, "a list")
@@ -185,7 +185,7 @@ def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
 
 
-def _requires_user(rule: CompiledRule) -> bool:
+def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part in place of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
     return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))

@@ -17,8 +17,8 @@ from ..rules.overlap import overlap
 from ..rules.plan import CompiledRule
 from ..stores.memory.store import MemoryStore
 from .features import IDENTIFY
-from .layers import has_inner, is_inner, layers_of
-from .limiter import OF_USER, HttpLimiter
+from .layers import has_inner, is_inner, is_of_framework, layers_of
+from .limiter import OF_USER, HttpLimiter, requires_user
 
 NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
@@ -66,6 +66,16 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
         yield (
             f"{name} is outside of RateLimitMiddleware: the rule {rule!r} does not count the requests that {name}"
             " rejects, such as failed logins. Add RateLimitMiddleware outside of it, too, with the same settings"
+        )
+
+
+def notes_on_users(limits: HttpLimiter, outside: Iterable[object]) -> Iterator[str]:
+    """Note a rule that never applies without a user, where no layer outside of the limits may know one."""
+    rules = [rule.name for rule in limits.limiter.rules.everywhere if requires_user(rule)]
+    if rules and not limits.is_outer and "user" not in limits.own_features and all(map(is_of_framework, outside)):
+        yield (
+            f"the rule {rules[0]!r} never applies: no authentication is outside of RateLimitMiddleware, so the user is"
+            " not known. Add AuthenticationMiddleware outside of it, or pass features={'user': function}"
         )
 
 

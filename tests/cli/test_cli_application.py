@@ -76,6 +76,11 @@ typo = Starlette(
     routes=[Route("/", exempt("sight")(lambda request: None))],
     middleware=[Middleware(RateLimitMiddleware, settings=SETTINGS)],
 )
+late = Starlette(
+    lifespan=lambda app: None,
+    routes=[Route("/", lambda request: None)],
+    middleware=[Middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": "/late"}}]})],
+)
 
 
 class Factory:
@@ -255,6 +260,11 @@ def test_output_of_an_application_goes_to_stderr() -> None:
 WRONG: dict[str, tuple[list[str], int, str]] = {
     "settings": (["shop:wrong"], 1, "rules[0]: limits: cannot parse quota '5/minit'"),
     "a decorator": (["shop:typo"], 1, "unknown rule 'sight'. Did you mean 'site'?"),
+    "a late route": (
+        ["shop:late"],
+        1,
+        "set unrouted = true in the rule. Routes that the lifespan adds are not known here",
+    ),
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
     "Flask without the extension": (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
     "no such module": (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),

@@ -95,6 +95,25 @@ def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest
     assert not any("Authentication" in note for note in answer["notes"])
 
 
+def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a rule never applies. A middleware of your own may know the user, and a function of yours does."""
+    expected = "the rule 'api' never applies: no authentication is outside of RateLimitMiddleware"
+
+    class Own:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+    by_function = (RateLimitMiddleware, {"settings": RULES, "features": {"user": lambda request: "alice"}})
+    for name, layers, is_noted in (
+        ("no_user", (LIMITS, CORS), True),
+        ("own_user", (LIMITS, (Own, {})), False),
+        ("known_user", (LIMITS, AUTHENTICATION), False),
+        ("given_user", (by_function,), False),
+    ):
+        notes_shown = shown(starlette(*layers), name, monkeypatch)[0]["notes"]
+        assert any(note.startswith(expected) for note in notes_shown) is is_noted
+
+
 def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule by IP address counts a proxy as one client."""
     note = "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
