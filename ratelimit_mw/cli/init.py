@@ -1,6 +1,5 @@
 """``ratelimit-mw init``: write a settings file with comments, to start with."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +8,14 @@ import click
 from ..rules.declaration import defaults_of, meanings_of
 from ..settings import SettingsDict
 from .output import command, print_text
+from .toml import toml
 
 _TEMPLATE: Final = Path(__file__).with_name("starter.toml")
 _PLACE: Final = "# settings\n"
 """The place of the settings in the template."""
 _EXAMPLES: Final[dict[str, Any]] = {
     "trusted_proxies": ["127.0.0.1"],
+    "defaults": {"key": ["user|ip"]},
     "region_database": "GeoLite2-Country.mmdb",
     "region_header": "cf-ipcountry",
     "exempt": ["/health", "/static/**"],
@@ -34,7 +35,7 @@ def starter(name: str) -> str:
 
 
 def _line(setting: str, value: Any, meaning: str) -> str:
-    shown = f" = {json.dumps(value)}" if value is not None else ""
+    shown = f" = {toml(value)}" if value is not None else ""
     return f"# {setting}{shown}  # {meaning}\n"
 
 

@@ -8,8 +8,9 @@ import click
 
 from ..application import import_application
 from ..output import Failure, command, json_option, note, print_json, print_text
+from ..toml import toml
 from .calls import find_calls
-from .findings import Findings, python, toml
+from .findings import Findings, python
 
 _READERS: Final = {
     "flask-limiter": ("limiters", "read_flask_limiter"),

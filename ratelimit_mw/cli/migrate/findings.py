@@ -1,7 +1,6 @@
 """The limits of another package as rules and decorators of this one, with notes on the parts that need your hand."""
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -220,20 +219,6 @@ def python(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(python, value)) + "]" if len(value) != 1 else python(value[0])
     return f'"{value}"' if isinstance(value, str) and '"' not in value and "\\" not in value else repr(value)
-
-
-def toml(value: Any) -> str:
-    """Return a value of the settings as TOML.
-
-    >>> toml({"path": ["/a"], "header:x-key": "no"})
-    '{ path = ["/a"], "header:x-key" = "no" }'
-    """
-    if isinstance(value, dict):
-        pairs = (f"{toml(name) if _WORD.search(name) else name} = {toml(item)}" for name, item in value.items())
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value)
 
 
 def unwrapped(function: Any) -> Any:

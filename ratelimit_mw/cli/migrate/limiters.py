@@ -80,7 +80,7 @@ def _add_limiter(findings: Findings, limiter: Any, default: Any, application: An
     if limiter._swallow_errors:
         findings.settings["on_store_error"] = "allow"
     if not limiter.enabled:
-        findings.note("the limiter is not enabled: in tests, use limits_off() of ratelimit_mw.testing")
+        findings.settings["enabled"] = False
     _note_handwork(findings, [limiter], "the limiter")
     for function in limiter._request_filters:
         name = findings.feature(function, "request_filter", '"yes" if {} else "no"')
