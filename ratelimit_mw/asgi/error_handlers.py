@@ -27,7 +27,6 @@ def find_handler(app: Any) -> RejectionHandler | None:
     if not handlers:
         return None
     # Only an application of Starlette has handlers, so it is installed.
-    from starlette.exceptions import HTTPException
     from starlette.middleware.exceptions import ExceptionMiddleware
 
     def handle(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
@@ -38,9 +37,7 @@ def find_handler(app: Any) -> RejectionHandler | None:
         async def reject(*_: object) -> None:
             if not handlers.keys().isdisjoint(_ERRORS):
                 raise RateLimitExceeded(verdict)
-            error = HTTPException(status)
-            error.verdict = verdict  # type: ignore[attr-defined]
-            raise error
+            raise http_error(verdict)
 
         middleware = ExceptionMiddleware(reject, handlers=handlers)
 

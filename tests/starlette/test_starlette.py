@@ -9,6 +9,7 @@ from calls import ask
 from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.exceptions import HTTPException
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -121,10 +122,12 @@ def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kin
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None:
-    """The handler receives Starlette's HTTPException for the status, with the verdict. The headers are added."""
+    """The handler receives a RateLimitExceeded, which is Starlette's HTTPException, too. The headers are added."""
 
     def handler(request: Any, error: Any) -> Response:
-        parts = (error.status_code, error.detail, error.verdict.rules)
+        assert isinstance(error, RateLimitExceeded)
+        assert isinstance(error, HTTPException)
+        parts = (error.status_code, error.detail.partition(":")[0], error.verdict.rules)
         return PlainTextResponse(f"{request.url.path}: {parts}", status_code=418)
 
     async def ahandler(request: Any, error: Any) -> Response:
@@ -132,7 +135,8 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
 
     app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
     response = [ask(app) for _ in range(3)][-1]
-    assert response.text == "/: (429, 'Too Many Requests', ('starlette_apps.asynchronous',))"
+    detail = "rejected by starlette_apps.asynchronous (2/minute)"
+    assert response.text == f"/: (429, '{detail}', ('starlette_apps.asynchronous',))"
     assert (response.status_code, response.headers["retry-after"]) == (418, "60")
 
 

@@ -21,6 +21,11 @@ async def of_fastapi(request: Request, error: RateLimitExceeded) -> Response:
     return PlainTextResponse(f"{error.verdict.rejected_by[0].rule}\n", error.verdict.status)
 
 
+@fastapi.exception_handler(429)
+async def of_status(request: Request, error: RateLimitExceeded) -> Response:
+    return PlainTextResponse("slow down\n", error.verdict.status)
+
+
 def of_starlette(request: Request, error: Exception) -> Response:
     """Starlette's own type of a handler takes any exception."""
     assert isinstance(error, RateLimitExceeded)
