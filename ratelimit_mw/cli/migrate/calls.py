@@ -50,7 +50,8 @@ def _modules() -> Iterator[tuple[str, ast.AST]]:
     """Yield the path and the source of each imported module below the current folder."""
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.suffix == ".py" and file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts:
+        is_own = file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts
+        if is_own and file.suffix == ".py" and file.is_file():
             yield os.path.relpath(file), ast.parse(file.read_bytes())
 
 
