@@ -21,12 +21,11 @@ from ..http.views import ViewMarksByMethod
 from ..rules.decorators import current
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of
-from ..rules.match import METHODS
-from ..rules.paths import deepen
 from ..settings.framework import SETTING, check_left_over
 from ..wsgi.request import VERDICT
+from ..wsgi.url_map import routes_of as routes_of_map
 from .admission import FlaskAdmission
-from .request import SENT_PARAMS, FlaskRequest, route_template
+from .request import SENT_PARAMS, FlaskRequest
 
 _UNMARKED: Final = ViewMarks()
 _ON_THE_WAY: Final = (
@@ -178,11 +177,7 @@ def _runs_no_other_code(app: Flask) -> bool:
 
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
-    routes = []
-    for rule in app.url_map.iter_rules():
-        if view := views.get(rule.endpoint):
-            by_method = {method: marks_for(app, view, method, rule) for method in sorted(rule.methods or METHODS)}
-            template = route_template(rule.rule)
-            deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
-            routes.append(Route(template, by_method, rule.arguments, rule.endpoint, deepen(template, deep)))
-    return routes
+    def marks_of(rule: Any, method: str) -> ViewMarks | None:
+        return marks_for(app, view, method, rule) if (view := views.get(rule.endpoint)) else None
+
+    return list(routes_of_map(app.url_map, marks_of))

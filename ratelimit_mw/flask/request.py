@@ -1,7 +1,5 @@
 """A Flask request as features are read from it: the template of its route, its path parameters, its user."""
 
-import re
-from functools import lru_cache
 from typing import Final
 
 import flask
@@ -10,14 +8,12 @@ from ..http.body import Body
 from ..http.request import Request
 from ..keys.features import INVALID, UNMATCHED
 from ..wsgi.request import WSGIRequest, remote_user
+from ..wsgi.url_map import route_template
 
 try:
     from flask_login import current_user
 except ImportError:  # optional: an application may identify its users otherwise
     current_user = None
-
-# As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
-_PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
 
 
 SENT_PARAMS: Final = "ratelimit_mw.flask.params"
@@ -55,13 +51,3 @@ def flask_user(request: Request) -> str | None:
     if current_user is not None and hasattr(flask.current_app, "login_manager") and current_user.is_authenticated:
         return str(current_user.get_id())
     return remote_user(request)
-
-
-@lru_cache(10_000)
-def route_template(rule: str) -> str:
-    """Return the template of a URL rule, without converters.
-
-    >>> route_template("/items/<int:id>/<any(small, large):size>")
-    '/items/{id}/{size}'
-    """
-    return _PARAMETER.sub(r"{\1}", rule)

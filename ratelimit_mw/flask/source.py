@@ -13,9 +13,9 @@ from ..http.notes import notes_on_stages
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
 from ..wsgi.middleware import RateLimitMiddleware
+from ..wsgi.url_map import route_template
 from .commands import EXTENSION
 from .hooks import FlaskHooks, marks_for, routes_of
-from .request import route_template
 
 
 class FlaskSource(Source):

@@ -10,7 +10,7 @@ from typing import Final
 from .request import is_utf8
 
 _PARAMETER: Final = r"[ \t]*;[ \t]*{}"
-_BOUNDARY: Final = _PARAMETER.format(r"""boundary=(?:([\w'+.-]{1,70})|"([\w'()+,./:=?-]{1,70})")""")
+_BOUNDARY: Final = _PARAMETER.format(r"""boundary=(?:([\w'+.-]{1,200})|"([\w'()+,./:=?-]{1,200})")""")
 _CHARSET: Final = _PARAMETER.format('charset="?utf-?8"?')
 _CONTENT_TYPE = re.compile(rf"multipart/form-data(?:{_CHARSET})?{_BOUNDARY}(?:{_CHARSET})?", re.ASCII | re.IGNORECASE)
 _HEADER = re.compile(r"([\w-]+):([^\x00-\x08\x0a-\x1f\x7f]*)", re.ASCII)

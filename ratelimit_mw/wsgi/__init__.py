@@ -1,5 +1,12 @@
-"""Rate limiting for any WSGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
+"""Rate limiting for any WSGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``.
 
+For Werkzeug: ``RateLimitMiddleware(app, url_map=url_map)``, ``limit`` and ``exempt`` on its views, and ``check``.
+"""
+
+from ..http.checks import Check
+from ..rules.decorators import exempt, limit
 from .middleware import RateLimitMiddleware
 
-__all__ = ["RateLimitMiddleware"]
+__all__ = ["RateLimitMiddleware", "check", "exempt", "limit"]
+
+check = Check("check", lambda request: getattr(request, "environ", request))

@@ -6,7 +6,7 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
@@ -25,6 +25,9 @@ from .response import ResponseBody, WSGIAdmission
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from werkzeug.routing import Map
+
+    from .url_map import MapRoutes
 
 
 class RateLimitMiddleware:
@@ -38,6 +41,9 @@ class RateLimitMiddleware:
         settings: A settings file, a dictionary or ``Settings``. Give either ``settings`` or ``limiter``.
         limiter: A limiter that you have built.
         features: Your functions of the ``WSGIRequest`` by feature, or one that returns a mapping.
+        url_map: The ``Map`` of a Werkzeug application. Rules can then name its endpoints and path parameters, and
+            ``limit`` and ``exempt`` on its views apply.
+        views: The views of the endpoints that are names. Without it, only endpoints that are functions can have limits.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
@@ -56,10 +62,15 @@ class RateLimitMiddleware:
         limiter: Limiter | None = None,
         features: OwnFeatures | None = None,
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
+        url_map: Map | None = None,
+        views: Mapping[str, Any] | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self.limits = HttpLimiter(settings, limiter, features or {}, rejection, {"user": remote_user}, options)
+        self._routes = None if url_map is None else _routes_of(url_map, views or {})
+        has_routes = self._routes is not None
+        adapter = {"user": remote_user}
+        self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, has_routes)
         self.limiter = self.limits.limiter
         self.is_outer: bool | None = None
         """Whether a middleware with the same rules is inside. None before ``look_around``."""
@@ -70,7 +81,8 @@ class RateLimitMiddleware:
         if self.is_outer is None:
             self.look_around()
         request = WSGIRequest(environ)
-        plan = self.limits.plan(request)
+        to = None if self._routes is None else self._routes.find(request)
+        plan = self.limits.plan(request, to)
         if DECIDED in environ or self.is_outer:
             plan = self.limits.undecided(plan, environ, bool(self.is_outer))
         if plan.is_empty and DECIDED in environ and self.limits.is_decided(environ):
@@ -82,7 +94,7 @@ class RateLimitMiddleware:
             return self._reject(admission)
         before = current.get()
         try:
-            admission.enter(None)
+            admission.enter(None if to is None else to.marks)
             if plan.may_delay and verdict.delay:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
@@ -106,7 +118,10 @@ class RateLimitMiddleware:
         """Look for a middleware inside, check the rules, and log notes. Raises ``ConfigError`` for invalid rules."""
         limits = self.limits
         limits.is_outer = has_inner(limits, self.app)
-        limits.adopt_no_routes()
+        if self._routes is None:
+            limits.adopt_no_routes()
+        else:
+            self._routes.adopt(limits)
         if limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)
@@ -119,3 +134,9 @@ class RateLimitMiddleware:
             return response(request.native, admission.start)  # type: ignore[no-any-return]
         admission.start(f"{response.status} {response.reason}", response.headers)
         return [] if request.method == "HEAD" else [response.body]
+
+
+def _routes_of(url_map: Map, views: Mapping[str, Any]) -> MapRoutes:
+    from .url_map import MapRoutes  # Werkzeug is installed where its map is
+
+    return MapRoutes(url_map, views)

@@ -11,7 +11,7 @@ from flask import Blueprint, Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
-from ratelimit_mw.flask.request import route_template
+from ratelimit_mw.wsgi.url_map import route_template
 
 
 def test_endpoints_are_templates() -> None:

@@ -1,0 +1,111 @@
+"""The WSGI middleware reads the URL map of a Werkzeug application: its views, names, templates and parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from werkzeug.routing import Map
+from werkzeug.routing import Rule as URLRule
+from werkzeug.test import Client
+from werkzeug.wrappers import Request, Response
+
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import RateLimitMiddleware, check, exempt, limit
+
+
+def show(request: Request, note: int) -> Response:
+    return Response(f"note {note}")
+
+
+@limit("1/minute", name="change", key=["path:note"])
+def change(request: Request, note: int) -> Response:
+    return Response("changed")
+
+
+@exempt
+def health(request: Request) -> Response:
+    return Response("ok")
+
+
+def vote(request: Request) -> Response:
+    check(request, "vote", poll=request.args["poll"])
+    return Response("voted")
+
+
+URLS = Map(
+    [
+        URLRule("/notes/<int:note>", endpoint=show, methods=["GET"]),
+        URLRule("/notes/<int:note>", endpoint=change, methods=["POST"]),
+        URLRule("/health", endpoint=health),
+        URLRule("/vote", endpoint=vote),
+        URLRule("/named/<note>", endpoint="named"),
+    ]
+)
+VIEWS = {"named": limit("1/minute", name="named")(show)}
+
+
+@Request.application
+def site(request: Request) -> Any:
+    view, values = URLS.bind_to_environ(request.environ).match()
+    return VIEWS.get(view, view)(request, **values)
+
+
+def client(*rules: Rule) -> Client:
+    limiter = Limiter(rules, clock=ManualClock(1_000_000.0))
+    return Client(RateLimitMiddleware(site, limiter=limiter, url_map=URLS, views=VIEWS))
+
+
+def statuses(client: Client, *paths: str, method: str = "GET") -> list[int]:
+    return [client.open(path, method=method).status_code for path in paths]
+
+
+def test_limits_of_views_apply() -> None:
+    """By function, and by the name of an endpoint whose view is given."""
+    asked = client()
+    assert statuses(asked, "/notes/7", "/notes/007", "/notes/8", method="POST") == [200, 429, 200]
+    assert statuses(asked, "/notes/7", "/notes/7") == [200, 200]
+    assert statuses(asked, "/named/a", "/named/b") == [200, 429]
+
+
+def test_an_exempt_view_is_not_limited() -> None:
+    """Other paths share the limit of everyone, those without a route too."""
+    asked = client(Rule(name="everyone", limits="2/minute"))
+    assert statuses(asked, "/health", "/health", "/health", "/notes/7", "/nowhere", "/notes/7") == [200] * 4 + [
+        404,
+        429,
+    ]
+
+
+@pytest.mark.parametrize("match", [{"view": "show"}, {"path": "/notes/{note}", "methods": "GET"}, {"view": "named"}])
+def test_a_rule_names_an_endpoint_or_its_path(match: Any) -> None:
+    """A function is named by its name."""
+    asked = client(Rule(name="one", limits="1/minute", match=match, key=["endpoint"]))
+    path = "/named/" if match == {"view": "named"} else "/notes/"
+    assert statuses(asked, f"{path}7", f"{path}8") == [200, 429]
+    assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
+
+
+def test_a_rule_that_no_route_has_is_an_error() -> None:
+    """It would limit nothing."""
+    for rule in (
+        Rule(name="one", limits="1/minute", match={"path": "/note"}),
+        Rule(name="one", limits="1/minute", match={"view": "shwo"}),
+        Rule(name="one", limits="1/minute", key=["path:id"]),
+    ):
+        with pytest.raises(ConfigError, match=r"one.*no route has"):
+            client(rule)
+
+
+def test_a_view_decides_a_rule() -> None:
+    """It rejects with a 429."""
+    asked = client(Rule(name="vote", limits="1/minute", key=["poll"], match={"view": ""}))
+    assert statuses(asked, "/vote?poll=1", "/vote?poll=2", "/vote?poll=1") == [200, 200, 429]
+
+
+def test_a_limited_view_needs_the_middleware() -> None:
+    """After a request, the thread has no request any more."""
+    statuses(client(), "/notes/7", method="POST")
+    with pytest.raises(MissingMiddlewareError):
+        Client(site).post("/notes/7")
