@@ -15,7 +15,7 @@ from flask import Flask, Response, g
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.limiter import DECIDED, HttpLimiter
-from ..http.notes import log_notes
+from ..http.notes import applications_read, log_notes
 from ..http.route_checks import check_parameters, check_routes
 from ..http.views import ViewMarksByMethod
 from ..rules.decorators import current
@@ -55,6 +55,7 @@ class FlaskHooks:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
+        applications_read[id(self._app)] = self._app
         check_left_over(self._app.config, sys.modules)
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())

@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
@@ -26,7 +27,10 @@ _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
 # AuthMiddleware, basic_auth, JWTAuthentication; not AuthorStats, nor OAuth2Token, which rejects no passwords
 _AUTHENTICATION: Final = re.compile(r"(?:(?<!O)A|(?<!o)a)uth(?!or(?!i[sz]))")
+_OF_APPLICATIONS: Final = ("build_middleware_stack", "wsgi_app")
 _MAX_SHOWN: Final = 5
+applications_read: Final = WeakValueDictionary[int, Any]()
+"""The applications of Starlette, FastAPI and Flask whose routes were read, by id."""
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -159,6 +163,15 @@ def _package_of(mark: Mark) -> str:
 
 
 def _is_unrouted(mark: Mark) -> bool:
-    module, _, name = mark.view.rpartition(".")
-    view = getattr(sys.modules.get(module), name, None)
-    return not mark.is_routed and not mark.rule.unrouted and mark in marks_of(view).every
+    if mark.is_routed or mark.rule.unrouted:
+        return False
+    name, _, attribute = mark.view.rpartition(".")
+    module = sys.modules.get(name)
+    return mark in marks_of(getattr(module, attribute, None)).every and not _has_more_applications(module)
+
+
+def _has_more_applications(module: object) -> bool:
+    """Return whether a module has an application that may have the routes, and that has not started."""
+    values = list(vars(module).values())
+    apps = (value for value in values if any(hasattr(type(value), name) for name in _OF_APPLICATIONS))
+    return any(applications_read.get(id(app)) is not app for app in apps)

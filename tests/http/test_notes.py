@@ -200,6 +200,21 @@ def test_a_limit_on_a_view_without_a_route(log: Any, monkeypatch: pytest.MonkeyP
     assert (json.loads(result.stdout)["problems"][0].startswith(expected), result.exit_code) == (True, 1)
 
 
+def test_views_of_an_application_that_has_not_started_are_not_noted(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two applications of one package start one after the other. The note follows when the second one has started."""
+    modules = [module_of(f"duo.{name}", "routed", "forgotten") for name in ("first", "second")]
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.app = Starlette(routes=[Route("/", module.routed)])
+        module.app.add_middleware(RateLimitMiddleware, settings={})
+    for module, noted in zip(
+        modules, ("duo.first.forgotten,", "duo.first.forgotten, duo.second.forgotten,"), strict=True
+    ):
+        log.clear()
+        ask(module.app, "/nowhere")
+        assert [message.split(" so ")[0] for message in log.messages] == [f"no route leads to {noted}"]
+
+
 def test_the_command_of_flask_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """``flask ratelimit check`` shows the rules, and then the problem."""
     monkeypatch.setitem(sys.modules, "routeless_flask", module_of("routeless_flask", "login"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...http.layers import has_inner, runs_no_other_code
 from ...http.limiter import HttpLimiter
-from ...http.notes import log_notes
+from ...http.notes import applications_read, log_notes
 from ...http.route_checks import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handle_rejections, handles_status
@@ -193,6 +193,7 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
     limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
+    applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
     check_parameters(routes, limits.rules)
     check_routes(routes, limits.rules)
