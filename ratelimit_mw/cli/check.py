@@ -22,7 +22,7 @@ from .output import command, json_option, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
 
-_REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
+_REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(email:)?(header|cookie|query|form|json):.*")
 
 
 @command(

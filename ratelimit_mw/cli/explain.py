@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..http.client_ip import ClientIP
 from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
-from ..keys.features import INVALID, UNKNOWN_IP, Features
+from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
 from ..keys.parts import checked_part, part_of
 from ..rules.describe import algorithm_of, cost_of, describe_overrides, function_name
 from ..rules.plan import CompiledRule
@@ -36,7 +36,7 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
             raise click.BadParameter(str(error)) from None
         if name in ("method", "path", "host"):
             raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
-        if name == "email" and (value := normalized_email(value)) is INVALID:
+        if is_email(name) and (value := normalized_email(value)) is INVALID:
             raise click.BadParameter("email has more than 320 characters")
         given.append((name, value))
     features: dict[str, Any] = {}

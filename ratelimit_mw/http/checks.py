@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.email import normalized_email
-from ..keys.features import checked_name
+from ..keys.features import checked_name, is_email
 from ..rules.names import printable
 from ..rules.plan import Plan
 from ..testmode import testmode
@@ -103,9 +103,10 @@ def _checked(given: Mapping[str, Any], plan: Plan, reader: FeatureReader) -> dic
         if close or not (name in features or reader.provides(name)):
             hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
             raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
-    if isinstance(email := features.get("email"), str):
-        features["email"] = normalized_email(email)
-    return features
+    return {
+        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
+        for name, value in features.items()
+    }
 
 
 class Check:

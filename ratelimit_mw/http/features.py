@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ..errors import ConfigError, error_path
 from ..keys.annotations import check_return
-from ..keys.features import BUILT_IN, checked_name
+from ..keys.email import normalized_email
+from ..keys.features import BUILT_IN, checked_name, is_email
 from ..keys.parts import Part, part_of
 from ..keys.path import path_feature
 from ..keys.values import parameter
@@ -160,6 +161,10 @@ class FeatureReader:
             return _FAMILIES[family](rest)
         if rest and family == "path" and self._routes:
             return lambda request: parameter(request.path_params.get(rest))
+        if rest and is_email(name):
+            field = self._read_of(part_of(rest), needed_by)
+            self._in_body |= {name} if rest in self._in_body else set()
+            return lambda request: normalized_email(text) if isinstance(text := field(request), str) else text
         if name in self._built_in:
             return self._built_in[name]
         if read := self._body_feature(name):

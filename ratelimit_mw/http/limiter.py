@@ -125,11 +125,12 @@ class HttpLimiter:
         needs = dict.fromkeys(parts, "a list")
         for rule in rules.rules:
             _check_cost(rule)
-            for part in () if rule in unknown else rule.source.parts:
-                if rule.source.matches.is_only_named:
-                    passed.append(part)
-                elif feature_of(part) not in provided.get(rule, ()):
-                    needs.setdefault(part, f"rule {rule.name!r}")
+            if rule.source.matches.is_only_named:
+                passed += rule.source.parts
+            elif rule not in unknown:
+                given = {*provided.get(rule, ()), *(() if self._routes else rule.captures.names)}
+                parts = tuple(part for part in rule.source.parts if feature_of(part) not in given)
+                needs = {**dict.fromkeys(parts, f"rule {rule.name!r}"), **needs}
         if "ip" not in self.own_features:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
             for rule in rules.rules:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from .comparison import DOTLESS_I, INVISIBLE
-from .features import INVALID
+from .features import INVALID, is_email
 from .networks import Networks
 from .parts import part_of
 
@@ -53,7 +53,7 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     Raises ``ConfigError`` for a value that the part never has.
     """
     place, written = part_of(part), value
-    if place.feature == "email":
+    if is_email(place.feature):
         written = normalized_email(value)
     if place.feature == "region":
         written = value.upper()

@@ -31,17 +31,25 @@ KEY_ALIASES: Final = {"user_or_ip": "user|ip"}
 _NAME = re.compile(
     r"[a-z_][a-z0-9_]*|(?:" + "|".join((*_FAMILIES, *_FAMILY_ALIASES)) + r"):[A-Za-z0-9_.$\[\]-]+", re.ASCII
 )
+_EMAIL_OF = re.compile(r"email:([a-z]+:.+)")
 USE_FEATURES: Final = ". To count by a function, pass features={NAME: function} and use NAME in the key"
+
+
+def is_email(feature: str) -> bool:
+    """Return whether a feature is an email address: ``email``, or that in another feature, ``email:form:username``."""
+    return feature == "email" or feature.startswith("email:")
 
 
 def checked_name(name: object) -> str:
     """Check the name of a feature and return its canonical form.
 
-    >>> checked_name("header:X-API-Key"), checked_name("post:username")
-    ('header:x-api-key', 'form:username')
+    >>> checked_name("header:X-API-Key"), checked_name("post:username"), checked_name("email:post:username")
+    ('header:x-api-key', 'form:username', 'email:form:username')
 
     Any word can be the name of your own feature. A middleware finds typos, because nothing provides such a feature.
     """
+    if isinstance(name, str) and (inside := _EMAIL_OF.fullmatch(name.strip())):
+        return f"email:{checked_name(inside[1])}"
     if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
         families = ", ".join(f"{family}:NAME" for family in _FAMILIES)
         hint = USE_FEATURES * (isinstance(name, str) and "." in name)

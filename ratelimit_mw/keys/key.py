@@ -63,7 +63,7 @@ class KeyMaker:
         self._secret = secret
         self._warn = warn
         only = part_of(entries[0][0]) if len(entries) == 1 == len(entries[0]) else None
-        self._only = only if only and only.shape and only.feature not in secret.names else None
+        self._only = only if only and only.shape and not secret.covers(only.feature) else None
 
     def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
         """Return ``build`` with a prefix. One feature with a short text, the most common key, takes a short path."""
@@ -139,7 +139,7 @@ def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple
     """
     parts = [part_of(name) for name in names]
     features = [part.feature for part in parts]
-    compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, p.feature in secret.names) for p in parts)
+    compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, secret.covers(p.feature)) for p in parts)
     if "endpoint" in features:
         return compiled[: features.index("endpoint") + 1], ("endpoint", endpoint, False)
     return compiled, (parts[features.index("ip")].name, UNKNOWN_IP, True) if "ip" in features else None

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from ..errors import ConfigError
+from .features import is_email
 
 PERSONAL: Final = ("email", "user", "ip")
 """The features that are digested when there is a secret and the settings name no others."""
@@ -36,6 +37,10 @@ class Secret:
             raise ConfigError(f"expected a secret of at least {_SHORTEST} characters; got {len(text)}")
         derived = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32, person=b"ratelimit_mw").digest()
         return cls(derived, frozenset(names))
+
+    def covers(self, feature: str) -> bool:
+        """Return whether a feature is digested. ``email`` covers the email addresses in all fields."""
+        return feature in self.names or (is_email(feature) and "email" in self.names)
 
     def digest(self, name: str, value: str) -> str:
         """Compute 128 bits, with a secret from name and value: then equal values of two features differ."""

@@ -44,7 +44,7 @@ class Route:
 
     def lacks_parameter(self, rule: Rule) -> bool:
         """Return whether a rule skips all requests to this route, because they have no such path parameter."""
-        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)}
+        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)} - rule.captures.names
         absent -= {PATH_PARAMETER + name for name in self.parameters}
         needed = list(rule.entries if rule.when_missing == "skip" else ())
         needed += [(part,) for part, _ in rule.matches.features]

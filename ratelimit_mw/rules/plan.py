@@ -15,6 +15,7 @@ from ..keys.key import KeyMaker
 from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
+from .captures import CapturingKey
 from .lookup import LimitsLookup, Lookups
 from .rule import Rule
 
@@ -44,6 +45,10 @@ class CompiledRule:
         ]
         self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.where = rule.matches.takes_features if rule.matches.needs else None
+        self.captures = rule.captures
+        if self.captures.names:
+            self.key = CapturingKey(self.key, self.captures)
+            self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
 
@@ -99,6 +104,7 @@ class CompiledRule:
 
         An invalid feature may have any value, so it gets the smallest limits.
         """
+        features = self.captures.add(features)
         smallest: list[tuple[Limit, ...]] = []
         limits = self.limits if limits is None else limits
         for parts, table in self.tables:

@@ -17,6 +17,7 @@ from ..keys.email import spellings
 from ..keys.key import parse_key
 from ..keys.parts import checked_part, feature_of
 from ..quota import Quota, checked_cost, parse_duration, parse_quotas
+from .captures import Captures
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
@@ -171,6 +172,16 @@ class Rule:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the key, of ``match`` and of ``per``, in a stable order."""
+        parts = self._written_parts
+        return (*parts, "path") if self.captures.names and "path" not in parts else parts
+
+    @property
+    def captures(self) -> Captures:
+        """The parameters of its path patterns that the rule counts or matches by."""
+        return Captures(self.matches.paths, map(feature_of, self._written_parts))
+
+    @property
+    def _written_parts(self) -> tuple[str, ...]:
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
         return tuple(dict.fromkeys(itertools.chain(*self.entries, others)))
 
