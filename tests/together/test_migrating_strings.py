@@ -170,7 +170,7 @@ def rate_of(group: str, request: Any) -> str:
         ((0, 60), "To reject all requests of a client, use lists.deny"),
         ((5, 0), "the period"),
         (None, "expected AMOUNT/PERIOD, .* got None"),
-        (rate_of, r"per = \{FEATURE: \{VALUE: limits\}\}"),
+        (rate_of, "expected a function of the value of .ip."),
         ("project.rates.rate_of", "cannot parse quota 'project.rates.rate_of'"),
         ([100, 300], r"\[0\]: expected AMOUNT/PERIOD"),
         ("5/", "cannot parse quota '5/'"),
