@@ -24,7 +24,7 @@ from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.decorators import inside_guard
 from ..rules.describe import Route
-from ..rules.marks import Destination, ViewMarks, destination, marked_form, own_marks
+from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind
 from ..rules.paths import deepen
@@ -109,15 +109,18 @@ class _Pattern:
         parameters: frozenset[str],
         routes: list[DjangoRoute],
         namespace: str,
+        within: tuple[object, ...] = (),
     ) -> None:
         is_include = isinstance(pattern, URLResolver)
+        if is_include and isinstance(pattern.urlconf_name, MarkedURLs):
+            within += (pattern.urlconf_name,)
         if is_include and pattern.namespace:
             namespace += f"{pattern.namespace}:"
         name = f"{namespace}{pattern.name}" if not is_include and pattern.name else ""
         self._match = pattern.pattern.match
         self._defaults = pattern.default_kwargs if is_include else pattern.default_args
         parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
-        self._route = None if is_include else _route(pattern.callback, template, paths, parameters, name)
+        self._route = None if is_include else _route(pattern.callback, template, paths, parameters, name, within)
         self._anywhere: list[tuple[int, _Pattern]] = []
         self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
         routes += [self._route] if self._route else []
@@ -128,7 +131,7 @@ class _Pattern:
             template_of_child = template + part.removeprefix("^" if template else "")
             paths_of_child = tuple(dict.fromkeys(start + end for end in _translated(child.pattern) for start in paths))
             location = (template_of_child, paths_of_child, parameters)
-            children.append((position, _Pattern(child, *location, routes, namespace)))
+            children.append((position, _Pattern(child, *location, routes, namespace, within)))
 
     def find(self, path: str) -> _Match | None:
         """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
@@ -144,9 +147,11 @@ class _Pattern:
         return None
 
 
-def _route(view: Any, template: str, paths: tuple[str, ...], parameters: frozenset[str], name: str) -> DjangoRoute:
+def _route(
+    view: Any, template: str, paths: tuple[str, ...], parameters: frozenset[str], name: str, within: tuple[object, ...]
+) -> DjangoRoute:
     _name_marks(view)
-    marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
+    marked = ViewMarksByMethod(view, within, marks=_marks_of, handlers=_handlers_of)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
     template = route_template(template)
     return DjangoRoute(template, views, parameters, name, paths[0], paths[1:], callback=view, marked=marked)

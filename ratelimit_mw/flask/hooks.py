@@ -160,7 +160,15 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
         view = form  # @limit is above @app.route, which registered the view before it was marked
     outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
     blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
-    return ViewMarksByMethod(view, [app, *blueprints])
+    marked = ViewMarksByMethod(view, [app, *blueprints])
+    if marks_of(view) == _UNMARKED and _serves_files(view, endpoint):
+        marked.common = replace(marked.common, is_static=True)
+    return marked
+
+
+def _serves_files(view: Any, endpoint: str) -> bool:
+    """Return whether it is the view that Flask adds for the static files of an application or a blueprint."""
+    return endpoint.rpartition(".")[2] == "static" and str(getattr(view, "__module__", "")).partition(".")[0] == "flask"
 
 
 def marks_for(app: Flask, view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:

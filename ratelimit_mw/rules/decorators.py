@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from types import CodeType, FunctionType
-from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
 from .declaration import document
-from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, view_of
-from .names import holds_views, name_of
+from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, view_of
+from .names import holds_views, is_include, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
@@ -50,7 +50,7 @@ class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on
     import_name: str
 
 
-AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
+AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews | tuple[Any, Any, Any])  # the last of an include
 
 
 @document(RuleOptions, limits=LIMITS_MEANING)
@@ -124,7 +124,7 @@ def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
     Args:
-        rules: The names of rules, or the view.
+        rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.
 
     Returns:
         The view, or with names a decorator that returns the view.
@@ -132,7 +132,7 @@ def exempt(*rules: Any) -> Any:
     Raises:
         ConfigError: An argument is neither a view nor the name of a rule.
     """
-    if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0])):
+    if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0]) or is_include(rules[0])):
         return _exempt(rules[0], ())
     place = f"@exempt at {call_site()}"
     for name in rules:
@@ -205,11 +205,14 @@ def require_decided(marks: Iterable[Mark]) -> None:
 
 def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     """Add marks to a view, and put the guard around the view when it has none."""
+    if is_include(view):
+        urls, *names = cast(tuple[Any, ...], view)
+        return (mark_view(urls if isinstance(urls, MarkedURLs) else MarkedURLs(urls), added), *names)  # type: ignore[return-value,type-var]
     guarded: Any = view
     marks = view_of((view, added))
     if inspect.isclass(view):
         _guard_dispatcher(view)
-    elif not holds_views(view) and not hasattr(view, ATTRIBUTE):
+    elif not (holds_views(view) or isinstance(guarded, MarkedURLs) or hasattr(view, ATTRIBUTE)):
         wrapped = guarded = _guard(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)

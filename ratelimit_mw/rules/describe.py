@@ -74,6 +74,8 @@ class Overview:
             is_limited = methods and not route.lacks_parameter(rule.source)
             self._routes.setdefault(rule, []).extend([route.describe(methods)] if is_limited else [])
             self._marks.setdefault(rule, []).append(mark)
+        if any(view.is_static for _, view in views):
+            self.exempt.append(f"{route.template} from every rule without match.path and match.view")
         for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
             methods = [method for method, view in views if view.exempt == names]
             self.exempt.append(f"{route.describe(methods)} from {', '.join(names) or 'every rule'}")
@@ -138,6 +140,8 @@ class Overview:
             return f"it is on {', '.join(dict.fromkeys(self._routes[rule]))}"
         if view.is_exempt_from(rule.name):
             return "the view is exempt"
+        if view.is_static and not match.place:
+            return "the route serves static files"
         if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
             return f"path: not {_either(match.paths)}"
         if not match.takes_view(to.view):

@@ -47,6 +47,8 @@ class ViewMarks:
     """The view that has the ``@exempt``."""
     answers_options: bool = False
     """Whether the framework responds to ``OPTIONS`` by itself. Only rules that name the method then apply to it."""
+    is_static: bool = False
+    """Whether the framework serves files. Only rules that name a path or a view then apply."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 
@@ -88,6 +90,18 @@ class Destination:
 NOWHERE: Final = Destination()
 """The destination of a request whose route is not known."""
 destination = functools.lru_cache(10_000)(Destination)
+
+
+class MarkedURLs:
+    """The URLs that ``include`` of Django returns, with marks of their own. Used in place of the URLs."""
+
+    def __init__(self, urls: object) -> None:
+        self.urls = urls
+
+    @property
+    def urlpatterns(self) -> object:
+        """The patterns, read when Django reads them: their module may still be on its way."""
+        return getattr(self.urls, "urlpatterns", self.urls)
 
 
 def marks_of(view: object) -> ViewMarks:

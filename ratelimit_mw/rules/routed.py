@@ -63,14 +63,17 @@ class PathPatterns:
         """Return the numbers of the patterns that fit the path and nothing else, for lists that give rights.
 
         Routers that distinguish "/health", "/health/" and "//health" may lead them to different views. So the path is
-        written like the pattern, or the route that was found fits the pattern, too.
+        written like the pattern, or the route that was found fits the pattern, too. An ambiguous path fits where each
+        of its readings does.
 
         >>> PathPatterns([(0, "/health")]).match_as_written("/health/", NOWHERE)
         set()
         >>> PathPatterns([(0, "/health")]).match_as_written("/health/", Destination("/health/"))
         {0}
         """
-        fitting = () if is_ambiguous(path) else self._tree.match(path)
+        if (readings := read_path(path) if is_ambiguous(path) else ()) is None:  # there are too many
+            return set()
+        fitting = set(self._tree.match(path)).intersection(*map(self._tree.match, readings))
         routed = self._tree.match(to.template) if fitting and to.template else ()
         return {n for n, pattern in self._patterns if n in fitting and (n in routed or _is_written_like(path, pattern))}
 

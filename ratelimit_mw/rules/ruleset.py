@@ -193,6 +193,8 @@ class RuleSet:
         method = method.upper()
         if view is not None and view.exempt is not None:
             numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
+        if view is not None and view.is_static:
+            numbers = [i for i in numbers if self.rules[i].source.matches.place]
         own = view is not None and view.answers_options and method == "OPTIONS"
         return self._plan(tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]), lists)
 

@@ -213,6 +213,16 @@ def test_another_spelling_that_leads_to_an_allowed_route_is_allowed() -> None:
     assert asked(ALLOW, "/health%0a", Destination("/health/")) is None
 
 
+def test_an_ambiguous_path_is_allowed_where_each_reading_is() -> None:
+    """A file in a folder that is exempt may have an encoded slash in its name. No reading leads out of the folder."""
+    exempt = {"exempt": ["/static/**", "/health"]}
+    for path in ("/static/a%2Fb.css", "/static/100%25.css", "/static/a\\b", "/static/why?", "/static/x/../b.css"):
+        assert asked(exempt, path) is True, path
+    out = ("/static/..%2Flogin", "/static/%252e%252e/login", "/static/a/../../login", "/static/..\\login", "/health\n")
+    for path in (*out, "/health/.", "/health%2F", "//static%2Fa", "/static/x" + "%2525" * 5_000):
+        assert asked(exempt, path) is None, path
+
+
 def test_a_denied_path_is_denied_in_all_its_readings() -> None:
     """It applies to the path that was sent and to the route that was found, as rules do, and to no other path."""
     deny = {"lists": {"deny": {"path": "/admin/**"}}}

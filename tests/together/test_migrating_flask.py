@@ -339,18 +339,21 @@ def test_a_misspelt_limit_stops_the_application(caplog: pytest.LogCaptureFixture
         limit("1/our")(lambda: "hello")
 
 
-def test_static_files_are_limited_unless_exempt() -> None:
-    """Flask-Limiter skips the view ``static``. Here you exempt it."""
-    app = Flask("static", static_folder=".", static_url_path="/static")
-    app.view_functions["static"] = exempt(app.view_functions["static"])
-    RateLimiter(app, limiter=still({"rules": [{"limits": "1/hour"}]}))
-    routes(app, home=hello)
-    client = app.test_client()
-    codes = []
-    for path in ("/static/no.txt", "/static/no.txt", "/home", "/home"):
-        with client.get(path) as response:
-            codes.append(response.status_code)
-    assert codes == [404, 404, 200, 429]
+def test_static_files_are_exempt() -> None:
+    """Both skip the view ``static``. Here a rule that names its path still applies."""
+    for rules, expected in (
+        ([{"limits": "1/hour"}], [404, 404, 200, 429]),
+        ([{"limits": "1/hour", "match": {"path": "/static/**"}}], [404, 429, 200, 200]),
+    ):
+        app = Flask("static", static_folder=".", static_url_path="/static")
+        RateLimiter(app, limiter=still({"rules": rules}))
+        routes(app, home=hello)
+        client = app.test_client()
+        codes = []
+        for path in ("/static/no.txt", "/static/no.txt", "/home", "/home"):
+            with client.get(path) as response:
+                codes.append(response.status_code)
+        assert codes == expected
 
 
 def test_functions_with_the_same_name_have_their_own_limits() -> None:
