@@ -57,7 +57,7 @@ class RateLimit(DependencyLimit):
     the dependency is the verdict. Routes with the same object share its counts, unless its key has ``endpoint``.
 
     Args:
-        limits: Limits such as "5/minute", or a list of them.
+        limits: Limits such as "5/minute", a list of them, or a function of the values of the key.
         features: The dependencies that provide features of the key, such as ``{"user": current_user}``.
         **options: The fields of ``Rule``.
 

@@ -9,10 +9,10 @@ from functools import partial
 from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
 from ..rules.plan import Plan
 from ..rules.rule import Rule
-from .settlement import Settlement
+from .resets import Resets
 
 
-class Slots(Settlement):
+class Slots(Resets):
     """Takes the slots of concurrency limits. ``Limiter`` inherits it."""
 
     def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:

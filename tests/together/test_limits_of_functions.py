@@ -11,7 +11,8 @@ from typing import Any
 import memcached_handles
 import pytest
 import redis_handles
-from calls import OK, ask, ask_wsgi
+from calls import OK, ask, ask_wsgi, http_scope
+from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
@@ -142,3 +143,30 @@ async def in_tasks(limiter: Limiter) -> None:
     await asyncio.gather(*jobs)
     assert served == [0, 1, 2]
     await limiter.aclose()
+
+
+def test_django_ends_the_wait_of_a_client_that_leaves() -> None:
+    """Its ASGI handler cancels the request."""
+    rule = Rule(name="jobs", key=[], limits="1 concurrent", wait=3600)
+    limiter = Limiter([rule])
+    view = path("", lambda request: HttpResponse("42"))
+
+    async def scenario() -> None:
+        app, sent, incoming = ASGIHandler(), [], asyncio.Queue[Any]()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        taken = await limiter.ahit({})
+        incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        request = asyncio.ensure_future(app(http_scope(), incoming.get, send))
+        while not limiter._queues._queues:
+            await asyncio.sleep(0.001)
+        incoming.put_nowait({"type": "http.disconnect"})
+        await request
+        assert (sent, limiter._queues._queues) == ([], {})
+        await limiter.arefund(taken)
+        assert (await limiter.apeek({}, cost=0)).decisions[0].remaining == 1
+
+    with project(limiter, view):
+        asyncio.run(scenario())

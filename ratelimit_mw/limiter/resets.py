@@ -1,0 +1,102 @@
+"""``Resets``: the part of a ``Limiter`` that forgets the counts of a key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..clock import Clock
+from ..decision import Verdict
+from ..errors import StoreError
+from ..keys.features import Features
+from ..rules.lookup import Lookups, arun, run
+from ..testmode import testmode
+from .settlement import Settlement
+
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Resets(Settlement):
+    """Forgets keys. ``Limiter`` inherits it."""
+
+    _clock: Clock | None
+    _time: Clock
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
+
+        Args:
+            verdict: A verdict of this limiter.
+            rule: The name of the rule.
+        """
+        keys = verdict.receipt.drop(rule)
+        if self._must_not_wait():
+            self._start(self._aforget(keys, rule))
+        else:
+            self._forget(keys, rule)
+
+    def forget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+        """Forget all that is counted under a key; adapters call it. A store that cannot be reached is logged.
+
+        Args:
+            verdict: The verdict of the current request, which may have consumed under the same key.
+            rule: The name of the rule.
+            features: The features of the key.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
+        keys = run(self._keys(rule, features))
+        _drop(verdict, rule, keys)
+        self._forget(keys, rule)
+
+    async def aforget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+        """Async form of ``forget_key``."""
+        keys = await arun(self._keys(rule, features))
+        _drop(verdict, rule, keys)
+        await self._aforget(keys, rule)
+
+    def reset(self, rule: str, features: Features) -> None:
+        """Forget all that is counted under one key of one rule.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store could not be reached.
+        """
+        self._chain.forget(run(self._keys(rule, features)))
+
+    async def areset(self, rule: str, features: Features) -> None:
+        """Async form of ``reset``."""
+        await self._chain.aforget(await arun(self._keys(rule, features)))
+
+    def _keys(self, name: str, features: Features) -> Lookups[list[str]]:
+        suffix = testmode.key_suffix if self._clock is None else ""
+        return [key + suffix for key in (yield from self.rules.keys(name, features, self._time()))]
+
+    def _forget(self, keys: Sequence[str], rule: str) -> None:
+        with _logging_outage(rule):
+            self._chain.forget(keys)
+
+    async def _aforget(self, keys: Sequence[str], rule: str) -> None:
+        with _logging_outage(rule):
+            await self._chain.aforget(keys)
+
+
+def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> None:
+    """Note that a verdict has consumed nothing under keys that are forgotten."""
+    for part in verdict.parts:
+        if rule in part and any(decision.hit[1] in keys for decision in part.decisions):
+            part.receipt.drop(rule)
+
+
+@contextmanager
+def _logging_outage(rule: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:  # the view goes on
+        _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
