@@ -16,6 +16,7 @@ from ..http.layers import has_inner, layers_of
 from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages, notes_on_users
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
+from ..wsgi.request import WSGIRequest
 from .output import Failure
 from .source import Routed, Source
 
@@ -37,13 +38,17 @@ class MiddlewareSource(Source):
         except ConfigError as error:
             hint = _hint(app) if error.of.startswith("rule ") else ""
             raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
-        routes = () if self._index is None else self._index.reader.routes()
+        self._map = None if is_asgi else middleware.routes
+        routes = self._map.all() if self._map else () if self._index is None else self._index.reader.routes()
         limits = middleware.limits
         if not is_asgi and middleware.is_outer is None:
             middleware.look_around()
         super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0])
 
     def route(self, request: ASGIRequest) -> Routed:
+        if self._map is not None:
+            native = WSGIRequest(_environ_of(request))
+            return Routed(request.sent_path, self._map.find(native), native.path_params)
         if self._index is None:
             return super().route(request)
         request = ASGIRequest({**request.native, **self._scope})
@@ -90,6 +95,14 @@ def _source_of_framework(app: object, name: str) -> Source | None:
             source: Source | None = importlib.import_module(module).open_source(app, name)
             return source
     return None
+
+
+def _environ_of(request: ASGIRequest) -> dict[str, Any]:
+    """Return a request as the WSGI environ from which Werkzeug finds its route."""
+    host = request.header("host") or "localhost"
+    path = request.native["path"].encode().decode("latin-1")
+    server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
+    return {**server, "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
 
 
 def import_application(name: str, option: str) -> Any:

@@ -67,8 +67,8 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._routes = None if url_map is None else _routes_of(url_map, views or {})
-        has_routes = self._routes is not None
+        self.routes = None if url_map is None else _routes_of(url_map, views or {})
+        has_routes = self.routes is not None
         adapter = {"user": remote_user}
         self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, has_routes)
         self.limiter = self.limits.limiter
@@ -81,7 +81,7 @@ class RateLimitMiddleware:
         if self.is_outer is None:
             self.look_around()
         request = WSGIRequest(environ)
-        to = None if self._routes is None else self._routes.find(request)
+        to = None if self.routes is None else self.routes.find(request)
         plan = self.limits.plan(request, to)
         if DECIDED in environ or self.is_outer:
             plan = self.limits.undecided(plan, environ, bool(self.is_outer))
@@ -118,10 +118,10 @@ class RateLimitMiddleware:
         """Look for a middleware inside, check the rules, and log notes. Raises ``ConfigError`` for invalid rules."""
         limits = self.limits
         limits.is_outer = has_inner(limits, self.app)
-        if self._routes is None:
+        if self.routes is None:
             limits.adopt_no_routes()
         else:
-            self._routes.adopt(limits)
+            self.routes.adopt(limits)
         if limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)

@@ -60,9 +60,12 @@ class MapRoutes:
     def adopt(self, limits: Any) -> None:
         """Add the limits of all views. Raises ``ConfigError`` for rules that no route can match."""
         limits.adopt(marks for view in self._views.values() for marks in view.all())
-        routes = list(routes_of(self._map, self._marks_of))
+        routes = self.all()
         check_parameters(routes, limits.rules)
         check_routes(routes, limits.rules)
+
+    def all(self) -> list[Route]:
+        return list(routes_of(self._map, self._marks_of))
 
     def find(self, request: WSGIRequest) -> Destination:
         """Return where a request goes. The request then has its endpoint and its path parameters."""

@@ -93,6 +93,7 @@ FLASK = """
 from flask import Flask
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.wsgi import RateLimitMiddleware
+from werkzeug.routing import Map, Rule
 
 app = Flask(__name__)
 RateLimiter(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
@@ -101,6 +102,9 @@ found = Flask("found")
 RateLimiter(found, {})
 found.get("/orders")(limit(lambda ip: "5/minute", name="orders", key="ip")(lambda: ""))
 bare = Flask("bare")
+urls = Map([Rule("/notes/<int:note>", endpoint="note"), Rule("/health", endpoint="health")])
+views = {"note": limit("3/minute", name="note", key="path:note")(lambda request, note: "")}
+by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls, views=views)
 around = RateLimitMiddleware(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
@@ -210,6 +214,15 @@ def test_an_application_of_flask() -> None:
     assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"site": "ip=unknown", "item": "path:number=7"}
     for name in ("flasks:app", "flasks:around"):  # the middleware around it has the same rules, and no routes
         assert "item  @limit    /items/{number}" in run("check", "--app", name).stdout
+
+
+def test_an_application_of_werkzeug() -> None:
+    """The routes of the URL map are found."""
+    answer = explained("flasks:by_map", "GET", "/notes/7")
+    assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/notes/{note}", "note")
+    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"note": "path:note=7"}
+    assert explained("flasks:by_map", "GET", "/nowhere")["features"]["endpoint"] == "unmatched"
+    assert "note  @limit  /notes/{note}" in run("check", "--app", "flasks:by_map").stdout
 
 
 def test_an_application_of_django() -> None:
