@@ -248,7 +248,7 @@ def test_a_name_may_have_dots() -> None:
 
 
 def test_check_as_json() -> None:
-    """The source and the routes of each rule are in the JSON, and a problem gives exit code 1."""
+    """The source and the routes of each rule are in the JSON. Other applications of the module have other routes."""
     result = run("check", "--app", "shop:app", "--json")
     answer = json.loads(result.stdout)
     assert {rule["name"]: (rule["source"], rule["applies_to"]) for rule in answer["rules"]} == {
@@ -259,8 +259,7 @@ def test_check_as_json() -> None:
         "late": ("@limit", ["/v1/outer/inner/late"]),
     }
     assert (answer["exempt"], answer["required_features"]) == ([], {})
-    assert [problem.partition(",")[0] for problem in answer["problems"]] == ["no route leads to shop.chat"]
-    assert result.exit_code == 1
+    assert (answer["problems"], result.exit_code) == ([], 0)
 
 
 def test_output_of_an_application_goes_to_stderr() -> None:
