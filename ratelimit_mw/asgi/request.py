@@ -97,7 +97,8 @@ class ASGIRequest(Request):
         try:
             return self.native[BODY]
         except KeyError:
-            raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
+            message = "a rule needs a field of the body, which was not read ahead. In a view, pass the feature to check"
+            raise RuntimeError(message) from None
 
 
 def asgi_user(request: Request, is_needed: bool) -> Any:

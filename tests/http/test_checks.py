@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
+import flask
+import flask_calls
 import pytest
 from check_sites import SITES, Site, limiter
+from flask import Flask
 
-from ratelimit_mw import ConfigError, Rejection
-from ratelimit_mw.testing import limits_off
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule
+from ratelimit_mw import flask as in_flask
+from ratelimit_mw import starlette as in_starlette
+from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.testing import ManualClock, limits_off
 
 everywhere = pytest.mark.parametrize("kind", SITES.values(), ids=list(SITES))
 SiteType = type[Site]
@@ -133,3 +141,64 @@ def test_your_own_response_is_sent(kind: SiteType) -> None:
     for path in ("/check?thread=7", "/helper", "/raise"):
         response = [site.ask(path) for _ in range(3)][-1]
         assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
+
+
+def test_without_a_middleware_a_check_is_an_error() -> None:
+    """A limit is never silently absent. With limits_off there is none to decide."""
+    app = Flask("app")
+    with app.test_request_context("/"):
+        with pytest.raises(MissingMiddlewareError, match=r"check\('post'\) .* no RateLimitMiddleware handled"):
+            in_flask.check("post")
+        with limits_off():
+            assert in_flask.check("post").rules == ()
+            assert in_flask.check.peek("post")
+            in_flask.check.reset("post")
+            in_flask.check.settle("post", 1)
+
+
+def test_without_limits_the_async_check_decides_nothing() -> None:
+    """The same holds for async views."""
+
+    async def scenario() -> None:
+        request: Any = SimpleNamespace(scope={})
+        assert await in_starlette.check(request, "post")
+        assert await in_starlette.check.peek(request, "post")
+        await in_starlette.check.reset(request, "post")
+        await in_starlette.check.settle(request, "post", 1)
+
+    with limits_off():
+        asyncio.run(scenario())
+
+
+def test_a_check_after_the_response_decides_at_once() -> None:
+    """A background task finds the admission of its request, whose slots are returned by then."""
+    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
+    app = flask_calls.app_of(limiter)
+    with app.test_request_context("/", environ_base={"REMOTE_ADDR": "192.0.2.7"}):
+        app.preprocess_request()
+        admission: Any = next(iter(flask.request.environ[DECIDED].values()))
+        admission.end(200)
+        assert [in_flask.check("job").allowed for _ in range(3)] == [True] * 3
+
+
+QUEUE = Rule(
+    name="post",
+    limits="1000/second burst 2",
+    algorithm={"name": "leaky-bucket", "mode": "queue"},
+    match={"view": ""},
+)
+
+
+@everywhere
+def test_a_queue_delays_a_check(kind: SiteType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view waits for its turn."""
+    delays: list[float] = []
+
+    async def asleep(delay: float) -> None:
+        delays.append(delay)
+
+    monkeypatch.setattr("ratelimit_mw.http.admission.asyncio.sleep", asleep)
+    monkeypatch.setattr("ratelimit_mw.http.admission.time.sleep", delays.append)
+    site = kind(Limiter([QUEUE], clock=ManualClock(1_000_000.0)))
+    assert [site.ask("/check").status_code for _ in range(2)] == [200, 200]
+    assert delays == [0.001]
