@@ -1,4 +1,4 @@
-"""The application's own error handlers for a rejection: for ``RateLimitExceeded``, or for its status.
+"""The application's own error handlers for a rejection: for its error, its status, or ``HTTPException``.
 
 Starlette handles errors of a view inside of the middleware, and in a mounted application where that is mounted. So
 each application has a handler of this package too.
@@ -19,6 +19,7 @@ RejectionHandler = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
 _STATUSES: Final = (429, 403, 503)
+_FRAMEWORKS: Final = ("starlette", "fastapi")
 
 
 def find_handler(app: Any) -> RejectionHandler | None:
@@ -29,17 +30,16 @@ def find_handler(app: Any) -> RejectionHandler | None:
     # Only an application of Starlette has handlers, so it is installed.
     from starlette.middleware.exceptions import ExceptionMiddleware
 
+    first = {kind: handlers[kind] for kind in _ERRORS if kind in handlers}  # Starlette prefers those of a status
+
     def handle(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
-        status = verdict.status
-        if handlers.keys().isdisjoint((status, *_ERRORS)):
+        if not _handle(handlers, verdict.status):
             return None
 
         async def reject(*_: object) -> None:
-            if not handlers.keys().isdisjoint(_ERRORS):
-                raise RateLimitExceeded(verdict)
             raise http_error(verdict)
 
-        middleware = ExceptionMiddleware(reject, handlers=handlers)
+        middleware = ExceptionMiddleware(reject, handlers=first or handlers)
 
         return lambda scope, receive, send: middleware({"app": app, **scope}, receive, send)
 
@@ -48,13 +48,22 @@ def find_handler(app: Any) -> RejectionHandler | None:
 
 def handles_status(app: Any, status: int) -> bool:
     """Return whether an application handles rejections of this status itself."""
-    return not _handlers_of(app).keys().isdisjoint((status, *_ERRORS))
+    return _handle(_handlers_of(app), status)
+
+
+def _handle(handlers: Mapping[Any, Any], status: int) -> bool:
+    return any(kind == status or isinstance(kind, type) for kind in handlers)
 
 
 def _handlers_of(app: Any) -> dict[Any, Any]:
+    """Return the handlers for rejections that are neither the framework's own nor that of this package."""
     registered = getattr(app, "exception_handlers", None) or {}
-    own = {kind: registered[kind] for kind in (*_ERRORS, *_STATUSES) if kind in registered}
-    return {kind: handler for kind, handler in own.items() if handler is not _respond}
+    kinds = {*_STATUSES, *_http_error().__mro__} - {Exception} if registered else set()
+    return {kind: handler for kind, handler in registered.items() if kind in kinds and not _is_default(handler)}
+
+
+def _is_default(handler: Any) -> bool:
+    return handler is _respond or str(getattr(handler, "__module__", "")).partition(".")[0] in _FRAMEWORKS
 
 
 def handle_rejections(app: Any) -> None:
@@ -88,6 +97,9 @@ def _http_error() -> type[RateLimitExceeded]:
         def __init__(self, verdict: Verdict) -> None:
             HTTPException.__init__(self, verdict.status, RateLimitExceeded.describe(verdict))
             self.verdict = verdict
+
+        def __str__(self) -> str:
+            return self.describe(self.verdict)
 
     return RateLimitHTTPException
 

@@ -6,7 +6,6 @@ Constant parts are encoded once. Names and parameters are in one table, because 
 import random
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final
 
 from ..algorithms.limit import Limit
@@ -38,7 +37,6 @@ _TITLE_CASE: Final = {
 FIELD_NAMES: Final = frozenset(name for key in {*_TITLE_CASE} - {_RETRY_AFTER} for name in (key, key.decode()))
 """The names of all rate limit headers but ``Retry-After``, as bytes and as text."""
 
-_remaining = attrgetter("remaining")
 _MAX_CACHED: Final = 10_000
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
@@ -96,7 +94,7 @@ class HeaderWriter:
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
-            shown = decisions[0] if single else min(decisions, key=_remaining)
+            shown = decisions[0] if single else min(decisions, key=_share)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
         x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
         remaining = b"%d" % shown.remaining
@@ -110,7 +108,8 @@ class HeaderWriter:
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append((_LIMIT_FIELD, item + remaining + reset if is_timed else item + remaining))
+            one = item + remaining + reset if is_timed else item + remaining
+            headers.append((_LIMIT_FIELD, one if single else self._items(decisions)))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
@@ -125,10 +124,14 @@ class HeaderWriter:
             headers.insert(0, (_LIMIT_FIELD, b", ".join(items)))
         return headers
 
+    def _items(self, decisions: Iterable[Decision]) -> bytes:
+        return b", ".join([self._item(decision, -(-decision.reset_us // SECOND)) for decision in decisions])
+
     def _item(self, decision: Decision, wait: int | None) -> bytes:
+        """Return a decision with the seconds to wait, or until its reset."""
         _, _, item, is_timed = self._parts[decision.hit[0]]
         item += b"%d" % decision.remaining
-        return item if wait is None or not is_timed else item + _LIMIT_RESET + b"%d" % wait
+        return item if wait is None or not is_timed else item + self._resets[wait][1]
 
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:
@@ -146,6 +149,10 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     message = dict(message)
     message["headers"] = headers
     return message
+
+
+def _share(decision: Decision) -> float:
+    return decision.remaining / decision.hit[0].limit
 
 
 def _wait(decision: Decision) -> float:

@@ -178,7 +178,7 @@ def test_a_middleware_listed_twice_decides_once(is_async: bool) -> None:
     with project(one_rule("9/minute"), path("", view), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
         response = served.ask()
         assert response["ratelimit-policy"] == '"api";q=9;w=60, "view";q=5;w=60'
-        assert response["ratelimit"] == '"view";r=4;t=60'
+        assert response["ratelimit"] == '"api";r=8;t=60, "view";r=4;t=60'
 
 
 def test_a_middleware_listed_twice_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
         first, second, third = (served.ask() for _ in range(3))
         assert first.json() == {"rules": ["all", "uploads"]}
         assert first["ratelimit-policy"] == '"all";q=9;w=60, "uploads";q=2;w=60'
-        assert (second["ratelimit"], third.status_code) == ('"uploads";r=0;t=60', 429)
+        assert (second["ratelimit"], third.status_code) == ('"all";r=7;t=60, "uploads";r=0;t=60', 429)
         assert (third["retry-after"], third["ratelimit"]) == ("60", '"uploads";r=0;t=60')
         assert "throttled" in third.json()["detail"]
         assert served.ask("/free").json() == {"rules": ["all"]}

@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel
 from shared_store import SharedStore
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
@@ -172,6 +173,20 @@ def test_errors_of_a_view_are_counted_by_their_status() -> None:
     limited(app)
     tried = [ask(app, f"/login?password={word}", "POST").status_code for word in ("right", "right", "x", "right")]
     assert tried == [200, 200, 401, 429]
+
+
+@pytest.mark.parametrize("kind", [HTTPException, StarletteHTTPException])
+def test_the_handler_for_http_errors_replaces_the_rejection(kind: type[Exception]) -> None:
+    """A handler of your own for all HTTP errors makes the response."""
+    app = FastAPI()
+    app.add_api_route("/", limit("1/minute")(lambda: "fine"))
+
+    @app.exception_handler(kind)
+    async def shape(request: Request, error: HTTPException) -> Response:
+        return Response(f"{error.status_code}: {error.detail[:11]}", error.status_code)
+
+    limited(app)
+    assert [ask(app).text for _ in range(2)] == ['"fine"', "429: rejected by"]
 
 
 def test_the_handler_of_the_application_replaces_the_rejection() -> None:

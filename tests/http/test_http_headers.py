@@ -16,7 +16,7 @@ def test_an_allowed_response_has_the_rate_limit_fields() -> None:
         "x-ratelimit-remaining": "4",
         "x-ratelimit-reset": "20",
         "ratelimit-policy": '"login";q=5;w=60, "login-2";q=20;w=3600',
-        "ratelimit": '"login";r=4;t=20',
+        "ratelimit": '"login";r=4;t=20, "login-2";r=19;t=800',
     }
 
 
@@ -45,13 +45,17 @@ def test_the_longest_wait_of_several_rejections_counts() -> None:
     assert len(parsed(rejected["ratelimit-policy"])) == 3
 
 
-def test_an_allowed_response_shows_the_smallest_remainder() -> None:
-    """An allowed response shows the limit with the fewest remaining requests."""
-    scene = Scene(rule("9/minute", "wide"), rule("5/minute", "narrow"), rule("7/minute", "middle"))
+def test_an_allowed_response_shows_all_limits_and_the_smallest_share() -> None:
+    """``RateLimit`` lists all limits. ``X-RateLimit-*`` shows the one with the smallest share, not amount, left."""
+    scene = Scene(
+        rule("5/minute", "small"),
+        rule("100/day", "large", cost=30, algorithm="fixed-window"),
+        rule("9 concurrent", "slots"),
+    )
     headers = scene.hit()
-    assert headers["x-ratelimit-limit"] == "5"
-    assert [name for name, _ in parsed(headers["ratelimit"])] == ["narrow"]
-    assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["wide", "narrow", "middle"]
+    assert [headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining", "reset")] == ["100", "70", "36800"]
+    assert headers["ratelimit"] == '"small";r=4;t=60, "large";r=70;t=36800, "slots";r=8'
+    assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["small", "large", "slots"]
 
 
 def test_a_cost_that_never_fits_has_no_retry_after() -> None:

@@ -17,7 +17,7 @@ from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import Limiter, RateLimitError, Rule
 from ratelimit_mw.asgi import request as asgi_request
-from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
+from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit
 from ratelimit_mw.testing import ManualClock
 
 
@@ -29,7 +29,7 @@ def test_rules_of_file_and_view_are_decided_together() -> None:
     responses = [ask(app) for _ in range(3)]
     assert [response.status_code for response in responses] == [200, 200, 429]
     assert store.calls == 3
-    assert responses[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=60'
+    assert responses[1].headers["ratelimit"] == '"all";r=8;t=60, "starlette_apps.asynchronous";r=0;t=60'
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
@@ -138,6 +138,31 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
     detail = "rejected by starlette_apps.asynchronous (2/minute)"
     assert response.text == f"/: (429, '{detail}', ('starlette_apps.asynchronous',))"
     assert (response.status_code, response.headers["retry-after"]) == (418, "60")
+
+
+@pytest.mark.parametrize("status", [429, 403])
+def test_a_handler_for_all_http_errors_shapes_the_rejection(status: int) -> None:
+    """A handler for HTTPException handles rejections of the middleware and of views, whatever their status."""
+
+    async def handler(request: Any, error: Any) -> Response:
+        return PlainTextResponse(f"mine: {error.status_code} {error.detail[:11]}", status_code=error.status_code)
+
+    async def checks(request: Any) -> Response:
+        await check(request, "named")
+        return PlainTextResponse("checked")
+
+    settings = {
+        "rules": [{"name": "named", "limits": "1/minute", "match": {"view": ""}}],
+        "lists": {"deny": {"header:x-who": "mallory"}},
+    }
+    limiter = Limiter.from_settings(settings, clock=ManualClock(1e6))
+    routes = [Route("/", asynchronous), Route("/checks", checks)]
+    app = application(routes, exception_handlers={HTTPException: handler}, limiter=limiter)
+    headers = {"x-who": "mallory"} if status == 403 else {}
+    for path in ("/", "/checks"):
+        response = [ask(app, path, headers=headers) for _ in range(3)][-1]
+        assert response.text == f"mine: {status} rejected by"
+        assert status == 403 or response.headers["retry-after"] == "60"
 
 
 def test_a_handler_for_another_status_is_not_called() -> None:
