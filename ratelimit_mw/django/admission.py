@@ -10,6 +10,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 
 from ..decision import CombinedVerdict, Verdict
+from ..errors import RateLimitExceeded
 from ..http.admission import Admission, decide
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
@@ -34,6 +35,8 @@ class DjangoAdmission(Admission):
     request: Any
     is_throttled = False
     """Whether a throttle has rejected the request, so that REST framework writes the response."""
+    raised: RateLimitExceeded | None = None
+    """A rejection that other middleware has raised."""
     _throttled: tuple[Verdict, ...] = ()
 
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:

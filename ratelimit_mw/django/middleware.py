@@ -1,6 +1,7 @@
 """The Django middleware, sync and async."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.base import BaseHandler
+from django.core.signals import got_request_exception
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from ..decision import Verdict
@@ -79,7 +82,8 @@ class RateLimitMiddleware:
             admission.enter(request.marks)
             if verdict:
                 response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
-            else:
+            if not verdict or admission.raised is not None:
+                admission.verdict = admission.raised.verdict if admission.raised else admission.verdict
                 own = project.limits.reject and project.limits.reject(native, admission.verdict)
                 response = project.rejection(admission, await resolve_async(own) if self._is_async else resolve(own))
             admission.add_headers(response)
@@ -104,6 +108,14 @@ class RateLimitMiddleware:
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
+
+
+@receiver(got_request_exception)  # type: ignore[untyped-decorator] # Django has no types
+def _note_rejection(request: Any = None, **_: Any) -> None:
+    """Note a rejection that other middleware has raised. Django makes a 500 of it before this one sees it."""
+    error, admission = sys.exc_info()[1], getattr(request, ATTRIBUTE, None)
+    if isinstance(error, RateLimitExceeded) and admission is not None:
+        admission.raised = error
 
 
 def _response_to_rejection(admission: DjangoAdmission) -> Any:
