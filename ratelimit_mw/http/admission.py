@@ -217,6 +217,7 @@ class Admission:
     def resolve(value: Any) -> Any:
         """Return the value of a feature, which may come from an async function."""
         if type(value) is not str and inspect.isawaitable(value):
+            getattr(value, "close", str)()  # a coroutine that nothing awaits would warn
             raise ConfigError("a function that is not async cannot await a feature of an async function")
         return value
 

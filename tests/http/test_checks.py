@@ -10,8 +10,12 @@ from typing import Any
 import flask
 import flask_calls
 import pytest
+from calls import aask, ask
 from check_sites import SITES, Site, limiter
 from flask import Flask
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette_apps import application
 
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule
 from ratelimit_mw import flask as in_flask
@@ -202,3 +206,40 @@ def test_a_queue_delays_a_check(kind: SiteType, monkeypatch: pytest.MonkeyPatch)
     site = kind(Limiter([QUEUE], clock=ManualClock(1_000_000.0)))
     assert [site.ask("/check").status_code for _ in range(2)] == [200, 200]
     assert delays == [0.001]
+
+
+def test_a_background_task_checks_after_the_response() -> None:
+    """The slots of such a check are returned at once."""
+    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
+    requests: list[Any] = []
+
+    async def view(request: Any) -> PlainTextResponse:
+        requests.append(request)
+        return PlainTextResponse("ok")
+
+    app = application([Route("/", view)], limiter=limiter)
+
+    async def scenario() -> list[bool]:
+        await aask(app)
+        admission = next(iter(requests[0].scope[DECIDED].values()))
+        await admission.aend(200)
+        return [(await in_starlette.check(requests[0], "job")).allowed for _ in range(3)]
+
+    assert asyncio.run(scenario()) == [True] * 3
+
+
+def test_a_helper_that_is_not_async_cannot_await_a_feature() -> None:
+    """The error says so, and the limit is not absent."""
+
+    async def tenant(_: Any) -> str:
+        return "a"
+
+    helper = in_starlette.limit("1/minute", key=["tenant"], unrouted=True)(lambda: None)
+
+    async def view(_: Any) -> PlainTextResponse:
+        helper()
+        return PlainTextResponse("ok")
+
+    app = application([Route("/", view)], features={"tenant": tenant})
+    with pytest.raises(ConfigError, match="cannot await a feature"):
+        ask(app)

@@ -108,3 +108,16 @@ def test_a_parameter_without_one_place_is_an_error() -> None:
     """Where no routes are known, nothing provides it."""
     with pytest.raises(ConfigError, match="'path:b', but nothing provides it"):
         WSGIMiddleware(flask_calls.hello, limiter=tenants(key=["path:b"]))
+
+
+def test_functions_of_limits_receive_captures() -> None:
+    """A function of the key's value gets the captured text."""
+    seen: list[Any] = []
+
+    def limits(value: Any) -> str:
+        seen.append(value)
+        return "1/minute"
+
+    limiter = tenants(limits=limits)
+    assert [limiter.hit({"path": path}).allowed for path in ("/acme/a", "/acme/b")] == [True, False]
+    assert seen == ["acme"]
