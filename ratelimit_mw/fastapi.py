@@ -7,10 +7,10 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from inspect import Parameter, Signature
 from operator import attrgetter
-from typing import Any, Unpack
+from typing import Any, Never, Unpack
 
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
@@ -21,7 +21,8 @@ from .http.usage import NO_STORE, AsyncUsage, LimitUsage
 from .keys.annotations import check_return
 from .keys.features import checked_name
 from .keys.parts import part_of
-from .rules.decorators import call_site, exempt, limit, make_mark, messages
+from .rules import decorators
+from .rules.decorators import AnyView, call_site, exempt, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
 
@@ -49,7 +50,31 @@ check = AsyncCheck("check", attrgetter("scope"))
 usage = AsyncUsage("usage", attrgetter("scope"), partial(JSONResponse, headers=NO_STORE))
 
 
-class RateLimit(DependencyLimit):
+class _Decorator:
+    """The decorator of ``limit``. As a dependency, its view would be a parameter of the query."""
+
+    def __init__(self, mark: Callable[[Any], Any]) -> None:
+        self._mark = mark
+
+    def __call__(self, view: AnyView) -> AnyView:
+        return self._mark(view)  # type: ignore[no-any-return]
+
+    @property
+    def dependency(self) -> Never:
+        raise ConfigError(
+            'limit("5/minute") is a decorator for views. As a dependency, write RateLimit("5/minute"), such as'
+            ' dependencies=[RateLimit("5/minute")]'
+        )
+
+    __signature__ = dependency
+
+
+@wraps(decorators.limit)
+def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
+    return _Decorator(decorators.limit(limits, **options))
+
+
+class RateLimit(DependencyLimit, Depends):
     """Limit a route, a router or an application with a dependency.
 
     The limit is decided with all other limits of the request, before any dependency is called. With ``features`` it is
@@ -65,9 +90,13 @@ class RateLimit(DependencyLimit):
         ConfigError: The rule cannot work, or a feature is not used.
 
     Example:
-        @app.get("/report", dependencies=[Depends(RateLimit("5/minute"))])
+        @app.get("/report", dependencies=[RateLimit("5/minute")])
         async def report(): ...
     """
+
+    use_cache = True
+    scope = None
+    __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__  # those of Depends compare fields
 
     def __init__(
         self, limits: Limits, *, features: Mapping[str, Any] | None = None, **options: Unpack[RuleOptions]
@@ -84,6 +113,11 @@ class RateLimit(DependencyLimit):
         for parameter, name in self._names.items():
             parameters.append(Parameter(parameter, Parameter.KEYWORD_ONLY, default=dependencies[name]))
         self.__signature__ = Signature(parameters)
+
+    @property
+    def dependency(self) -> Any:
+        """The dependency of ``Depends``: this object, with or without ``Depends`` around it."""
+        return self
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Verdict:
         decisions = decisions_of(connection.scope, self)

@@ -6,11 +6,11 @@ A handshake counts as a GET of its path.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import adecide
+from ..http.admission import aread
 from ..rules.marks import MessageMark
 from .request import ASGIApp, Message, Receive
 
@@ -77,24 +77,49 @@ class WebSocketConnection:
             self._has_received = True
             if message["type"] != "websocket.receive" or self._plan.is_empty:
                 return message
-            verdict = await adecide(self._admission.limits, self._plan, self._admission.request)
+            verdict = await self._decide(message)
             if verdict.allowed:
                 if verdict.delay:
                     await asyncio.sleep(verdict.delay)
                 return message
-            if self._closes(verdict):
-                await self._close()
+            await self._end_message(verdict)
 
-    def _closes(self, verdict: Verdict) -> bool:
-        """Return whether a rejected message closes the connection. A deny list does."""
-        dropping = {self._rules.rule_of(mark).name for mark in self.marks if mark.over == "drop"}
-        return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.rejected_by)
+    async def _decide(self, message: Message) -> Verdict:
+        """Decide a message. A cost function receives its text or its bytes."""
+        limits, text = self._admission.limits, message.get("text")
+        features = await aread(limits, self._plan, self._admission.request)
+        content = (message.get("bytes") or b"") if text is None else text
+        return await limits.limiter.adecide(self._plan, features, None, True, content)
+
+    async def _end_message(self, verdict: Verdict) -> None:
+        """Close the connection, or call your functions, for a rejected message. A deny list closes."""
+        actions = {self._rules.rule_of(mark).name: mark.over for mark in self.marks}
+        rejecting = dict.fromkeys(actions.get(decision.rule, "close") for decision in verdict.rejected_by)
+        if verdict.denied or not rejecting or "close" in rejecting:
+            await self._close()
+            return
+        for action in rejecting:
+            if callable(action) and not self._is_closed:
+                await action(self._connection(), verdict)
+
+    def _connection(self) -> Any:
+        """Return the connection for your function. Its view receives the disconnect after your function closes it."""
+        from starlette.websockets import WebSocket, WebSocketState  # the application has imported it
+
+        async def send(message: Message) -> None:
+            await self._send_on(message)
+            self._is_closed |= message["type"] == "websocket.close"
+
+        connection = WebSocket(self._admission.native, self._receive, send)
+        connection.client_state = connection.application_state = WebSocketState.CONNECTED
+        return connection
 
     async def _send_on(self, message: Message) -> None:
         """Pass on a message of the application, unless the connection was closed here."""
         if not self._is_closed:
             if message["type"] == "websocket.close" and self._admission.status is None:
                 self._admission.status = 403
+            self._admission.is_open |= message["type"] == "websocket.accept"
             await self._admission.send(message)
 
     async def _close(self) -> None:

@@ -83,6 +83,8 @@ class Admission:
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     counts_outcomes = False
+    is_open = False
+    """Whether it is an accepted WebSocket. A client chooses the number of its verdicts, so they are settled at once."""
     _headers: list[Header] | None = None
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
@@ -149,11 +151,13 @@ class Admission:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
         self.verdict = verdict
         if verdict.allowed:
-            self.has_more = True
-            self.verdicts = (*self.verdicts, verdict)
-            self.verdict = CombinedVerdict((*self._before, *self.verdicts))
-            verdict.settler = self.limits.limiter if self._has_ended else self.limits
-            if plan.needs_settlement and not self._has_ended:
+            verdicts = (*self.verdicts, verdict)
+            self.verdict = CombinedVerdict((*self._before, *verdicts))
+            if self._has_ended or (self.is_open and not plan.has_slots):
+                verdict.settler = self.limits.limiter
+                return verdict
+            self.has_more, self.verdicts, verdict.settler = True, verdicts, self.limits
+            if plan.needs_settlement:
                 self._hold(plan, verdict)
         return verdict
 
@@ -162,7 +166,7 @@ class Admission:
         verdict = self._checked(plan, decide(self.limits, plan, self.now, provided, self.resolve))
         if verdict.delay:
             time.sleep(verdict.delay)
-        if self._has_ended and plan.needs_settlement:
+        if verdict.settler is self.limits.limiter and plan.needs_settlement:
             self.limits.limiter.conclude(verdict, None)
         return verdict
 
@@ -171,7 +175,7 @@ class Admission:
         verdict = self._checked(plan, await adecide(self.limits, plan, self.now, provided))
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
-        if self._has_ended and plan.needs_settlement:
+        if verdict.settler is self.limits.limiter and plan.needs_settlement:
             await self.limits.limiter.aconclude(verdict, None)
         return verdict
 

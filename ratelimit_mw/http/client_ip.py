@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from ..keys.features import INVALID
+from ..keys.features import INVALID, UNKNOWN_IP
 from ..keys.networks import EMBEDDINGS, Embedding, Networks, embedded_ipv4, parse_network
 
 UNIX: Final = "unix"
@@ -49,6 +49,11 @@ def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = E
     return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
 
 
+def key_without_address(peer: str) -> str | None:
+    """Return the key of Starlette's ``TestClient``, which has no address and needs no warning; None for others."""
+    return UNKNOWN_IP if peer == "testclient" else None
+
+
 class ClientIP:
     """Finds the client behind trusted proxies.
 
@@ -81,7 +86,7 @@ class ClientIP:
         """Return the key of the client's address; None where there is no address, INVALID where it is malformed."""
         if peer and len(peer) > _MAX_ADDRESS:
             return None
-        peer_key = self.key(peer) if peer else None
+        peer_key = (self.key(peer) or key_without_address(peer)) if peer else None
         if not self.reads_header or not self.trusts(peer):
             self.watch(peer, lines)
             return peer_key

@@ -16,7 +16,7 @@ from ..keys.path import path_feature
 from ..keys.values import parameter
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
-from .client_ip import ClientIP
+from .client_ip import ClientIP, key_without_address
 from .identity import Identify
 from .region import Region
 from .request import Request
@@ -129,7 +129,7 @@ class FeatureReader:
             self._watched += 1
             if lines := request.header_lines(self._client_ip.header):
                 self._client_ip.watch(peer, lines)
-        return self._ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
+        return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))

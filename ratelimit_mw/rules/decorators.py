@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from types import CodeType, FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
-from .declaration import document
+from .declaration import checked_call, document
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, view_of
 from .names import holds_views, is_include, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
@@ -85,15 +85,22 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     return mark
 
 
-@document(RuleOptions, limits=LIMITS_MEANING, over='The action over the limit: `"close"` or `"drop"`.')
+@document(
+    RuleOptions,
+    limits=LIMITS_MEANING,
+    over='The action over the limit: `"close"`, `"drop"`, or an async function of the WebSocket and the verdict.',
+)
 def messages(
-    limits: Limits, *, over: Literal["close", "drop"] = "close", **options: Unpack[RuleOptions]
+    limits: Limits,
+    *,
+    over: Literal["close", "drop"] | Callable[[Any, Any], Awaitable[object]] = "close",
+    **options: Unpack[RuleOptions],
 ) -> Callable[[AnyView], AnyView]:
     """Limit the messages that a WebSocket view receives. Messages that the view sends are not limited.
 
-    A message over the limit closes the connection with code 1013 ("try again later"), or is dropped with
-    ``over="drop"``. The other options are those of ``limit``, except for ``count_when``, ``count_unless`` and
-    concurrency limits.
+    A message over the limit closes the connection with code 1013 ("try again later"). With ``over="drop"``, or an
+    async function, the message is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other
+    options are those of ``limit``, except for ``count_when``, ``count_unless`` and concurrency limits.
 
     Returns:
         A decorator. The view that it returns has the same signature.
@@ -103,7 +110,12 @@ def messages(
     """
     place = _place("@messages", limits, options)
     if over not in ("close", "drop"):
-        raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
+        if not inspect.iscoroutinefunction(over):
+            raise ConfigError(f"expected 'close', 'drop' or an async function; got {over!r}", "over", place)
+        try:
+            checked_call(over, "the WebSocket", "the verdict")
+        except ConfigError as error:
+            raise ConfigError(error.message, "over", place) from None
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)

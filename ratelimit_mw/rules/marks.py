@@ -3,7 +3,7 @@
 import functools
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,9 +31,9 @@ class Mark:
 
 @dataclass(eq=False)
 class MessageMark(Mark):
-    """One ``@messages``. ``over`` is the action for a message over the limit: "close" or "drop"."""
+    """One ``@messages``. ``over`` is the action for a message over the limit: "close", "drop", or an async function."""
 
-    over: str
+    over: str | Callable[[Any, Any], Awaitable[object]]
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,38 @@ def test_an_invalid_dependency_is_rejected_when_built(arguments: dict[str, Any],
         RateLimit(**arguments)
 
 
+@pytest.mark.parametrize("place", ["route", "router", "application", "annotation", "default"])
+def test_a_dependency_needs_no_depends_around_it(place: str) -> None:
+    """``dependencies=[RateLimit(...)]`` limits, and so does a parameter of the view. Objects compare by identity."""
+    once: Any = RateLimit("1/minute")
+    app = FastAPI(dependencies=[once] if place == "application" else [])
+    router = APIRouter(dependencies=[once] if place == "router" else [])
+
+    def annotated(verdict: Any) -> bool:
+        return bool(verdict)
+
+    annotated.__annotations__["verdict"] = Annotated[Any, once]
+
+    def default(verdict: Any = once) -> bool:
+        return bool(verdict)
+
+    views = {"annotation": annotated, "default": default}
+    router.add_api_route("/", views.get(place, view), dependencies=[once] if place == "route" else [])
+    app.include_router(router)
+    limited(app)
+    assert statuses(app, "/", "/") == [200, 429]
+    assert once == once
+    assert once != RateLimit("1/minute")
+    assert len({once, once}) == 1
+
+
+@pytest.mark.parametrize("dependency", [lambda made: made, Depends])
+def test_a_decorator_as_a_dependency_is_a_mistake(dependency: Any) -> None:
+    """The error says what to write. FastAPI would take the view for a parameter of the query."""
+    with pytest.raises(ConfigError, match=r'a decorator .* write RateLimit\("5/minute"\)'):
+        FastAPI().add_api_route("/", view, dependencies=[dependency(limit("1/minute"))])
+
+
 def test_the_class_instead_of_an_object_is_a_mistake() -> None:
     """``Depends(RateLimit)`` would take the options of the limit from the query of the client."""
     app = FastAPI()

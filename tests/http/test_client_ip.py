@@ -327,3 +327,13 @@ def test_an_ipv6_network_is_one_client() -> None:
     """A client with a /64 network has one count instead of 2**64."""
     app = limited(sending(*[{"type": "http.response.start", "status": 200}, {"type": "http.response.body"}]))
     assert [ask(app, client=f"2001:db8:1:2::{i:x}").status_code for i in range(4)] == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("trusted", [[], ["10.0.0.0/8"]])
+def test_the_test_client_is_unknown_without_a_warning(trusted: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Starlette's TestClient has no address. The warning about Unix sockets would mislead."""
+    app = limited(OK, trusted_proxies=trusted)
+    statuses = [send_bare(app, http_scope(client=("testclient", 50000)))[0]["status"] for _ in range(3)]
+    assert (statuses, caplog.messages) == ([200, 200, 429], [])
+    assert send_bare(app, http_scope(client=None))[0]["status"] == 429
+    assert "a request has no client address" in caplog.text

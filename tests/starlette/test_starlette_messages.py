@@ -15,7 +15,8 @@ from starlette.websockets import WebSocketDisconnect
 from websocket_calls import aconnect, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit, messages
+from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
@@ -58,6 +59,72 @@ def test_excess_messages_are_dropped_with_over_drop() -> None:
     assert kinds(connect(app, said=["a", "b", "c", "d"])) == ["accept", "a", "b"]
     clock.advance(60)
     assert kinds(connect(app, said=["wait", "wait", "c", "d", "e"])) == ["accept", "wait", "wait", "c", "d"]
+
+
+def test_a_cost_function_receives_the_message() -> None:
+    """A message costs what the function returns for its text or its bytes. Keys are those of the handshake."""
+    app = application([WebSocketRoute("/ws", messages("5/minute", cost=len, over="drop")(echo))])
+    assert kinds(connect(app, said=["abc", "abc", "", "ab", "a"])) == ["accept", "abc", "", "ab"]
+    sizes: list[Any] = []
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        sizes.extend([len((await websocket.receive()).get("bytes") or b"") for _ in range(2)])
+
+    app = application([WebSocketRoute("/ws", messages("5/minute", cost=len)(view))])
+    sent = connect(app, said=[{"type": "websocket.receive", "bytes": bytes(size)} for size in (4, 2)])
+    assert (kinds(sent), sizes) == (["accept", 1013], [4, 0])
+
+
+def test_a_function_replaces_the_action_over_the_limit() -> None:
+    """It receives the connection and the verdict. The message is dropped, and later messages pass again."""
+
+    async def explain(websocket: Any, verdict: Any) -> None:
+        await websocket.send_text(f"{websocket.url.path} {verdict.rules[0]} {verdict.retry_after:g}")
+
+    app = application([WebSocketRoute("/ws", messages("2/minute", name="said", cost=len, over=explain)(echo))])
+    assert kinds(connect(app, said=["a", "ab", "b"])) == ["accept", "a", "/ws said 60", "b"]
+
+
+def test_a_function_may_close_the_connection() -> None:
+    """The view receives the disconnect, and sends nothing more. Closing by another limit has precedence."""
+    calls: list[Any] = []
+
+    async def close(websocket: Any, verdict: Any) -> None:
+        calls.append(verdict.rules)
+        await websocket.close(4000)
+
+    own = messages("1/minute", over=close)
+    app = application([WebSocketRoute("/ws", own(echo)), WebSocketRoute("/both", messages("1/minute")(own(echo)))])
+    assert kinds(connect(app, said="abc")) == ["accept", "a", 4000]
+    assert kinds(connect(app, "/both", said="abc", client=("192.0.2.9", 1))) == ["accept", "a", 1013]
+    assert len(calls) == 1
+
+
+def test_a_view_checks_messages_by_a_key_known_after_the_accept() -> None:
+    """``check`` counts by a feature of the first message. The request keeps no verdict of each message."""
+    kept: list[int] = []
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        user = await websocket.receive_text()
+        async for text in websocket.iter_text():
+            verdict = await check(websocket, text, user=user)
+            kept.append(len(next(iter(websocket.scope[DECIDED].values())).verdicts))
+            await websocket.send_text(f"{verdict.decisions[0].remaining}")
+
+    rules = [
+        Rule(name="said", limits="3/minute", key=["user"], match={"view": ""}),
+        Rule(name="kept", limits="3/minute", key=["user"], match={"view": ""}, count_when={"status": 101}),
+        Rule(name="slots", limits="1 concurrent", key=["user"], match={"view": ""}),
+    ]
+    app = application([WebSocketRoute("/ws", view)], *rules)
+    assert kinds(connect(app, said=["ann", *["said"] * 4])) == ["accept", "2", "1", "0", 1013]
+    assert kinds(connect(app, said=["bob", "said"])) == ["accept", "2"]
+    assert kinds(connect(app, said=["ann", *["kept"] * 4])) == ["accept", "2", "1", "0", 1013]
+    assert [kinds(connect(app, said=["ann", "slots"])) for _ in range(2)] == [["accept", "0"]] * 2
+    assert set(kept[:-2]) == {1}
+    assert kept[-2:] == [2, 2]
 
 
 def test_sent_messages_are_not_limited() -> None:
@@ -155,7 +222,12 @@ def test_a_queue_delays_messages() -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"limits": "1/s", "over": "ignore"}, "over: expected 'close' or 'drop'; got 'ignore'"),
+    ({"limits": "1/s", "over": "ignore"}, "over: expected 'close', 'drop' or an async function; got 'ignore'"),
+    (
+        {"limits": "1/s", "over": len},
+        "over: expected 'close', 'drop' or an async function; got <built-in function len>",
+    ),
+    ({"limits": "1/s", "over": echo}, r"over: expected a function of the WebSocket and the verdict; got echo\("),
     (
         {"limits": "5 concurrent"},
         r"@messages at .*py:\d+: count_when, count_unless and concurrency limits cannot be used",
