@@ -185,7 +185,42 @@ if hasattr(FastAPI, "frontend"):
         assert statuses(app, "/api", "/", headers=ann) == [200, 429]
         assert statuses(app, "/", "/") == [200, 429]
 
+    def test_frontends_are_routes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Each frontend is one endpoint, the longest path first. Other paths have no route, and none of its limits."""
+        (tmp_path / "index.html").write_text("front")
+        inner = APIRouter(dependencies=[RateLimit("9/minute", name="inner")])
+        inner.frontend("/docs", directory=tmp_path)
+        mounted = FastAPI()
+        mounted.frontend("/", directory=tmp_path)
+        app = FastAPI()
+        app.frontend("/app", directory=tmp_path)
+        app.frontend("/app/new", directory=tmp_path)
+        app.include_router(inner, prefix="/v1")
+        app.mount("/mounted", mounted)
+        app.add_api_route("/app/api", view, methods=["POST"])
+        limited(app, Rule(name="all", limits="9/minute", key=["endpoint"]), Rule(name="app", limits="9/minute", **APP))
 
+        def left(path: str) -> str:
+            return ask(app, path, headers={"accept": "text/html"}).headers["ratelimit"].replace(";t=60", "")
+
+        assert [left("/app/"), left("/app/x/y")] == ['"all";r=8, "app";r=8', '"all";r=7, "app";r=7']
+        assert left("/app/new/") == '"all";r=8, "app";r=6'
+        assert left("/app/api") == '"all";r=8, "app";r=5'
+        assert left("/v1/docs/") == '"all";r=8, "inner";r=8'
+        assert [left("/mounted/"), left("/mounted/x")] == ['"all";r=8', '"all";r=7']
+        assert [left("/apps"), left("/v1/docsx")] == ['"all";r=8', '"all";r=7']
+        assert caplog.messages == []
+
+    def test_a_rule_for_a_path_beside_the_frontends_is_a_mistake(tmp_path: Path) -> None:
+        """Frontends are routes, so a rule for the path of none of them has no route."""
+        app = FastAPI()
+        app.frontend("/app", directory=tmp_path, fallback=None)
+        limited(app, Rule(name="apps", limits="9/minute", match={"path": "/apps/**"}))
+        with pytest.raises(ConfigError, match="no route has the path '/apps/"):
+            ask(app)
+
+
+APP: dict[str, Any] = {"match": {"path": "/app/**"}}
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+: limits: cannot parse"),
     ({"limits": "5/m", "match": {"path": "/x"}}, "a decorated view has the path of its route"),

@@ -22,6 +22,7 @@ from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
 from ...rules.paths import deepen
 from ..dependencies import DependencyLimit, share_mark
+from .frontends import frontend_groups, frontend_nodes
 from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
@@ -95,10 +96,16 @@ class RouteReader:
         self._watch(router)
         inside = replace(location, above=(*location.above, id(router)))
         nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
-        fallbacks = list(_fallbacks(router))
-        self.has_fallback |= bool(fallbacks) or getattr(router.default, "__name__", "") != _NOT_FOUND
-        calls = [call for route in fallbacks for call in _calls_of(getattr(route, "dependant", None))]
-        return RouteTree(nodes, missed.with_marks(ViewMarks(), self._limits(calls)))
+        frontends = sorted(self._frontends(router, location), key=lambda node: -len(node.shape))  # the longest is first
+        self.nodes += frontends
+        self.has_fallback |= getattr(router.default, "__name__", "") != _NOT_FOUND
+        return RouteTree(nodes, missed, RouteTree(frontends, missed) if frontends else None)
+
+    def _frontends(self, router: Any, location: _Location) -> Iterator[RouteNode]:
+        for group in frontend_groups(router):
+            calls = list(_calls_of(group.dependant))
+            node = {"passed": location.passed, "parameters": location.parameters, "calls": calls}
+            yield from frontend_nodes(group, location.prefix, location.paths, {**node, "limits": self._limits(calls)})
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
@@ -168,14 +175,6 @@ def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
                 yield context.starlette_route or context, context.original_route
         else:
             yield route, route
-
-
-def _fallbacks(router: Any) -> Iterator[Any]:
-    """Yield the routes of FastAPI's frontends, which match when no other route does."""
-    yield from getattr(router, "_low_priority_routes", ())
-    for route in router.routes:
-        if hasattr(route, "effective_low_priority_routes"):
-            yield from route.effective_low_priority_routes()
 
 
 def _custom_match(entry: Any, route: Any) -> CustomMatch | None:

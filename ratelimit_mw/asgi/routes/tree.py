@@ -168,11 +168,15 @@ class RouteNode:
 
 
 class RouteTree:
-    """The routes of one router in their order. ``missed`` is the match of a request that none of them matches."""
+    """The routes of one router in their order.
 
-    def __init__(self, nodes: list[RouteNode], missed: RouteMatch) -> None:
+    ``missed`` is the match of a request that none of them matches, nor one of ``fallbacks``.
+    """
+
+    def __init__(self, nodes: list[RouteNode], missed: RouteMatch, fallbacks: RouteTree | None = None) -> None:
         self.nodes = nodes
         self.missed = missed
+        self._fallbacks = fallbacks
         self._tree = PathTree((i, node.shape) for i, node in enumerate(nodes))
 
     def find(self, lookup: Lookup) -> RouteMatch:
@@ -193,7 +197,7 @@ class RouteTree:
         if partial is not None:
             partial.enter(lookup)
             return partial.match_for(method, PARTIAL)
-        return self.missed
+        return self._fallbacks.find(lookup) if self._fallbacks else self.missed
 
 
 def path_below(root: str, path: str) -> str:
