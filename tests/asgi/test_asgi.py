@@ -253,7 +253,7 @@ def test_a_cancelled_request_does_not_affect_the_next() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either settings"),
+        ({}, "either limits="),
         ({"limiter": limiter(), "settings": {}}, "either settings"),
         ({"limiter": "memory://"}, "limiter: expected a Limiter; got 'memory://'"),
         ({"limiter": limiter(), "rejection": "429"}, "rejection: expected a function"),
