@@ -9,9 +9,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from random import SystemRandom
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
+CHANCE: Final = SystemRandom()
+"""Random numbers that differ in each forked child. They leave the numbers of an application with a seed alone."""
 _SECONDS: Final = 1.0  # the longest wait for one lock before a fork; then the child replaces the lock and its data
 
 

@@ -120,11 +120,13 @@ class Verdict:
         return rules[0] if rules else None
 
     def after(self, status: int) -> Verdict:
-        """Return this verdict as it is after the outcome. Internal; headers show it.
+        """Return this verdict as it is after the outcome; a rejection as it is. Internal; headers show it.
 
         Args:
             status: The HTTP status of the response.
         """
+        if not self.allowed:
+            return self
         receipts = [(part, part.open_receipt) for part in self.parts]
         return Verdict(
             [d for part, r in receipts for d in (r.decisions(status) if r else part.decisions)], self.allowed

@@ -27,8 +27,11 @@ class FlaskRequest(WSGIRequest):
         super().__init__(request.environ)
         self.framework_request = request
         self.endpoint = UNMATCHED if request.url_rule is None else route_template(request.url_rule.rule)
-        # Functions of the application may have removed parameters since the route was found, or added some.
-        self.path_params = {**(request.view_args or {}), **request.environ.get(SENT_PARAMS, {})}
+        # Functions of the application may have removed parameters since the route was found, added some, replaced them
+        # by objects, or merged their spellings.
+        sent, now = request.environ.get(SENT_PARAMS, {}), request.view_args or {}
+        same = {name: value for name, value in now.items() if name not in sent or type(value) is type(sent[name])}
+        self.path_params = {**sent, **same}
         cached = vars(request)
         if cached.get("form") or cached.get("files"):
             self.parsed_body = Body.from_form(request.form.items(multi=True))

@@ -161,6 +161,10 @@ class Admission:
                 self._hold(plan, verdict)
         return verdict
 
+    def has_decided(self, rule: str) -> bool:
+        """Return whether this limiter has decided a rule, and has allowed the request."""
+        return any(rule in verdict.rules for verdict in self.verdicts)
+
     def check(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
         verdict = self._checked(plan, decide(self.limits, plan, self.now, provided, self.resolve))

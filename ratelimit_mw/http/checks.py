@@ -65,14 +65,18 @@ def find_admissions(
 ) -> list[tuple[Admission, Sequence[str]]]:
     """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
 
-    The innermost admission with a rule has it. Without names, all admissions have all their rules.
+    The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
+    have all their rules.
     """
     admissions: Mapping[object, Admission] = native.get(DECIDED, {})
     if not admissions:
         if testmode.off:
             return []
         raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
-    by_rule = {name: admission for admission in admissions.values() for name in admission.limits.rules.by_name}
+    by_rule: dict[str, Admission] = {}
+    for admission in admissions.values():
+        left = by_rule.keys() - {name for name, outer in by_rule.items() if outer.has_decided(name)}
+        by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
     for name in rules:
         if name not in by_rule:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
@@ -83,7 +87,7 @@ def find_admissions(
 
 
 def _find_admission(native: Mapping[str, Any], rule: str) -> Admission | None:
-    """Return the innermost admission of a request whose limiter has the rule; None while limits are off."""
+    """Return the admission of a request for a rule; None while limits are off."""
     return next((admission for admission, _ in find_admissions(native, [rule], "check")), None)
 
 

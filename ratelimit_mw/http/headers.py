@@ -3,7 +3,6 @@
 Constant parts are encoded once. Names and parameters are in one table, because the draft still changes.
 """
 
-import random
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision, Verdict
+from ..forksafe import CHANCE
 
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]
@@ -116,7 +116,7 @@ class HeaderWriter:
         """Return the waits of all decisions that reject, and ``Retry-After`` with the longest of them."""
         wait = _wait_seconds(longest)
         if wait is not None and self._jitter:
-            wait = min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
+            wait = min(wait + CHANCE.randint(0, self._jitter), _MAX_NUMBER)
         headers = [] if wait is None else [(_RETRY_AFTER, b"%d" % wait)]
         if self._draft:
             rejecting = [decision for decision in decisions if not decision.allowed]

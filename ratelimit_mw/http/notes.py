@@ -75,8 +75,10 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
 
 def notes_on_users(limits: HttpLimiter, outside: Iterable[object]) -> Iterator[str]:
     """Note a rule that never applies without a user, where no layer outside of the limits may know one."""
-    rules = [rule.name for rule in limits.limiter.rules.everywhere if requires_user(rule)]
-    if rules and not limits.is_outer and "user" not in limits.own_features and all(map(is_of_framework, outside)):
+    every = [rule for rule in limits.limiter.rules.everywhere if not rule.source.matches.is_only_named]
+    rules = [rule.name for rule in every if requires_user(rule)]
+    is_known = limits.is_outer or not limits.own_features.isdisjoint(("user", IDENTIFY))
+    if rules and not is_known and all(map(is_of_framework, outside)):
         yield (
             f"the rule {rules[0]!r} never applies: no authentication is outside of RateLimitMiddleware, so the user is"
             " not known. Add AuthenticationMiddleware outside of it, or pass features={'user': function}"

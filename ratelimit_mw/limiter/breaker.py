@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, now_us
 from ..errors import StateError, StoreError
-from ..forksafe import create_lock
+from ..forksafe import CHANCE, create_lock
 from ..stores import Store
 from .link import ChainLink
 
@@ -104,7 +103,7 @@ class CircuitBreaker(ChainLink):
             return now - self._opened_at
 
     def _schedule_probe(self, now: int, interval: int) -> None:
-        jitter = random.randrange(interval // 5)  # noqa: S311 - it spreads probes and hides nothing
+        jitter = CHANCE.randrange(interval // 5)
         self._interval, self._probe_at = interval, now + interval - jitter
 
     def _probe(self) -> None:

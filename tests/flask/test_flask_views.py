@@ -286,6 +286,16 @@ def test_a_parameter_counts_that_a_preprocessor_removes() -> None:
     assert [ask(app, f"/{tenant}/login").status_code for tenant in "aab"] == [200, 429, 200]
 
 
+def test_a_parameter_that_a_preprocessor_changes_counts_as_the_view_sees_it() -> None:
+    """Spellings that it merges share a count. An object in the place of the text does not change the key."""
+    app = app_of(views={"/<id>": limit("1/minute", key=["path:id"])(hello)})
+    app.url_value_preprocessor(lambda endpoint, values: values.update(id=values["id"].replace("-", "")))
+    assert [ask(app, f"/{text}").status_code for text in ("ab", "a-b", "a--b", "b")] == [200, 429, 429, 200]
+    app = app_of(views={"/<id>": limit("1/minute", key=["path:id"])(hello)})
+    app.url_value_preprocessor(lambda endpoint, values: values.update(id=object()))
+    assert [ask(app, f"/{text}").status_code for text in "aab"] == [200, 429, 200]
+
+
 @pytest.mark.parametrize("target", [3, "view", functools.partial(hello)])
 def test_a_limit_on_another_object_is_an_error(target: Any) -> None:
     """Only functions, classes and blueprints can be limited, and a view cannot have a path of its own."""

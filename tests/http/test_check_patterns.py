@@ -17,7 +17,8 @@ from flask_calls import app_of, ask, still
 from ratelimit_mw import RateLimitExceeded
 from ratelimit_mw.django import acheck
 from ratelimit_mw.django import check as django_check
-from ratelimit_mw.flask import check, limit
+from ratelimit_mw.flask import check, limit, usage
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 SETTINGS: dict[str, Any] = {
     "rules": [
@@ -125,3 +126,34 @@ def test_failed_logins_are_forgotten_after_a_successful_one() -> None:
     app = app_of(still(SETTINGS), {"/": login})
     tries = ("a@b.example", "a@b.example", "a@b.example", "A@B.example&right", "a@b.example")
     assert [ask(app, f"/?email={text}").status_code for text in tries] == [401, 401, 429, 200, 401]
+
+
+def test_a_rejection_by_a_check_is_a_429_where_two_rules_count_outcomes() -> None:
+    """429 is no outcome that counts, and the headers show the rejection all the same."""
+    failed = {"limits": "2/minute", "count_when": {"status": 401}}
+    rules = [{"name": "guess", **failed, "limits": "9/minute"}, {"name": "login", **failed, "match": {"view": ""}}]
+
+    def login() -> tuple[str, int]:
+        check("login")
+        return "wrong", 401
+
+    app = app_of(still({"rules": rules}), {"/": login})
+    responses = [ask(app) for _ in range(4)]
+    assert [response.status_code for response in responses] == [401, 401, 429, 429]
+    assert responses[-1].headers["RateLimit"].startswith('"login";r=0')
+
+
+def test_a_check_of_a_rule_that_an_outer_middleware_decided() -> None:
+    """``reset`` and ``usage`` see the counts of the limiter that decided the rule, also in memory."""
+    by_ip = {"name": "login", "limits": "3/minute", "match": {"path": "/"}}
+    settings: Any = {"rules": [by_ip, {"name": "api", "key": ["user"], "limits": "9/minute"}]}
+
+    def login() -> str:
+        left = usage("login")["login"]["remaining"]
+        if left == 0:
+            check.reset("login")
+        return str(left)
+
+    app = app_of(still(settings), {"/": login})
+    app.wsgi_app = WSGIMiddleware(app.wsgi_app, settings=settings)  # type: ignore[method-assign]
+    assert [ask(app).text for _ in range(5)] == ["2", "1", "0", "2", "1"]

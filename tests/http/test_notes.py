@@ -104,8 +104,12 @@ def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: py
             self.app = app
 
     by_function = (RateLimitMiddleware, {"settings": RULES, "features": {"user": lambda request: "alice"}})
+    identified = (RateLimitMiddleware, {"settings": RULES, "features": lambda request: {"user": "alice"}})
+    only_named = {"rules": [{**RULES["rules"][1], "match": {"view": ""}}]}
     for name, layers, is_noted in (
         ("no_user", (LIMITS, CORS), True),
+        ("identified", (identified,), False),
+        ("only_named", ((RateLimitMiddleware, {"settings": only_named}),), False),
         ("own_user", (LIMITS, (Own, {})), False),
         ("known_user", (LIMITS, AUTHENTICATION), False),
         ("given_user", (by_function,), False),

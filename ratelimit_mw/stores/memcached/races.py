@@ -4,7 +4,6 @@ A lost race of a shadow limit alone rejects nothing. The other limits of the req
 """
 
 import asyncio
-import random
 from collections.abc import Container, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog
 from ...decision import Decision, Hit
 from ...errors import ConfigError, StoreError
+from ...forksafe import CHANCE
 from .client.protocol import ProtocolError
 from .record import MAX_ENTRIES, StepContext
 
@@ -105,7 +105,7 @@ def check_entries(limit: Limit) -> None:
 
 def pause() -> float:
     """Return seconds, at random so that racing clients do not meet again."""
-    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
+    return CHANCE.uniform(0, _MAX_PAUSE)
 
 
 def as_store_error(error: Exception) -> StoreError:
