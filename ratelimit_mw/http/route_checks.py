@@ -41,11 +41,9 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
             on_value = [route for route in routes if fits(value, route)]
             yield from _problems(field, value, match.methods, on_value, map(name, routes))
     if not _fitting(match, routes):
-        if not places:
-            yield "methods", f"no route has the method {_either(match.methods)}. "
-        for field in list(places)[-1:]:
-            wanted = " and the ".join(f"{name} {' or '.join(map(repr, places[name]))}" for name in places)
-            yield field, f"no route has the {wanted}. "
+        wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
+        field = [*places, "methods"][len(places) - 1]
+        yield field, f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
 
 
 def _places(match: Match) -> dict[str, Collection[str]]:

@@ -282,7 +282,7 @@ def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> No
     for peer in (PROXY, "", "unix:", "junk", "9" * 99, "2001:4860::7", None):
         client_ip.watch(peer, [REAL])
     client_ip.watch("10.0.0.1", [])
-    client_ip.watch("10.0.0.1", [f"10.0.0.1, {REAL}"])  # the server has read the header: 10.0.0.1 is the client
+    ClientIP().watch("10.0.0.1", [f"10.0.0.1, {REAL}"])  # the server has read the header: 10.0.0.1 is the client
     assert not caplog.records
 
 

@@ -55,8 +55,9 @@ def test_a_decorator_on_another_object_is_an_error_in_its_line(framework: str, d
 
 def test_mistakes_of_messages_are_errors_in_their_line() -> None:
     """A misspelt ``over`` or a number instead of a view raises an error, as with ``@limit``."""
-    line = sys._getframe().f_lineno + 2
-    with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line}: over: expected 'close' or 'drop'; got "):
+    line = sys._getframe().f_lineno + 3
+    message = "over: expected 'close', 'drop' or an async function; got "
+    with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line}: {message}"):
         messages("5/minute", over="clos")
     with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line + 2}: expected a view, .*; got 3$"):
         messages("5/minute")(3)  # type: ignore[type-var]
