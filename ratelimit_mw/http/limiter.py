@@ -16,6 +16,7 @@ from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
+from ..rules.ruleset import RuleSet
 from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
 from ..stores import redacted_url
 from .body import body_feature
@@ -104,33 +105,23 @@ class HttpLimiter:
             self.adopt(())
 
     def _prepare(self) -> None:
-        rules = self.limiter.rules
-        provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
-        passed: list[str] = []
-        parts, unknown = rules.lists.parts, set[CompiledRule]()
-        if self.is_outer and not self._routes:
-            rules, knows = rules.without_overrides(), self._build_reader({}).knows
-            parts = tuple(filter(knows, parts))
-            unknown = {
-                rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))
-            }
-        elif not self._routes:
-            check_no_views(rules)
+        """Check the rules and lists that are decided here, and build the reader of their features."""
+        rules, parts, unknown = self._decided_here()
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
         by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
         self.needs_user = by_user and not self.is_outer
         """Whether a rule or a list that is decided here never applies without a user."""
+        provided = {self.limiter.rules.rule_of(mark): names for mark, names in self._provided.items()}
+        passed: list[str] = []
         needs = dict.fromkeys(parts, "a list")
         for rule in rules.rules:
             _check_cost(rule)
             if rule.source.matches.is_only_named:
                 passed += rule.source.parts
             elif rule not in unknown:
-                given = {*provided.get(rule, ()), *(() if self._routes else rule.captures.names)}
-                parts = tuple(part for part in rule.source.parts if feature_of(part) not in given)
-                needs = {**dict.fromkeys(parts, f"rule {rule.name!r}"), **needs}
+                needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
         if "ip" not in self.own_features:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
             for rule in rules.rules:
@@ -143,6 +134,23 @@ class HttpLimiter:
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
         self.rules = rules
         self.plan = rules.plan_for
+
+    def _decided_here(self) -> tuple[RuleSet, tuple[str, ...], set[CompiledRule]]:
+        """Return the rules, the parts of the lists, and the rules of which only the inner middleware knows enough."""
+        rules = self.limiter.rules
+        if self._routes:
+            return rules, rules.lists.parts, set()
+        if not self.is_outer:
+            check_no_views(rules)
+            return rules, rules.lists.parts, set()
+        rules, knows = rules.without_overrides(), self._build_reader({}).knows
+        unknown = {rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))}
+        return rules, tuple(filter(knows, rules.lists.parts)), unknown
+
+    def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, str]:
+        """Return the parts that the reader has to provide for a rule, each with the rule."""
+        given = {*provided, *(() if self._routes else rule.captures.names)}
+        return {part: f"rule {rule.name!r}" for part in rule.source.parts if feature_of(part) not in given}
 
     def settle_stated(self, verdict: Verdict) -> None:
         """Keep the stated costs until the end of the response."""

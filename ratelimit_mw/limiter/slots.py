@@ -28,14 +28,14 @@ class Slots(Resets):
         return {key: rule for key, rule in rules.items() if rule.wait_us}
 
     def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
-        decisions = self._chain.apply(self._asked(hits, consume), self._now(), consume)
+        decisions = self._chain.apply(self._hits_of_call(hits, consume), self._now(), consume)
         return build_verdict(decisions, consume, plan.counts_outcomes)
 
     async def _aask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
-        deciding = self._chain.aapply(self._asked(hits, consume), self._now(), consume)
+        deciding = self._chain.aapply(self._hits_of_call(hits, consume), self._now(), consume)
         return build_verdict(await self._keep_slots(deciding), consume, plan.counts_outcomes)
 
-    def _asked(self, hits: Sequence[Hit], consume: bool) -> Sequence[Hit]:
+    def _hits_of_call(self, hits: Sequence[Hit], consume: bool) -> Sequence[Hit]:
         """Return the hits of one call of the store: with new ids of slots, or without a cost to consume."""
         if not consume:
             return [hit._replace(cost=0) for hit in hits]

@@ -86,12 +86,12 @@ def _add_limiter(findings: Findings, limiter: Any, default: Any, application: An
         name = findings.feature(function, "request_filter", '"yes" if {} else "no"')
         findings.settings.setdefault("lists", {}).setdefault("allow", {})[name] = ["yes"]
     for name, limits, key in (("default", default, [scope]), ("application", application, [])):
-        for number, found in enumerate(_merged(map(_found, limits))):
+        for number, found in enumerate(_merged(map(_read_limit, limits))):
             found.name = name if not number else f"{name}-{number + 1}"
             findings.add_rule(found, *key, where=f"{name}_limits")
 
 
-def _found(limit: Any) -> FoundLimit:
+def _read_limit(limit: Any) -> FoundLimit:
     own = partial(_first, limit)
     scope = own("_LimitGroup__scope", "_Limit__scope", "scope")
     limits = own("limit_provider", "_LimitGroup__limit_provider", "limit")
@@ -135,7 +135,7 @@ def _add_views(findings: Findings, limits: Any, exempt: dict[str, str], views: d
         decorators = [exempt[name]] if name in exempt else []
         if exempt_default and not decorators and any(limit.override_defaults for limit in found):
             decorators = [exempt_default]
-        decorators += [findings.decorator(each, where=where) for each in _merged(map(_found, found))]
+        decorators += [findings.decorator(each, where=where) for each in _merged(map(_read_limit, found))]
         _note_handwork(findings, found, where)
         findings.add_view(name_of_function(view), where, decorators)
 
@@ -165,7 +165,7 @@ def _add_blueprints(findings: Findings, manager: Any) -> None:
         elif any(limit.override_defaults for limit in limits) and (exempt_default := _exempt_default(findings)):
             code = f"{exempt_default[1:]}({code})"
         for limit in limits:
-            code = f"{findings.decorator(_found(limit), 'endpoint', where=name)[1:]}({code})"
+            code = f"{findings.decorator(_read_limit(limit), 'endpoint', where=name)[1:]}({code})"
         findings.shared[f"blueprint {name}"] = code
 
 
