@@ -62,10 +62,12 @@ def pausing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Se
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_async: bool) -> None:
+def test_slots_of_lost_decisions_are_returned(
+    pausing: tuple[Server, str], is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server is paused while three requests are decided, and carries them out afterwards."""
     server, url = pausing
-    limiter = Limiter(RULES, open_store(url, 200_000))
+    limiter = Limiter(RULES, store := open_store(url, PATIENT))
     watcher = Limiter(RULES, open_store(url, PATIENT))
 
     async def hits() -> list[Verdict]:
@@ -73,8 +75,11 @@ def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_as
 
     with asyncio.Runner() as loop:
         with limiter.slot(WHO):
+            loop.run(limiter.apeek(WHO))
             server.pause()
-            verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
+            with monkeypatch.context() as impatience:
+                impatience.setattr(store, "_timeout", 0.2)
+                verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
             assert all(verdict.decisions[0].local for verdict in verdicts)
             server.resume()
             wait_for(lambda: not len(limiter._slots.unreturned), "the lost slots to be returned")

@@ -4,11 +4,10 @@ import re
 import socket
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from servers import HOST, Server, wait_for
+from servers import HOST, Server
 
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
@@ -53,13 +52,6 @@ def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:
 
 def undo(one: Hit, decision: Decision) -> Correction:
     return Correction(one.limit, one.key, one.cost, Charge(decision.at_us, one.cost, decision.delay_us))
-
-
-def stop(server: Server) -> None:
-    """Pause a server and wait until all of its threads have stopped."""
-    server.pause()
-    threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
-    wait_for(lambda: all(") T " in (thread / "stat").read_text() for thread in threads), "a server to stop")
 
 
 def ask(server: Server, command: bytes, end: bytes) -> bytes:

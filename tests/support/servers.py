@@ -120,8 +120,12 @@ class Server:
             return client.connect_ex((HOST, self.port)) == 0
 
     def pause(self) -> None:
-        """Stop the process: it keeps its connections and sends no replies."""
+        """Stop the process: it keeps its connections and sends no replies.
+
+        A signal takes its time: without a wait, a thread of the process may still reply.
+        """
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # returns when all threads have stopped
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

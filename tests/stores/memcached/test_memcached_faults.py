@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, address, closing, hit, opened, stop
+from memcached_handles import NOW, address, closing, hit, opened
 from own_time import own_seconds
 from servers import Server, memcached_running, wait_for
 
@@ -78,7 +78,7 @@ def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str
     limit = limit_of("1000/hour", spec)
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
-        stop(server)
+        server.pause()
         try:
             assert seconds_until_rejected(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
             assert seconds_until_rejected(store.ping) <= BUDGET + GRACE
@@ -104,7 +104,7 @@ def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: 
     async def scenario(store: MemcachedStore) -> tuple[float, float]:
         await greeted(store)
         gap = took = 1.0
-        stop(server)
+        server.pause()
         for _ in range(TRIES):
             began = own_seconds()
             requests = (failing(store, [hit(limit, client=f"c{i % clients}")]) for i in range(20))
@@ -126,7 +126,7 @@ def test_late_replies_are_dropped(server: Server) -> None:
 
     async def scenario(store: MemcachedStore) -> list[int]:
         await greeted(store)
-        stop(server)
+        server.pause()
         await asyncio.gather(*(failing(store, [hit(limit, 0)]) for limit in limits))
         server.resume()
         return [await remaining(store, limit) for limit in limits]
@@ -200,7 +200,7 @@ def test_threads_do_not_wait_for_each_other_when_the_server_pauses(server: Serve
     limit = limit_of("1000/hour")
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
-        stop(server)
+        server.pause()
         try:
             assert min(slowest_of_eight(store, limit) for _ in range(TRIES)) <= BUDGET + 2 * GRACE
         finally:

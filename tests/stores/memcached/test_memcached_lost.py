@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, stop, undo
+from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, undo
 from memcached_meddling import Meddling
 from servers import HOST, Server, memcached_running
 
@@ -49,7 +49,7 @@ def test_a_call_that_lost_a_race_is_rejected_when_the_server_stops(tmp_path: Pat
     """A lost race is a reply. A call without any reply is an error."""
     limit = limit_of("1000000/minute", "gcra")
     with memcached_running(tmp_path) as server, opened(server) as other:
-        meddlings = [lambda: other.apply([hit(limit)], NOW), lambda: stop(server)]
+        meddlings = [lambda: other.apply([hit(limit)], NOW), server.pause]
         handle = WAYS[way](Meddling(server, 400_000, lambda: meddlings.pop(0)()))
         (decision,) = handle.apply([hit(limit)], NOW)
         assert (decision.allowed, decision.retry_us, meddlings) == (False, SECOND // 10, [])
