@@ -19,6 +19,7 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..limiter.limiter import Limiter
+from ..rules.decorators import limited_views
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
@@ -175,7 +176,8 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        admission.enter(request.match.marks)
+        if limited_views:  # only they ask for the request of their task
+            admission.enter(request.match.marks)
         return admission
 
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -246,14 +248,15 @@ class ASGIAdmission(Admission):
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
             request = self.request
-            if request.index is not None:
+            if request.index is not None and request.match.target is not self.native.get("endpoint"):
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
             limits, verdict = self.limits, self.verdict
             added = self._headers or limits.writer.headers(
                 verdict.after(self.status) if self.counts_outcomes else verdict
             )
-            if added and not self.keeps_headers(message.get("headers")):
+            may_keep = self.status == 429 or limits.is_outer  # most responses are spared the call
+            if added and not (may_keep and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)

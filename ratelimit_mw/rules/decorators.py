@@ -28,6 +28,8 @@ _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views i
 _count = itertools.count()
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
+limited_views: Final = set[str]()
+"""The views that ever had a mark. Each request asks whether there are any, which a weak set answers slowly."""
 
 
 class Decider(Protocol):
@@ -80,6 +82,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
             return view
         added.append(Mark(rule, _checked_name(view, name_of(view), place)))
         marks_made.add(added[-1])
+        limited_views.add(added[-1].view)
         return mark_view(view, ViewMarks((added[-1],)))
 
     return mark
@@ -123,6 +126,7 @@ def messages(
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)
         marks_made.add(mark)
+        limited_views.add(mark.view)
         return mark_view(view, ViewMarks(messages=(mark,)))
 
     return mark

@@ -73,7 +73,7 @@ class RouteIndex:
         if self._root and "app" not in request.native:
             request.native = {**request.native, "root_path": self._root}
         scope = request.native
-        root, path = self._place(scope)
+        root, path = self._place(scope) if scope.get("root_path") else ("", scope["path"])
         host = _host_for_routes(request) if self.reader.by_host else ""
         key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
         match = self._cached.get(key)
@@ -143,9 +143,7 @@ class RouteIndexes:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
         if not self.has_routes:
             return None
-        start = _outer_router(scope)
-        if start is None:
-            start = scope.get("app") or self._app
+        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
         entry = self._by_start.get(id(start))
         if entry is None:
             self._limits.is_outer = has_inner(self._limits, self._app)
