@@ -1,8 +1,8 @@
 """Fields of a request's body. Knows nothing of protocols: the adapter reads the bytes ahead of the application.
 
 ``form:`` reads the fields that a framework's form has, by the content type. ``json:`` reads any JSON text, because not
-all applications check its content type. A body that may hold the field but cannot be parsed gives ``INVALID``, not a
-missing value: a malformed body must not bypass a limit.
+all applications check its content type. ``field:`` reads both. A body that may hold the field but cannot be parsed
+gives ``INVALID``, not a missing value: a malformed body must not bypass a limit.
 """
 
 from __future__ import annotations
@@ -70,13 +70,18 @@ class Body:
                 value = value.get(name) if isinstance(value, dict) else None
         return _text(value)
 
-    def email(self, field: str) -> Any:
-        """Return the normalized email address in a field of the form or JSON."""
-        value = self.json(field)
+    def field(self, name: str) -> Any:
+        """Return a field of the form or of JSON as text, None without one."""
+        value = self.json(name)
         if not self._is_json:
-            in_form = self.form(field)
+            in_form = self.form(name)
             # A text that is a form and JSON at once is ambiguous: the application may read either.
             value = in_form if value is None else value if in_form is None else INVALID
+        return value
+
+    def email(self, field: str) -> Any:
+        """Return the normalized email address in a field of the form or JSON."""
+        value = self.field(field)
         return normalized_email(value) if isinstance(value, str) else value
 
     @property
@@ -111,7 +116,7 @@ class Body:
 def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
     """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
-    read = {"form": Body.form, "json": Body.json}.get(family)
+    read = {"form": Body.form, "json": Body.json, "field": Body.field}.get(family)
     if name == "email":
         read, field = Body.email, email_field
     return (lambda request: read(_parsed_body(request, limit), field)) if read and field else None

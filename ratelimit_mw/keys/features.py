@@ -13,7 +13,7 @@ Features = Mapping[str, Any]
 """Feature values by name: text, or values of the types in ``values.py``. Others are read by their attributes."""
 
 BUILT_IN: Final = ("ip", "user", "email", "endpoint", "region", "method", "path", "host", "group", "plan")
-_FAMILIES: Final = ("header", "cookie", "query", "json", "form", "path")
+_FAMILIES: Final = ("header", "cookie", "query", "field", "json", "form", "path")
 
 UNKNOWN_IP: Final = "unknown"
 """The value of ``ip`` for all requests without a client address."""

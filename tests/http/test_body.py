@@ -282,7 +282,7 @@ def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
 @pytest.mark.parametrize("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
 def test_an_empty_body_is_missing_and_a_malformed_one_is_invalid(content_type: str) -> None:
     """This holds for every content type."""
-    for read in (Body.form, Body.json, Body.email):
+    for read in (Body.form, Body.json, Body.field, Body.email):
         assert read(body(None, content_type), "email") is None
         assert read(body(b"", content_type), "email") is None
         assert read(body(INVALID, content_type), "email") is INVALID
@@ -308,6 +308,36 @@ def test_json_is_read_under_any_content_type() -> None:
     assert body("name=ann", JSON).form("name") is INVALID
     assert body("name=ann;b", FORM).json("name") is None
     assert body(b"\xff", FORM).json("name") is INVALID
+
+
+# -- fields of forms and JSON ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "value"),
+    [
+        ('{"email": "Ann"}', JSON, "Ann"),
+        ('{"email": 7.0}', JSON, "7"),
+        ("email=Ann", FORM, "Ann"),
+        (part("Ann") + END, MULTIPART, "Ann"),
+        ('{"email": "Ann"}', FORM, "Ann"),
+        ("a=1", FORM, None),
+        ("{}", JSON, None),
+        (None, JSON, None),
+        ("email=Ann", JSON, INVALID),
+        ("email=Ann&email=Bob", FORM, INVALID),
+        ('{"email": "Ann", "email": "Bob"}', JSON, INVALID),
+        ('{"email": ["Ann"]}', JSON, INVALID),
+        (part("Ann", more='; filename="a"') + END, MULTIPART, INVALID),
+        ('{"email": "Ann"}', MULTIPART, INVALID),
+        ("email=Ann", "text/plain", INVALID),
+        ('{"email": "Ann"}', "text/plain", INVALID),
+        ('{"email": "Ann", "a": "&email=Bob&"}', FORM, INVALID),
+    ],
+)
+def test_a_field_is_read_from_json_and_forms(content: Any, kind: str, value: Any) -> None:
+    """No kind of body hides the field: it has one value in a form and in JSON, or it is invalid."""
+    assert body(content, kind).field("email") == value
 
 
 # -- email -------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ SPELLINGS = ("ann@x.example", "Ann@X.example", "ann@x.example.")
     [
         ("email:form:username", [{"data": {"username": text}} for text in SPELLINGS]),
         ("email:json:user.mail", [{"json": {"user": {"mail": text}}} for text in SPELLINGS]),
+        ("email:field:mail", [{"data": {"mail": SPELLINGS[0]}}, *({"json": {"mail": text}} for text in SPELLINGS[1:])]),
         ("email:header:x-mail", [{"headers": {"X-Mail": text}} for text in SPELLINGS]),
     ],
 )
