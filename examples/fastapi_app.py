@@ -47,7 +47,7 @@ async def login(data: Login):
     return {"token": token}
 
 
-@api.get("/items/{id}", dependencies=[Depends(RateLimit("8/minute", name="item", key=["endpoint", "user|ip"]))])
+@api.get("/items/{id}", dependencies=[RateLimit("8/minute", name="item", key=["endpoint", "user|ip"])])
 async def item(id: int):  # noqa: A002 - as the route names it
     return {"id": id}
 
