@@ -5,23 +5,21 @@ before, it copied the routes. A mount is followed into its application, through 
 """
 
 import functools
-import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ...errors import ConfigError
 from ...http.layers import runs_no_other_code
 from ...http.views import ViewMarksByMethod
-from ...keys.annotations import types_in
 from ...keys.features import UNMATCHED
-from ...keys.values import CANONICAL, canonical
 from ...rules.describe import Route
 from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
 from ...rules.paths import deepen
-from ..dependencies import DependencyLimit, share_mark
+from ..dependencies import DependencyLimit
+from .dependants import calls_before, converted_parameters
 from .frontends import frontend_groups, frontend_nodes
 from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
@@ -103,7 +101,7 @@ class RouteReader:
 
     def _frontends(self, router: Any, location: _Location) -> Iterator[RouteNode]:
         for group in frontend_groups(router):
-            calls = list(_calls_of(group.dependant))
+            calls = list(calls_before(group.dependant))
             node = {"passed": location.passed, "parameters": location.parameters, "calls": calls}
             yield from frontend_nodes(group, location.prefix, location.paths, {**node, "limits": self._limits(calls)})
 
@@ -136,7 +134,7 @@ class RouteReader:
             frozenset(methods) if methods else None,
             None if host else entry.path_regex,
             host,
-            {**entry.param_convertors, **dict(_annotated(getattr(entry, "dependant", None)))},
+            {**entry.param_convertors, **dict(converted_parameters(getattr(entry, "dependant", None)))},
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
             location.is_direct and custom is None and _is_own(route, "handle"),
@@ -146,7 +144,7 @@ class RouteReader:
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node
-        node.calls = list(_calls_of(getattr(entry, "dependant", None)))
+        node.calls = list(calls_before(getattr(entry, "dependant", None)))
         node.limits = self._limits(node.calls)
         self.nodes.append(node)
         return node
@@ -242,39 +240,6 @@ def _read_marks(nodes: Sequence[RouteNode]) -> None:
         messages = [message for marks in node.views.all() for message in marks.messages]
         if messages and node.kind != "websocket":
             raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
-
-
-class _Annotated(NamedTuple):
-    """Converts a parameter as FastAPI does: by its annotation, where the path has no convertor."""
-
-    kind: type
-
-    def convert(self, value: str) -> Any:
-        return canonical(self.kind, value)
-
-
-def _annotated(dependant: Any) -> Iterator[tuple[str, _Annotated]]:
-    """Yield the parameters of a route that a view or a dependency of FastAPI takes as a number or a UUID."""
-    for inner in getattr(dependant, "dependencies", ()):
-        yield from _annotated(inner)
-    for parameter in getattr(dependant, "path_params", ()):
-        for kind in types_in(getattr(parameter.field_info, "annotation", None)):
-            for known in CANONICAL:
-                if issubclass(kind, known):
-                    yield parameter.alias, _Annotated(known)
-                    break
-
-
-def _calls_of(dependant: Any) -> Iterator[object]:
-    """Yield the functions that FastAPI calls before a view, the outermost first."""
-    for inner in getattr(dependant, "dependencies", ()):
-        call = inner.call
-        if inspect.isclass(call) and issubclass(call, DependencyLimit):
-            raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
-        if isinstance(call, DependencyLimit) and inner.name is not None:
-            share_mark(call, dependant.call, inner.name)
-        yield from _calls_of(inner)
-        yield call
 
 
 def _marked_view(endpoint: Any, registered: set[int]) -> Any:
