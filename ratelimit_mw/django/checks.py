@@ -14,6 +14,7 @@ from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, cors_after, positions_of
+from .pages import problem_of_template
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
@@ -45,13 +46,17 @@ _WARNINGS: Final = {
         "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
         "Move it after LocaleMiddleware.",
     ),
+    "W008": (
+        "429.html cannot be rendered: {}",
+        "Change the template. If it needs a real request, silence this check.",
+    ),
 }
 
 
 def check_project(**_: Any) -> list[Any]:
     """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
 
-    W003: the user, and W004: the language is not known yet at the place of the middleware.
+    W003: the user, and W004: the language is not known yet at the place of the middleware. W008: 429.html fails.
     """
     try:
         project = project_limits()
@@ -67,6 +72,8 @@ def check_project(**_: Any) -> list[Any]:
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
     shown = [_warning(name) for name, applies in found.items() if applies]
+    if problem := problem_of_template():
+        shown.append(_warning("W008", problem))
     unused = unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
     return [*errors, *shown, *_order()]

@@ -20,8 +20,6 @@ import django.conf
 from django.conf import UserSettingsHolder
 from django.core.signals import setting_changed
 from django.dispatch import receiver
-from django.http import HttpResponse
-from django.http.response import HttpResponseBase
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
@@ -29,7 +27,6 @@ from ..errors import ConfigError, error_path
 from ..http.features import IDENTIFY, checked_functions
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.notes import log_notes
-from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters, check_routes
 from ..limiter.limiter import Limiter
 from ..rules.names import class_behind
@@ -37,7 +34,7 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_left_over, check_slips
-from .admission import DjangoAdmission
+from .pages import check_pages
 from .request import SCOPE, DjangoRequest, django_user
 from .routes import URLRoutes, scopes_of
 
@@ -147,6 +144,7 @@ class ProjectLimits:
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
         check_left_over(dir(django.conf.settings), sys.modules)  # the views are imported now
+        check_pages(resolver)
         self.limits.adopt(routes.views)
         is_root = resolver is get_resolver(_root_urlconf())
         check_parameters(routes.all, self.limits.rules, is_root)
@@ -182,17 +180,6 @@ class ProjectLimits:
         plan = self.limits.undecided(self.limits.plan(request, request.to), request.server_data, is_outer)
         scoped = _RuleFacts(self.limits.rules).scoped
         return plan_without(plan, scoped) if scoped else plan
-
-    def rejection(self, admission: DjangoAdmission, response: Any) -> HttpResponseBase:
-        """Return the response to a rejection. ``response`` is that of your own function; None without one."""
-        if response is None:
-            response = admission.rejection()
-        if isinstance(response, Rejection):
-            body = b"" if admission.request.method == "HEAD" else response.body
-            return HttpResponse(body, status=response.status, headers=dict(response.headers))
-        if not isinstance(response, HttpResponseBase):
-            raise TypeError(f"rejection returned {response!r}; expected an HttpResponse or a Rejection")
-        return response
 
     def compare(self, request: DjangoRequest) -> None:
         """Count the requests for which Django chose another route, and log the first of them."""

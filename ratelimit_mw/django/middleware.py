@@ -20,8 +20,10 @@ from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.decorators import current
-from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve, resolve_async
+from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve
 from .limits import ProjectLimits, project_limits
+from .pages import arespond, respond
+from .signals import asend_rejection, send_rejection
 
 
 class RateLimitMiddleware:
@@ -63,8 +65,7 @@ class RateLimitMiddleware:
         if not isinstance(error, RateLimitExceeded):
             return None
         admission: DjangoAdmission = getattr(native, ATTRIBUTE)
-        admission.verdict = error.verdict
-        return _response_to_rejection(admission)
+        return respond(admission.limits, admission, error)
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -82,10 +83,12 @@ class RateLimitMiddleware:
             admission.enter(request.marks)
             if verdict:
                 response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
-            if not verdict or admission.raised is not None:
-                admission.verdict = admission.raised.verdict if admission.raised else admission.verdict
-                own = project.limits.reject and project.limits.reject(native, admission.verdict)
-                response = project.rejection(admission, await resolve_async(own) if self._is_async else resolve(own))
+            else:
+                response = await self._respond(admission)
+            if not admission.verdict.allowed:
+                await asend_rejection(type(self), admission) if self._is_async else send_rejection(
+                    type(self), admission
+                )
             admission.add_headers(response)
             if not ends_later(response, admission):
                 await self._end(admission, response.status_code)
@@ -101,10 +104,16 @@ class RateLimitMiddleware:
             if self._is_async:
                 response = await response
             project.compare(request)
+            if admission.raised is not None:
+                response = await self._respond(admission, admission.raised)
         except BaseException as error:  # where the server stops, the outcome is not known
             await self._end(admission, 500 if isinstance(error, Exception) else None)
             raise
         return response
+
+    async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:
+        limits = admission.limits
+        return await arespond(limits, admission, error) if self._is_async else respond(limits, admission, error)
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
@@ -116,13 +125,6 @@ def _note_rejection(request: Any = None, **_: Any) -> None:
     error, admission = sys.exc_info()[1], getattr(request, ATTRIBUTE, None)
     if isinstance(error, RateLimitExceeded) and admission is not None:
         admission.raised = error
-
-
-def _response_to_rejection(admission: DjangoAdmission) -> Any:
-    project = project_limits()
-    reject = project.limits.reject
-    own = reject and resolve(reject(admission.request.framework_request, admission.verdict))
-    return project.rejection(admission, own)
 
 
 def _limits_of(layer: Any) -> HttpLimiter | None:

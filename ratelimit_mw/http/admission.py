@@ -258,10 +258,18 @@ class Admission:
 
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
-        self._headers = headers = self.headers(self.verdict.status)  # Retry-After may have a random part
-        waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
-        accept = ", ".join(self.request.header_lines("accept"))
-        return build_rejection(self.verdict, accept, waits[0] if waits else None)
+        return build_rejection(self.verdict, self.accept, self.retry_after)
+
+    @property
+    def accept(self) -> str:
+        """The ``Accept`` header of the request."""
+        return ", ".join(self.request.header_lines("accept"))
+
+    @property
+    def retry_after(self) -> str | None:
+        """The ``Retry-After`` header of a rejection."""
+        self._headers = headers = self.headers(self.verdict.status)  # it may have a random part
+        return next((value.decode("ascii") for name, value in headers if name == b"retry-after"), None)
 
     def end(self, status: int | None) -> None:
         """Settle everything once. The status is None for an unknown outcome. A cost stated later is settled at once."""

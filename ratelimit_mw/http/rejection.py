@@ -41,7 +41,7 @@ class Rejection:
 
 def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
     """Return the response to a rejected verdict. ``retry_after`` is the value of its ``Retry-After`` header."""
-    media, template, _ = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
+    media, template, _ = _form(accept)
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
@@ -52,6 +52,11 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
     body = (json.dumps(problem) if template is None else template.format(title=title, detail=detail)).encode()
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(status, headers, body)
+
+
+def prefers_html(accept: str) -> bool:
+    """Return whether an ``Accept`` header prefers HTML among the forms of a rejection."""
+    return _form(accept)[1] is _HTML
 
 
 _HTML: Final = (
@@ -65,6 +70,10 @@ _FORMS: Final = (
     ("text/html; charset=utf-8", _HTML, ("text/html", "application/xhtml+xml", "text/*", "*/*")),
     ("text/plain; charset=utf-8", "{title}\n{detail}\n", ("text/plain", "text/*", "*/*")),
 )
+
+
+def _form(accept: str) -> tuple[str, str | None, tuple[str, ...]]:
+    return _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
 
 
 @lru_cache(1024)

@@ -114,9 +114,16 @@ class Project:
 
 @contextmanager
 def project(
-    limits: Any = None, *patterns: Any, is_async: bool = False, middleware: list[str] | None = None, **given: Any
+    limits: Any = None,
+    *patterns: Any,
+    is_async: bool = False,
+    middleware: list[str] | None = None,
+    handler429: Any = None,
+    **given: Any,
 ) -> Iterator[Project]:
     """Open a project with these settings and URLs, ``/`` by default."""
     changed = {"RATELIMIT_MW": still() if limits is None else limits, "MIDDLEWARE": middleware or MIDDLEWARE, **given}
-    with override_settings(ROOT_URLCONF=urls(*patterns) if patterns else urls(path("", hello)), **changed):
+    urlconf = urls(*(patterns or [path("", hello)]))
+    urlconf.handler429 = handler429  # type: ignore[attr-defined]
+    with override_settings(ROOT_URLCONF=urlconf, **changed):
         yield Project(is_async)
