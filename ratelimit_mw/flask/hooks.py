@@ -20,7 +20,7 @@ from ..http.route_checks import check_parameters, check_routes
 from ..http.views import ViewMarksByMethod
 from ..rules.decorators import current
 from ..rules.describe import Route
-from ..rules.marks import ViewMarks, destination, marked_form, marks_of
+from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..settings.framework import SETTING, check_left_over
 from ..wsgi.request import VERDICT
 from ..wsgi.url_map import routes_of as routes_of_map
@@ -50,6 +50,7 @@ class FlaskHooks:
         self._key = f"ratelimit_mw.flask.{id(self)}"
         self._leave_key = f"{self._key}.leave"
         self.limiter = limits.limiter
+        readers.add(self)
 
     def read_views(self) -> dict[str, ViewMarksByMethod]:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
@@ -64,6 +65,10 @@ class FlaskHooks:
             check_parameters(routes, self.limits.rules)
         check_routes(routes, self.limits.rules)
         return views
+
+    def forget_marks(self) -> None:
+        """Read the views again at the next request, because a blueprint has another mark."""
+        self._views = None
 
     def _has_preprocessors(self) -> bool:
         every = self._app.url_value_preprocessors.values()

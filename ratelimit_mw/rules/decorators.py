@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -19,13 +18,12 @@ from weakref import WeakSet
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
 from .declaration import checked_call, document
-from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, view_of
+from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, attach, combine, marks_of
 from .names import holds_views, is_include, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
-_count = itertools.count()
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
 limited_views: Final = set[str]()
@@ -139,6 +137,8 @@ def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
+    A limit on a view or a blueprint inside of an exempt blueprint, class or include still applies.
+
     Args:
         rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.
 
@@ -225,15 +225,14 @@ def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
         urls, *names = cast(tuple[Any, ...], view)
         return (mark_view(urls if isinstance(urls, MarkedURLs) else MarkedURLs(urls), added), *names)  # type: ignore[return-value,type-var]
     guarded: Any = view
-    marks = view_of((view, added))
+    marks = combine(marks_of(view), added)
     if inspect.isclass(view):
         _guard_dispatcher(view)
     elif not (holds_views(view) or isinstance(guarded, MarkedURLs) or hasattr(view, ATTRIBUTE)):
         wrapped = guarded = _guard(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)
-    setattr(guarded, ATTRIBUTE, marks)
-    setattr(guarded, f"{ATTRIBUTE}{next(_count):09}", added)
+    attach(guarded, marks, added)
     return guarded  # type: ignore[no-any-return]
 
 

@@ -70,15 +70,16 @@ class Overview:
         views = route.views.items()
         for mark in dict.fromkeys(mark for _, view in views for mark in view.every):
             rule = self._rules.rule_of(mark)
-            methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(rule.name)]
+            limited = [(method, view) for method, view in views if mark in view.every]
+            methods = [method for method, view in limited if not view.is_exempt_from(rule.name, [mark])]
             is_limited = methods and not route.lacks_parameter(rule.source)
             self._routes.setdefault(rule, []).extend([route.describe(methods)] if is_limited else [])
             self._marks.setdefault(rule, []).append(mark)
         if any(view.is_static for _, view in views):
             self.exempt.append(f"{route.template} from every rule without match.path and match.view")
-        for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
-            methods = [method for method, view in views if view.exempt == names]
-            self.exempt.append(f"{route.describe(methods)} from {', '.join(names) or 'every rule'}")
+        for exempt in dict.fromkeys(_exemption(view) for _, view in views if view.exempt is not None):
+            methods = [method for method, view in views if _exemption(view) == exempt]
+            self.exempt.append(f"{route.describe(methods)} from {exempt}")
 
     def row(self, rule: CompiledRule) -> dict[str, list[str]]:
         """The lines of each column in a table of rules."""
@@ -120,7 +121,7 @@ class Overview:
             if names := self._rules.lists.names(kind):
                 yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
         yield "All rules that apply to a request hold together: those of the settings and those of decorators."
-        yield "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules."
+        yield "A rule with overrides changes a decorator's rule. An exemption precedes the rules around it."
 
     def why_not(
         self,
@@ -138,7 +139,7 @@ class Overview:
             return "it limits the messages of the WebSocket"
         if marks and marks.isdisjoint(view.marks):
             return f"it is on {', '.join(dict.fromkeys(self._routes[rule]))}"
-        if view.is_exempt_from(rule.name):
+        if view.is_exempt_from(rule.name, marks):
             return "the view is exempt"
         if view.is_static and not match.place:
             return "the route serves static files"
@@ -197,6 +198,11 @@ def cost_of(rule: CompiledRule) -> str:
     options = rule.source.options
     tables = (("if", options["count_when"]), ("unless", options["count_unless"]))
     return " ".join([str(rule.source.cost), *(f"{word} {_either(texts_of(table))}" for word, table in tables if table)])
+
+
+def _exemption(view: ViewMarks) -> str:
+    """The rules that a view is exempt from, in words."""
+    return ", ".join(view.exempt or ()) or ("every other rule" if view.inside else "every rule")
 
 
 def _limits(rule: CompiledRule) -> list[str]:

@@ -4,16 +4,18 @@ import functools
 import itertools
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 from ..keys.features import UNMATCHED
-from .names import class_behind, printable
+from .names import class_behind, holds_views, printable
 from .rule import Rule
 
 ATTRIBUTE: Final = "__ratelimit_mw__"  # of a marked view; holds its ``ViewMarks``. Numbered: those of one decorator
 MARKED_FORM: Final = "__ratelimit_mw_marked_form__"  # of a function; holds the marked function made from it
 _order = itertools.count()
+_count = itertools.count()
 
 
 @dataclass(eq=False)
@@ -49,6 +51,8 @@ class ViewMarks:
     """Whether the framework responds to ``OPTIONS`` by itself. Only rules that name the method then apply to it."""
     is_static: bool = False
     """Whether the framework serves files. Only rules that name a path or a view then apply."""
+    inside: tuple[Mark, ...] = ()
+    """The marks inside of a blueprint, a class or an include that is exempt from every rule. They apply."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 
@@ -57,8 +61,11 @@ class ViewMarks:
         if self.exempt:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
 
-    def is_exempt_from(self, rule: str) -> bool:
-        return self.exempt is not None and (not self.exempt or rule in self.exempt)
+    def is_exempt_from(self, rule: str, marks: Iterable[Mark] = ()) -> bool:
+        """Return whether a rule does not apply, which these marks give, or the settings."""
+        if self.exempt is None:
+            return False
+        return rule in self.exempt if self.exempt else set(self.inside).isdisjoint(marks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +99,17 @@ NOWHERE: Final = Destination()
 destination = functools.lru_cache(10_000)(Destination)
 
 
+class MarksReader(Protocol):
+    """An adapter that keeps the marks of views."""
+
+    def forget_marks(self) -> None:
+        """Read all marks again at the next request."""
+
+
+readers: Final = WeakSet[MarksReader]()
+"""The adapters whose views may get further marks while they serve: those of a blueprint, which no call passes."""
+
+
 class MarkedURLs:
     """The URLs that ``include`` of Django returns, with marks of their own. Used in place of the URLs."""
 
@@ -110,29 +128,46 @@ def marks_of(view: object) -> ViewMarks:
         return view
     marks: ViewMarks = getattr(view, ATTRIBUTE, None) or ViewMarks()
     behind = class_behind(view)
-    return marks if behind is None else _merge(marks_of(behind), marks)
+    return marks if behind is None else combine(marks_of(behind), marks)
 
 
 def own_marks(thing: object) -> ViewMarks:
     """Merge the marks of all decorators on an object. ``method_decorator`` copies them one by one."""
     attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-    return view_of([thing, *(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE))])
+    each = [thing, *(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE))]
+    return functools.reduce(combine, map(marks_of, each))
 
 
 def view_of(views: Iterable[object]) -> ViewMarks:
     """Merge the marks of everything on the way to a view, outermost first, such as a blueprint and its view."""
-    return functools.reduce(_merge, map(marks_of, views), ViewMarks())
+    return functools.reduce(_enclose, map(marks_of, views), ViewMarks())
 
 
-def _merge(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
-    """All marks of both, each once. The exemption of the inner one replaces that of the outer one."""
-    exempting = inner if inner.exempt is not None else outer
+def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
+    """All marks of both, each once. The exemption of the second one replaces that of the first one."""
+    exempting = second if second.exempt is not None else first
     return ViewMarks(
-        tuple(dict.fromkeys((*outer.marks, *inner.marks))),
+        tuple(dict.fromkeys((*first.marks, *second.marks))),
         exempting.exempt,
-        tuple(dict.fromkeys((*outer.messages, *inner.messages))),
+        tuple(dict.fromkeys((*first.messages, *second.messages))),
         exempting.exempt_on,
+        inside=exempting.inside,
     )
+
+
+def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
+    """The marks of a view inside of another. Where the outer one is exempt, the limits of the inner one remain."""
+    combined = combine(outer, inner)
+    remain = outer.exempt == () and inner.exempt is None
+    return replace(combined, inside=(*outer.inside, *inner.every)) if remain else combined
+
+
+def attach(thing: object, marks: ViewMarks, added: ViewMarks) -> None:
+    """Keep all marks on an object, and those that were added now."""
+    setattr(thing, ATTRIBUTE, marks)
+    setattr(thing, f"{ATTRIBUTE}{next(_count):09}", added)
+    for reader in tuple(readers) if holds_views(thing) else ():
+        reader.forget_marks()
 
 
 def marked_form(view: object) -> Any:

@@ -190,7 +190,8 @@ class RuleSet:
         """The plan of those rules that apply."""
         method = method.upper()
         if view is not None and view.exempt is not None:
-            numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
+            inside = {self._of_mark[mark] for mark in view.inside}
+            numbers = [i for i in numbers if i in inside or not view.is_exempt_from(self.rules[i].name)]
         if view is not None and view.is_static:
             numbers = [i for i in numbers if self.rules[i].source.matches.place]
         own = view is not None and view.answers_options and method == "OPTIONS"

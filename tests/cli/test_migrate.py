@@ -187,7 +187,12 @@ app.add_url_rule("/page", view_func=Page.as_view("page"))
 app.get("/computed")(computed)
 bp = Blueprint("in-side", __name__)
 limiter.exempt(bp)
-app.register_blueprint(bp)
+deep = Blueprint("deep", __name__)
+limiter.exempt(deep, flags=ExemptionScope.ANCESTORS)
+both = Blueprint("both", __name__)
+limiter.exempt(limiter.limit("2/minute")(both) or both)
+for each in (bp, deep, both):
+    app.register_blueprint(each)
 bare = Flask("bare")
 """
 
@@ -219,6 +224,8 @@ def test_the_parts_that_need_a_hand_are_problems(folder: Path) -> None:
     assert "cost=the_function_of_line_16" in str(found["views"])
     assert '@exempt("default")' in str(found["views"])
     assert "exempt(in_side)" in found["code"]
+    assert "blueprint deep: add the names of the limits around it to exempt(...)" in problems
+    assert 'exempt("default", "application")(both)' in str(found["code"])
 
 
 HARD_DJANGO = """

@@ -80,3 +80,10 @@ def test_a_tuple_that_is_no_include_is_an_error() -> None:
         exempt(("shop.urls", None, None))  # type: ignore[call-overload]
     with limits_off(), project(None, path("x/", limit("1/minute")(include(inner(a=hello))))) as served:
         assert statuses(served, "/x/a", "/x/a") == [200, 200]
+
+
+def test_a_limit_inside_of_an_exempt_include_applies() -> None:
+    """The rules of the settings do not."""
+    views = {"few": limit("2/minute")(hello), "all": hello}
+    with project(one_rule("1/minute"), path("x/", exempt(include(inner(**views))))) as served:
+        assert statuses(served, "/x/all", "/x/all", "/x/few", "/x/few", "/x/few") == [200, 200, 200, 200, 429]

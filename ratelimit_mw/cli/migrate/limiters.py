@@ -128,7 +128,7 @@ def _merged(found: Iterable[FoundLimit]) -> Iterator[FoundLimit]:
 
 def _add_views(findings: Findings, limits: Any, exempt: dict[str, str], views: dict[str, Any]) -> None:
     """Add the decorators of each function, by its qualified name."""
-    exempt_default = _exempt_default(findings)
+    exempt_default = _exempt_from(findings, "default")
     for name in {**exempt, **limits}:
         view, found = views.get(name) or _view_of(name), list(limits.get(name, ()))
         where = place_of(view)
@@ -140,9 +140,9 @@ def _add_views(findings: Findings, limits: Any, exempt: dict[str, str], views: d
         findings.add_view(name_of_function(view), where, decorators)
 
 
-def _exempt_default(findings: Findings) -> str:
-    """Return the decorator that exempts a view from the default limits, "" without them."""
-    names = [rule["name"] for rule in findings.rules if rule["name"].startswith("default")]
+def _exempt_from(findings: Findings, *starts: str) -> str:
+    """Return the decorator that exempts from the rules whose names start so, "" without them."""
+    names = [rule["name"] for rule in findings.rules if rule["name"].startswith(starts)]
     return f"@exempt({', '.join(map(python, names))})" if names else ""
 
 
@@ -160,10 +160,13 @@ def _add_blueprints(findings: Findings, manager: Any) -> None:
     for name in {**exempt, **manager._blueprint_limits}:
         limits = list(manager._blueprint_limits.get(name, ()))
         code = _WORDS.sub("_", name)
-        if name in exempt:
-            code = f"{_exemption(exempt[name])[1:]}({code})"
-        elif any(limit.override_defaults for limit in limits) and (exempt_default := _exempt_default(findings)):
-            code = f"{exempt_default[1:]}({code})"
+        words = ["default"] if any(limit.override_defaults for limit in limits) else []
+        words += _words_of(exempt[name]) if name in exempt else []
+        is_exempt = "@exempt" if len(words) > 1 and not limits else _exempt_from(findings, *words)
+        if is_exempt:
+            code = f"{is_exempt[1:]}({code})"
+        if "ANCESTORS" in str(exempt.get(name)):
+            findings.problems.append(f"blueprint {name}: add the names of the limits around it to exempt(...)")
         for limit in limits:
             code = f"{findings.decorator(_read_limit(limit), 'endpoint', where=name)[1:]}({code})"
         findings.shared[f"blueprint {name}"] = code
@@ -171,8 +174,12 @@ def _add_blueprints(findings: Findings, manager: Any) -> None:
 
 def _exemption(scope: Any) -> str:
     """Return ``@exempt`` for a flag of ``ExemptionScope``: the default limits, those of the application, or both."""
-    names = [name for name in ("default", "application") if name.upper() in str(getattr(scope, "name", scope))]
-    return f"@exempt({python(names[0])})" if len(names) == 1 else "@exempt"
+    words = _words_of(scope)
+    return f"@exempt({python(words[0])})" if len(words) == 1 else "@exempt"
+
+
+def _words_of(scope: Any) -> list[str]:
+    return [word for word in ("default", "application") if word.upper() in str(scope)]
 
 
 def _view_of(name: str) -> Any:

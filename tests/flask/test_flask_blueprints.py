@@ -1,0 +1,157 @@
+"""Limits and exemptions of blueprints: nested ones, ones that are registered twice, and views with their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask.views import MethodView
+from flask_calls import ask, hello, statuses, still
+
+from ratelimit_mw.flask import RateLimiter, exempt, limit
+
+DEFAULT: dict[str, Any] = {"name": "default", "limits": "1/minute", "key": ["endpoint", "ip"]}
+Decorate = Callable[[Blueprint], Blueprint]
+
+
+def limited(app: Flask, *rules: dict[str, Any], **options: Any) -> Flask:
+    RateLimiter(app, limiter=still({"rules": list(rules)}), **options)
+    return app
+
+
+def family(parent: Decorate, child: Decorate, view: Any = hello) -> Flask:
+    """``/parent/`` and ``/parent/child/``, with a default limit of one request for each view."""
+    app = Flask("app")
+    outer = parent(Blueprint("parent", "app", url_prefix="/parent"))
+    inner = child(Blueprint("child", "app", url_prefix="/child"))
+    outer.add_url_rule("/", "home", hello)
+    inner.add_url_rule("/", "home", view)
+    outer.register_blueprint(inner)
+    app.register_blueprint(outer)
+    return limited(app, DEFAULT)
+
+
+def unmarked(blueprint: Blueprint) -> Blueprint:
+    return blueprint
+
+
+PER_VIEW: dict[str, Any] = {"key": ["endpoint", "ip"]}
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "expected"),
+    [
+        (exempt, unmarked, [None, None]),
+        (unmarked, exempt, [1, None]),
+        (unmarked, limit("2/minute", **PER_VIEW), [1, 1]),
+        (unmarked, lambda child: limit("2/minute", **PER_VIEW)(exempt("default")(child)), [1, 2]),
+        (exempt, limit("2/minute", **PER_VIEW), [None, 2]),
+        (exempt("default"), limit("2/minute", **PER_VIEW), [None, 2]),
+        (limit("2/minute", name="parent", **PER_VIEW), exempt("default"), [1, 2]),
+        (limit("2/minute", name="parent", **PER_VIEW), exempt("parent", "default"), [1, None]),
+        (limit("2/minute", name="parent"), exempt, [1, None]),
+    ],
+)
+def test_a_nested_blueprint_adds_to_the_outer_one(parent: Any, child: Any, expected: list[int | None]) -> None:
+    """Limits of both apply, minus the innermost exemption. A limit inside of an exempt blueprint applies."""
+    app = family(parent, child)
+    for path, most in zip(("/parent/", "/parent/child/"), expected, strict=True):
+        allowed = statuses(app, path, 4).count(200)
+        assert allowed == (4 if most is None else most), path
+
+
+class Items(MethodView):
+    def get(self) -> str:
+        return "got"
+
+    @limit("2/minute")
+    def post(self) -> str:
+        return "posted"
+
+
+@pytest.mark.parametrize(
+    ("view", "method", "most"),
+    [
+        (limit("2/minute")(lambda: "few"), "GET", 2),
+        (Items.as_view("items"), "POST", 2),
+        (exempt("default")(limit("2/minute")(lambda: "few")), "GET", 2),
+        (exempt(limit("2/minute")(lambda: "few")), "GET", 4),
+        (limit("2/minute")(exempt(lambda: "few")), "GET", 4),
+    ],
+)
+def test_a_limit_inside_of_an_exempt_blueprint_applies(view: Any, method: str, most: int) -> None:
+    """The rules of the settings do not. A view that is exempt itself has no limit, in either order."""
+    shop = exempt(Blueprint("shop", "app"))
+    shop.add_url_rule("/", "home", view, methods=["GET", "POST"])
+    app = Flask("app")
+    app.register_blueprint(shop)
+    assert statuses(limited(app, DEFAULT), method=method, times=4).count(200) == most
+
+
+def test_the_commands_show_a_limit_inside_of_an_exempt_blueprint() -> None:
+    """They list the rule with its route, and say why the others do not apply."""
+    app = family(exempt, unmarked, limit("2/minute", name="few")(lambda: "few"))
+
+    def run(*words: str) -> list[str]:
+        output = app.test_cli_runner().invoke(args=["ratelimit", *words]).stdout
+        return [" ".join(line.split()) for line in output.splitlines()]
+
+    listed = run("check")
+    assert {"exempt: /parent/ from every rule", "exempt: /parent/child/ from every other rule"} <= set(listed)
+    assert [line for line in listed if line.startswith("few @limit /parent/child/ ")]
+    explained = run("explain", "GET", "/parent/child/", "--feature", "ip=192.0.2.7")
+    assert "default the view is exempt" in explained
+    assert [line for line in explained if line.startswith("few ip=192.0.2.7 2/minute")]
+
+
+@pytest.mark.parametrize(("key", "expected"), [(["ip"], [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])])
+@pytest.mark.parametrize("second", [{"name": "again"}, {"name": "again.dotted"}, {"name_prefix": "again"}])
+def test_a_blueprint_may_be_registered_twice(key: list[str], expected: list[int], second: dict[str, str]) -> None:
+    """Its limit is one count under all names and prefixes, or one for each route with ``endpoint``."""
+    shop = limit("1/minute", key=key)(Blueprint("shop", "app"))
+    shop.add_url_rule("/", "home", hello)
+    app = Flask("app")
+    app.register_blueprint(shop, url_prefix="/one")
+    app.register_blueprint(shop, url_prefix="/two", **second)
+    assert [ask(limited(app), "/one/").status_code, *(ask(app, "/two/").status_code for _ in range(2))] == expected
+
+
+def test_a_view_whose_name_has_a_dot_is_in_no_blueprint() -> None:
+    """Its name begins like that of a blueprint, with another letter before it."""
+    shop = limit("1/minute")(Blueprint("shop", "app", url_prefix="/shop"))
+    app = Flask("app")
+    app.add_url_rule("/other", "_shop.other", hello)
+    app.register_blueprint(shop)
+    assert statuses(limited(app), "/other") == [200] * 3
+
+
+def test_a_limit_added_while_the_application_serves_counts() -> None:
+    """Flask allows no further views then, but a limit on a blueprint is no view."""
+    shop = Blueprint("shop", "app")
+    shop.add_url_rule("/", "home", hello)
+    app = Flask("app")
+    app.register_blueprint(shop)
+    assert statuses(limited(app)) == [200] * 3
+    limit("1/minute")(shop)
+    assert statuses(app, times=2) == [200, 429]
+    exempt(shop)
+    assert statuses(app) == [200] * 3
+
+
+def test_a_key_function_counts_for_a_whole_blueprint() -> None:
+    """A limit of a blueprint may use a feature of the application, and limits from a function."""
+    shop = limit(lambda account: "2/minute" if account == "pro" else "1/minute", key=["account"])(
+        Blueprint("shop", "app")
+    )
+    for path in ("/a", "/b"):
+        shop.add_url_rule(path, path[1:], hello)
+    app = Flask("app")
+    app.register_blueprint(shop)
+    limited(app, features={"account": lambda request: request.headers["X-Account"]})
+    sent = [(account, path) for account in ("pro", "free") for path in ("/a", "/b", "/a")]
+    assert [ask(app, path, headers={"X-Account": account}).status_code for account, path in sent] == [
+        *[200, 200, 429],
+        *[200, 429, 429],
+    ]
