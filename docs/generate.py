@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
-from ratelimit_mw.rules.options import CountUnless, CountWhen, RuleSettings
+from ratelimit_mw.rules.options import CostFrom, CountUnless, CountWhen, RuleSettings
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 from ratelimit_mw.settings.schema import type_text
 
@@ -40,6 +40,9 @@ LINKS: Final = {
     "match": "[match](#match)",
     "key": "[features](features.md)",
     "algorithm": "[algorithms](algorithms.md)",
+    "cost": "[costs](#costs)",
+    "cost_from": "[costs](#costs)",
+    "unit": "[costs](#costs)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
 }
@@ -89,6 +92,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
+    "cost-from-fields": lambda: fields(CostFrom),
     "count-when-fields": lambda: fields(CountWhen),
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,

@@ -16,7 +16,7 @@ class Limit:
 
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
-    ``statuses`` are those of the responses that count, None for all.
+    ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts.
     """
 
     def __init__(
@@ -29,12 +29,14 @@ class Limit:
         statuses: frozenset[int] | None = None,
         on_store_error: str | None = None,
         lease: int = 0,
+        unit: str = "requests",
     ) -> None:
         self.rule = rule
         self.quota = quota
         self.shadow = shadow
         self.statuses = statuses
         self.on_store_error = on_store_error
+        self.unit = unit
         self.spec = algorithm
         self.algorithm = Concurrency(quota) if quota.concurrent else build(algorithm, quota)
         self.decide = self.algorithm.decide
@@ -52,10 +54,20 @@ class Limit:
         burst = self.quota.burst and -(-self.quota.burst // parts)
         amount = -(-self.quota.amount // parts)
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
-        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.statuses, self.on_store_error)
+        options = (self.spec, self.shadow, self.statuses, self.on_store_error)
+        limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
         limit.policy = self.policy
         limit.local = True
         return limit
+
+    @property
+    def text(self) -> str:
+        """The quota with its unit, unless that is "requests": "1000 tokens/minute"."""
+        return str(self.quota) if self.unit == "requests" else str(self.quota).replace("/", f" {self.unit}/", 1)
+
+    def hold(self, estimate: int) -> int:
+        """Return the cost of an estimate, which a client may choose: at most what can pass at once. A slot is one."""
+        return 1 if self.quota.concurrent else min(estimate, self.limit)
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"

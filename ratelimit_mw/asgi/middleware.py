@@ -18,6 +18,7 @@ from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
+from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
 from ..rules.decorators import limited_views
 from ..rules.plan import Plan
@@ -252,11 +253,10 @@ class ASGIAdmission(Admission):
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
             limits, verdict = self.limits, self.verdict
-            added = self._headers or limits.writer.headers(
-                verdict.after(self.status) if self.counts_outcomes else verdict
-            )
-            may_keep = self.status == 429 or limits.is_outer  # most responses are spared the call
-            if added and not (may_keep and self.keeps_headers(message.get("headers"))):
+            if self.counts_outcomes:
+                message, verdict = read_message(self, message), verdict.after(self.status)
+            added = self._headers or limits.writer.headers(verdict)
+            if added and not ((self.status == 429 or limits.is_outer) and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)

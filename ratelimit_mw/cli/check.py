@@ -94,7 +94,7 @@ def _problems(source: Source) -> Iterator[str]:
     for rule in source.rules.rules:
         for limit in rule.never_fitting:
             cost = rule.fixed_cost
-            yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
+            yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
     if not source.overview.is_file:
         yield from source.problems()
 

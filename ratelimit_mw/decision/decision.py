@@ -70,6 +70,11 @@ class Decision:
         return self.hit[0].limit
 
     @property
+    def unit(self) -> str:
+        """The unit of the limit: ``"requests"``, or the ``unit`` of its rule, such as ``"tokens"``."""
+        return self.hit[0].unit
+
+    @property
     def shadow(self) -> bool:
         """True for a rule with ``mode = "shadow"``, which never rejects a request."""
         return self.hit[0].shadow

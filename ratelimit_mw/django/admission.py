@@ -13,6 +13,7 @@ from ..decision import CombinedVerdict, Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission, decide
 from ..http.limiter import HttpLimiter
+from ..http.true_costs import read_costs
 from ..rules.plan import Plan
 from .request import DjangoRequest
 
@@ -72,6 +73,8 @@ class DjangoAdmission(Admission):
 
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""
+        for name in read_costs(self, response.headers.items()) if self.true_costs else ():
+            response.headers.pop(name, None)
         added = self.text_headers(response.status_code)
         for name, value in () if self.keeps_headers(response.headers.items()) else added:
             response.headers[name] = value

@@ -58,7 +58,7 @@ class FlaskCheck:
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        NamedRule(flask.request.environ, rule, features).reset()
+        NamedRule(flask.request.environ, rule, features, costs=False).reset()
 
     def settle(self, rule: str, cost: int, /) -> None:
         """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.

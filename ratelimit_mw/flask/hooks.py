@@ -17,6 +17,7 @@ from ..http.admission import decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import applications_read, log_notes
 from ..http.route_checks import check_parameters, check_routes
+from ..http.true_costs import read_costs
 from ..http.views import ViewMarksByMethod
 from ..rules.decorators import current
 from ..rules.describe import Route
@@ -114,6 +115,8 @@ class FlaskHooks:
     def add_headers(self, response: Response) -> Response:
         """Run after the request: the rate limit headers replace those of the application."""
         if admission := flask.request.environ.get(self._key):
+            for name in read_costs(admission, response.headers) if admission.true_costs else ():
+                response.headers.pop(name, None)
             added = admission.text_headers(response.status_code)
             for name, value in () if admission.keeps_headers(response.headers) else added:
                 response.headers[name] = value

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..decision import CombinedVerdict, Verdict
 from ..errors import ConfigError, RateLimitExceeded
+from ..rules.costs import HeaderCost
 from ..rules.decorators import Decider, current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
@@ -83,6 +84,9 @@ class Admission:
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     counts_outcomes = False
+    """Whether the start of the response changes what is consumed, by its status or a header."""
+    true_costs: tuple[tuple[str, HeaderCost], ...] = ()
+    """The rules whose true cost is in a header of the response."""
     is_open = False
     """Whether it is an accepted WebSocket. A client chooses the number of its verdicts, so they are settled at once."""
     _headers: list[Header] | None = None
@@ -91,7 +95,8 @@ class Admission:
     _has_ended = False
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
-    _decided: Mapping[Any, Admission] | None = None  # their admissions
+    outer: Mapping[Any, Admission] | None = None
+    """The admissions of outer middleware, by limiter."""
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class Admission:
             shown[name] = verdict
             native[DECIDED] = {limits.limiter: self}
         else:
-            self._decided = decided
+            self.outer = decided
             self._outer = tuple(admission.verdict for admission in decided.values())
             shown[name] = self.shown
             native[DECIDED] = {**decided, limits.limiter: self}
@@ -142,10 +147,10 @@ class Admission:
     def leave(self, before: Decider | None) -> None:
         """Give the place back to the request before, so that no cycle is left to the garbage collector."""
         current.set(before)
-        if self._decided is None:
+        if self.outer is None:
             self.native.pop(DECIDED, None)
         else:
-            self.native[DECIDED] = self._decided
+            self.native[DECIDED] = self.outer
 
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
@@ -233,7 +238,8 @@ class Admission:
         """Hold the slots that a verdict has taken until the end."""
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
-        self.counts_outcomes |= plan.counts_outcomes
+        self.true_costs += plan.true_costs
+        self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
         if plan.has_slots:
             self.limits.limiter.hold(verdict)
 

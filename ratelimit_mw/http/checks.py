@@ -21,12 +21,15 @@ _SIMILAR: Final = 0.75
 class NamedRule:
     """A rule by its name, in one request. While limits are off, nothing is decided."""
 
-    def __init__(self, native: Mapping[str, Any], rule: str, features: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, native: Mapping[str, Any], rule: str, features: Mapping[str, Any] | None = None, costs: bool = True
+    ) -> None:
         self._name = printable(rule)
         self._admission = _find_admission(native, self._name)
         if self._admission is not None:
             limits = self._admission.limits
-            self._plan = limits.rules.plan_named(self._name, self._admission.lists)
+            plan = limits.rules.plan_named(self._name, self._admission.lists)
+            self._plan = plan if costs else plan.without_costs
             self._features = check_features("check", features or {}, self._plan, limits.reader, [rule])
 
     def check(self) -> Verdict:
@@ -168,7 +171,7 @@ class Check:
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        NamedRule(self._native_of(request), rule, features).reset()
+        NamedRule(self._native_of(request), rule, features, costs=False).reset()
 
     def settle(self, request: Any, rule: str, cost: int, /) -> None:
         """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.
@@ -214,7 +217,7 @@ class AsyncCheck:
 
     async def reset(self, request: Any, rule: str, /, **features: Any) -> None:
         """Async form of ``Check.reset``: forget all that is counted under the key of the rule."""
-        await NamedRule(self._native_of(request), rule, features).areset()
+        await NamedRule(self._native_of(request), rule, features, costs=False).areset()
 
     async def settle(self, request: Any, rule: str, cost: int, /) -> None:
         """Async form of ``Check.settle``: replace the cost of the request by the true cost."""

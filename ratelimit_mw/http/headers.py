@@ -20,7 +20,9 @@ _POLICY_FIELD: Final = b"ratelimit-policy"
 _LIMIT_FIELD: Final = b"ratelimit"
 _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
-_POLICY_CONCURRENT: Final = ';qu="concurrent-requests"'
+_POLICY_UNIT: Final = ';qu="{unit}"'
+_CONCURRENT: Final = "concurrent-requests"
+_REQUESTS: Final = "requests"  # the default of the draft
 _LIMIT_ITEM: Final = '"{name}";r='
 _LIMIT_RESET: Final = b";t="
 
@@ -175,7 +177,8 @@ def _escaped(name: str) -> str:
 def _policy_item(limit: Limit) -> str:
     item = _POLICY_ITEM.format(name=_escaped(limit.policy), quota=limit.quota.amount)
     if limit.quota.concurrent:
-        return item + _POLICY_CONCURRENT
+        return item + _POLICY_UNIT.format(unit=_CONCURRENT)
+    item += _POLICY_UNIT.format(unit=limit.unit) * (limit.unit != _REQUESTS)
     seconds, rest = divmod(limit.quota.period_us, SECOND)
     # The draft has no fractions of a second, so such a window is left out.
     return item if rest else item + _POLICY_WINDOW.format(window=seconds)

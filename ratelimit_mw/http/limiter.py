@@ -202,7 +202,7 @@ def requires_user(rule: CompiledRule) -> bool:
 
 def _check_cost(rule: CompiledRule) -> None:
     for limit in rule.never_fitting:
-        message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}, so every request is rejected"
+        message = f"the cost {rule.fixed_cost} is above the limit {limit.text}, so every request is rejected"
         raise ConfigError(message, "cost", f'rule "{rule.name}"')
 
 

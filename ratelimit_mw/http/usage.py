@@ -36,7 +36,8 @@ class ClientUsage:
             limits = admission.limits
             compiled = [limits.rules.by_name[name] for name in names]
             if not self._order:
-                compiled = [rule for rule in compiled if limits.reader.can_read(rule.source.needs, features)]
+                can_read = limits.reader.can_read
+                compiled = [rule for rule in compiled if can_read(rule.source.needs_without_cost, features)]
             plan = _plan(tuple(rule for rule in compiled if not rule.shadow))
             self._asked.append((admission, plan, check_features("usage", features, plan, limits.reader, self._order)))
 
@@ -65,7 +66,7 @@ class ClientUsage:
 
 @lru_cache(1024)
 def _plan(rules: tuple[CompiledRule, ...]) -> Plan:
-    return Plan(rules)
+    return Plan(rules).without_costs
 
 
 def _with_key(plan: Plan, features: Mapping[str, Any]) -> Plan:

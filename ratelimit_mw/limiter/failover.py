@@ -30,6 +30,7 @@ from .link import ChainLink
 from .tally import Tally
 
 if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
     from ..settings import Settings
 
 _MAX_LIMITS: Final = 10_000
@@ -261,7 +262,7 @@ class FailoverStore(ChainLink):
 
     def _decide_here(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         size = self._fleet_size()
-        local = [hit._replace(limit=self._local_limit(hit.limit, size)) for hit in hits]
+        local = [_local_hit(hit, self._local_limit(hit.limit, size)) for hit in hits]
         with self._lock:  # no other thread decides on a key before its last decision is carried over
             for hit, here in zip(hits, local, strict=True):
                 if last := self.breaker.last.pop(hit.key):
@@ -278,6 +279,12 @@ class FailoverStore(ChainLink):
                 self.breaker.name,
             )
         return size or 1
+
+
+def _local_hit(hit: Hit, limit: Limit) -> Hit:
+    """Return the hit for local counting. A cost that fits the whole limit, but not the part of a process, takes it."""
+    is_held = limit.limit < hit.cost <= hit.limit.limit and not hit.limit.quota.concurrent
+    return hit._replace(limit=limit, cost=limit.limit if is_held else hit.cost)
 
 
 _open_stores: Final[WeakSet[FailoverStore]] = WeakSet()

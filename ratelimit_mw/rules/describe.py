@@ -9,6 +9,7 @@ from ..algorithms import name_of_spec
 from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.parts import feature_of
+from .costs import REQUESTS
 from .marks import Destination, Mark, MessageMark, ViewMarks
 from .match import Match
 from .names import name_of
@@ -95,7 +96,7 @@ class Overview:
         }
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
-        """A rule for programs. ``per_key``, ``per`` and ``count_unless`` are present only when the rule has them."""
+        """A rule for programs. It has most options only when the rule has them."""
         source = rule.source
         tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
         per_key = tables.pop("", None) or function_name(source.options["per_key"])
@@ -108,7 +109,9 @@ class Overview:
             **({"per": tables} if tables else {}),
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
-            "cost": source.cost,
+            "cost": source.options["cost"],
+            **({"cost_from": source.options["cost_from"]} if source.true_cost else {}),
+            **({"unit": source.unit} if source.unit != REQUESTS else {}),
             "when_missing": source.when_missing,
             "count_when": as_json(source.options["count_when"]),
             **({"count_unless": as_json(unless)} if (unless := source.options["count_unless"]) else {}),
@@ -197,7 +200,7 @@ def algorithm_of(rule: CompiledRule) -> str:
 def cost_of(rule: CompiledRule) -> str:
     options = rule.source.options
     tables = (("if", options["count_when"]), ("unless", options["count_unless"]))
-    return " ".join([str(rule.source.cost), *(f"{word} {_either(texts_of(table))}" for word, table in tables if table)])
+    return " ".join([str(options["cost"]), *(f"{word} {_either(texts_of(table))}" for word, table in tables if table)])
 
 
 def _exemption(view: ViewMarks) -> str:
@@ -207,7 +210,7 @@ def _exemption(view: ViewMarks) -> str:
 
 def _limits(rule: CompiledRule) -> list[str]:
     options = rule.source.options
-    lines = [function_name(rule.source.limits)] if not rule.limits else [str(limit.quota) for limit in rule.limits]
+    lines = [function_name(rule.source.limits)] if not rule.limits else [limit.text for limit in rule.limits]
     lines += [f"key: {own}"] if (own := function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)

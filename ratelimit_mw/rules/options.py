@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     LimitsOfKey = str | Mapping[str, FixedLimits] | Callable[[Any], FoundLimits | Awaitable[FoundLimits]]
     Match = Mapping[str, str | int | Iterable[str | int]]
     Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
-    Cost = int | Callable[[Any], int]
+    Cost = int | str | Callable[[Any], int]
 else:  # a file can hold no functions and no objects
     FixedLimits = Limits = str | Sequence[str]
     LimitsOfKey = str | Mapping[str, Limits]
     Match = Mapping[str, Limits]
     Algorithm = str | Mapping[str, Any]
-    Cost = int
+    Cost = int | str
 LimitsByFeature = Mapping[str, Mapping[str, FixedLimits]]
 
 
@@ -63,6 +63,16 @@ class CountUnless(TypedDict):
     """Which responses do not count."""
 
     status: Annotated[Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.')]
+
+
+class _CostHeader(TypedDict):
+    header: Annotated[str, option("The name of the header. Its value is a number.")]
+
+
+class CostFrom(_CostHeader, total=False):
+    """The header of the response with the true cost."""
+
+    remove: Annotated[bool, option("Whether the client does not receive the header.", False)]
 
 
 KeyOption = Annotated[str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])]
@@ -89,7 +99,11 @@ class RuleOptions(TypedDict, total=False):
     key: KeyOption
     match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
     algorithm: AlgorithmOption
-    cost: Annotated[Cost, option("The cost of one request. In Python, also a function of the request.", 1)]
+    cost: Annotated[
+        Cost, option('The cost of one request, or the feature with it: `"json:max_tokens"`. A function in Python.', 1)
+    ]
+    cost_from: Annotated[CostFrom | None, option("The header of the response with the true cost.")]
+    unit: Annotated[str, option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests")]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
     count_when: CountWhenOption

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from ..algorithms.limit import Limit
@@ -16,6 +17,7 @@ from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
 from .captures import CapturingKey
+from .costs import FeatureCost
 from .lookup import LimitsLookup, Lookups
 from .rule import Rule
 
@@ -50,11 +52,13 @@ class CompiledRule:
             self.key = CapturingKey(self.key, self.captures)
             self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
-        self.fixed_cost = None if callable(rule.cost) else rule.cost
+        self.needs = rule.needs
+        self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
+        self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
 
     def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
-        options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent)
+        options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
         return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
     def _lookup(self, option: str) -> LimitsLookup | None:
@@ -98,6 +102,21 @@ class CompiledRule:
         rule = copy.copy(self)
         rule.limits, rule.tables, rule.looks_up = limits, [], False
         return rule
+
+    def without_cost(self) -> CompiledRule:
+        """Return the rule for a look, which needs no features of its cost."""
+        rule = copy.copy(self)
+        rule.needs = self.source.needs_without_cost
+        return rule
+
+    def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
+        """Build the hits of a request whose cost your function returns, or a feature has."""
+        if self.estimate is not None:
+            estimate = self.estimate.of(self.captures.add(features))
+            return [make_hit((limit, limit.prefix + key, limit.hold(estimate))) for limit in limits]
+        asked = features if request is None else getattr(request, "own", request)
+        cost = checked_cost(self.source.cost(asked))  # type: ignore[operator]
+        return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def limits_for(self, features: Features, limits: tuple[Limit, ...] | None = None) -> tuple[Limit, ...]:
         """The limits of a client: from ``per_key``, else from ``per``, else ``limits``, by default the rule's.
@@ -145,7 +164,7 @@ class Plan:
         self.lists = lists if lists is not None and (lists.needs or lists.matched) else None
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
-        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.source.needs))))
+        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.needs))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         self.looks_up = any(rule.looks_up for rule in rules)
@@ -153,7 +172,9 @@ class Plan:
         self._found: dict[tuple[tuple[Limit, ...], ...], Plan] = {}
         self.has_slots = self.looks_up or any(limit.quota.concurrent for limit in every)
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
-        self.needs_settlement = self.has_slots or self.counts_outcomes
+        self.true_costs = tuple((rule.name, rule.source.true_cost) for rule in rules if rule.source.true_cost)
+        """The rules whose true cost is in a header of the response."""
+        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.true_costs)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""
@@ -169,6 +190,11 @@ class Plan:
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
         return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
+
+    @cached_property
+    def without_costs(self) -> Plan:
+        """The same rules for a look, which needs no features of their costs."""
+        return Plan([rule.without_cost() for rule in self.rules], self.lists)
 
     def look_up(self, features: Features, now: int) -> Lookups[Plan]:
         """Find the limits of a client that come from functions, and return the plan with them."""
@@ -208,8 +234,8 @@ class Plan:
                 raise EarlyVerdict(False, rule.placeholder, unavailable=True)
             rule_cost = rule.fixed_cost if cost is None else cost
             if rule_cost is None:
-                asked = features if request is None else getattr(request, "own", request)
-                rule_cost = checked_cost(rule.source.cost(asked))  # type: ignore[operator]
+                hits += rule.hits(limits, key, features, request)
+                continue
             for limit in limits:
-                hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # noqa: PERF401 - twice as fast as extend
+                hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # twice as fast as extend
         return hits

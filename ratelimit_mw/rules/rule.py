@@ -18,6 +18,7 @@ from ..keys.key import parse_key
 from ..keys.parts import checked_part, feature_of
 from ..quota import Quota, checked_cost, parse_duration, parse_quotas
 from .captures import Captures
+from .costs import FeatureCost, HeaderCost, parse_cost_from, parse_unit
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
@@ -49,7 +50,9 @@ class Rule:
     given: RuleOptions = field(compare=False)
     name: str | None = field(compare=False)
     algorithm: Any = field(compare=False)
-    cost: int | Callable[[Any], int] = field(compare=False)
+    cost: int | FeatureCost | Callable[[Any], int] = field(compare=False)
+    true_cost: HeaderCost | None = field(compare=False)
+    unit: str = field(compare=False)
     when_missing: str = field(compare=False)
     mode: str = field(compare=False)
     on_store_error: str | None = field(compare=False)
@@ -82,6 +85,8 @@ class Rule:
             "key": ("entries", parse_key),
             "match": ("matches", Match.parse),
             "cost": ("cost", _cost),
+            "cost_from": ("true_cost", parse_cost_from),
+            "unit": ("unit", parse_unit),
             "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
             "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
             "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
@@ -171,7 +176,7 @@ class Rule:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the key, of ``match`` and of ``per``, in a stable order."""
+        """The parts of the key, of ``match``, of ``per`` and of the cost, in a stable order."""
         parts = self._written_parts
         return (*parts, "path") if self.captures.names and "path" not in parts else parts
 
@@ -182,13 +187,24 @@ class Rule:
 
     @property
     def _written_parts(self) -> tuple[str, ...]:
+        cost = self.cost.parts if isinstance(self.cost, FeatureCost) else ()
+        return tuple(dict.fromkeys((*self._parts_without_cost, *cost)))
+
+    @property
+    def _parts_without_cost(self) -> tuple[str, ...]:
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
-        return tuple(dict.fromkeys(itertools.chain(*self.entries, others)))
+        return (*itertools.chain(*self.entries), *others)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that the rule uses besides method, path and host, in a stable order."""
         return tuple(dict.fromkeys(map(feature_of, self.parts)))
+
+    @property
+    def needs_without_cost(self) -> tuple[str, ...]:
+        """The features that the rule uses to look at its limits, which consumes nothing."""
+        used = {"path", *map(feature_of, self._parts_without_cost)}
+        return tuple(name for name in self.needs if name in used)
 
     def __repr__(self) -> str:
         options = {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}
@@ -202,6 +218,8 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
 
 
 def _cost(cost: object) -> object:
+    if isinstance(cost, str):
+        return FeatureCost(cost)
     if not callable(cost):
         return checked_cost(cost)
     if inspect.iscoroutinefunction(cost):

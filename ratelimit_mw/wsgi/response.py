@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..http.admission import Admission
 from ..http.headers import TextHeader
+from ..http.true_costs import read_costs
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -20,10 +21,13 @@ class WSGIAdmission(Admission):
 
     def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
         """Start the response with the rate limit headers: the ``start_response`` of the application."""
+        removed = read_costs(self, headers) if self.true_costs else ()
         added = self.text_headers(int(status[:3]))
         if added and not self.keeps_headers(headers):
             names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
             headers = [header for header in headers if header[0].lower() not in names] + added
+        if removed:
+            headers = [header for header in headers if header[0].lower() not in removed]
         if exc_info is None:
             return self.server_start(status, headers)
         try:

@@ -215,3 +215,18 @@ def test_the_cache_of_encoded_resets_is_bounded() -> None:
         verdict.decisions[0].reset_us = seconds * 1_000_000
         assert scene.of(verdict)["x-ratelimit-reset"] == str(seconds)
     assert 0 < len(scene.writer._resets) <= headers_module._MAX_CACHED
+
+
+def test_a_policy_has_the_unit_of_its_rule() -> None:
+    """The default unit of the draft is left out. Slots have the draft's own unit, whatever the rule counts."""
+    scene = Scene(
+        rule("5000/minute; 2 concurrent", "tokens", unit="tokens"),
+        rule("90000/s", "upload", unit="content-bytes"),
+        rule("60/minute", "requests", unit="requests"),
+    )
+    assert [(name, values.get("qu")) for name, values in parsed(scene.hit()["ratelimit-policy"])] == [
+        ("tokens", "tokens"),
+        ("tokens-2", "concurrent-requests"),
+        ("upload", "content-bytes"),
+        ("requests", None),
+    ]

@@ -236,6 +236,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"limits": "1/s", "count_when": {"status": 500}},
         "count_when, count_unless and concurrency limits cannot be used for messages",
     ),
+    (
+        {"limits": "1/s", "cost_from": {"header": "x-used"}},
+        r"@messages at .*py:\d+: cost_from: messages have no response",
+    ),
     ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
 ]
 

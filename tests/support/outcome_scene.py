@@ -1,8 +1,9 @@
-"""One application in every framework whose path says its outcome, for the tests of ``count_when``.
+"""One application in every framework whose path says its outcome, for the tests of ``count_when`` and ``cost_from``.
 
 ``/200`` responds with this status. ``/200/mark`` marks the request for the rule ``login`` before the response starts,
 ``/200/late`` in the middle of its body. ``/200/raise`` raises an error after the mark, ``/200/fail`` without one, and
-``/200/stream`` streams.
+``/200/stream`` streams. ``/200/used=150`` has the header ``X-Tokens-Used: 150``, and
+``/200/stream=150`` streams with it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,13 @@ async def aparts(verdict: Verdict, how: str) -> AsyncIterator[bytes]:
 
 
 def streams(how: str) -> bool:
-    return how in ("late", "stream")
+    return how.partition("=")[0] in ("late", "stream")
+
+
+def headers(how: str) -> dict[str, str]:
+    """Return the headers of the response: one line for each text between commas."""
+    _, equals, used = how.partition("=")
+    return {"X-Tokens-Used": used, "X-Other": "kept"} if equals else {}
 
 
 def split(path: str) -> tuple[int, str]:
@@ -76,12 +83,17 @@ def split(path: str) -> tuple[int, str]:
 # -- the frameworks -------------------------------------------------------------------------------------------
 
 
+def raw(how: str) -> Iterator[tuple[bytes, bytes]]:
+    """Return the headers as an ASGI application may send them: an iterable that is read once."""
+    return ((name.lower().encode(), value.encode()) for name, value in headers(how).items())
+
+
 def asgi_app(limiter: Limiter, _: Any) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         status, how = split(scope["path"])
         verdict = scope["state"]["ratelimit"]
         act(verdict, how)
-        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.start", "status": status, "headers": raw(how)})
         body = b"" if scope["method"] == "HEAD" else b"".join(parts(verdict, how))
         await send({"type": "http.response.body", "body": body})
 
@@ -93,8 +105,8 @@ def starlette_app(limiter: Limiter, marks: Any) -> Any:
         status, how = split(request.url.path)
         act(request.state.ratelimit, how)
         if streams(how):
-            return StreamingResponse(aparts(request.state.ratelimit, how), status)
-        return Response("hello", status)
+            return StreamingResponse(aparts(request.state.ratelimit, how), status, headers(how))
+        return Response("hello", status, headers(how))
 
     marked = of_starlette.limit(**marks)(view) if marks else view
     app = Starlette(routes=[Route(PATH, marked, methods=["GET", "HEAD", "POST"])])
@@ -112,8 +124,8 @@ def fastapi_app(limiter: Limiter, marks: Any, dependency: bool = False, late: bo
     def view(request: Request, status: int, how: str) -> Any:
         act(request.state.ratelimit, how)
         if streams(how):
-            return FastStream(parts(request.state.ratelimit, how), status)
-        return FastResponse("hello", status)
+            return FastStream(parts(request.state.ratelimit, how), status, headers(how))
+        return FastResponse("hello", status, headers(how))
 
     return app
 
@@ -123,7 +135,7 @@ def wsgi_app(limiter: Limiter, _: Any) -> Any:
         status, how = split(environ["PATH_INFO"])
         verdict = environ["ratelimit_mw.verdict"]
         act(verdict, how)
-        start_response(f"{status} Some", [])
+        start_response(f"{status} Some", list(headers(how).items()))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else parts(verdict, how)
 
     return WSGIMiddleware(app, limiter=limiter)
@@ -133,7 +145,7 @@ def flask_app(limiter: Limiter, marks: Any) -> Any:
     def view(status: int, how: str) -> Any:
         verdict = flask.g.ratelimit
         act(verdict, how)
-        return flask.Response(parts(verdict, how) if streams(how) else "hello", status)
+        return flask.Response(parts(verdict, how) if streams(how) else "hello", status, headers(how))
 
     marked = of_flask.limit(**marks)(view) if marks else view
     return flask_calls.app_of(limiter, {"/<int:status>/<how>": marked})
@@ -142,15 +154,15 @@ def flask_app(limiter: Limiter, marks: Any) -> Any:
 def django_view(request: Any, status: int, how: str) -> Any:
     act(request.ratelimit, how)
     if streams(how):
-        return StreamingHttpResponse(parts(request.ratelimit, how), status=status)
-    return HttpResponse("hello", status=status)
+        return StreamingHttpResponse(parts(request.ratelimit, how), status=status, headers=headers(how))
+    return HttpResponse("hello", status=status, headers=headers(how))
 
 
 async def adjango_view(request: Any, status: int, how: str) -> Any:
     act(request.ratelimit, how)
     if streams(how):
-        return StreamingHttpResponse(aparts(request.ratelimit, how), status=status)
-    return HttpResponse("hello", status=status)
+        return StreamingHttpResponse(aparts(request.ratelimit, how), status=status, headers=headers(how))
+    return HttpResponse("hello", status=status, headers=headers(how))
 
 
 class RestView(APIView):  # type: ignore[misc] # REST framework has no types

@@ -1,0 +1,97 @@
+"""Costs that are read: from a feature of the request, and from a header of the response. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final, NamedTuple
+
+from ..errors import ConfigError, error_path
+from ..keys.features import INVALID, Features, checked_name
+from ..keys.parts import checked_part, part_of
+from ..quota import MAX_AMOUNT, checked_cost
+from .declaration import check_names
+
+REQUESTS: Final = "requests"
+_UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+
+
+class FeatureCost:
+    """An estimate of the cost: the first feature that is present, else the number at the end, else 1.
+
+    A value that is not a number above 0 counts as the number at the end. An invalid feature may have any value, so it
+    has the largest cost. A limit holds each estimate at its own size: see ``Limit.hold``.
+
+    >>> cost = FeatureCost("json:max_tokens|500")
+    >>> [cost.of({"json:max_tokens": value}) for value in ("20", "2.5", "0", "-1", "many", None)]
+    [20, 3, 500, 500, 500, 500]
+    """
+
+    def __init__(self, text: str) -> None:
+        *names, last = text.split("|")
+        self.default = 1
+        if last.strip().isdecimal():
+            self.default = checked_cost(int(last[:20]))
+        else:
+            names.append(last)
+        if not names:
+            hint = 'To read it from the request, name a feature: "json:max_tokens" or "json:max_tokens|500"'
+            raise ConfigError(f"expected a cost as a whole number from 0 to {MAX_AMOUNT:,}; got {text!r}. {hint}")
+        if not self.default:
+            raise ConfigError(f"expected at least 1 for a request without {names[0]}; got {text!r}")
+        self.parts = tuple(map(checked_part, names))
+        self._parts = tuple(map(part_of, self.parts))
+
+    def of(self, features: Features) -> int:
+        """Return the cost of a request: a whole number from 1 to 10**12."""
+        for part in self._parts:
+            if (value := part.value(features)) is not None:
+                number = part.exact(value) if not isinstance(value, int | float | Decimal) else value
+                return MAX_AMOUNT if number is INVALID else number_of(number) or self.default
+        return self.default
+
+    def __str__(self) -> str:
+        return "|".join((*self.parts, *([str(self.default)] if self.default > 1 else [])))
+
+
+class HeaderCost(NamedTuple):
+    """The true cost of a request, in a header of its response. ``remove`` keeps the header from the client."""
+
+    header: str
+    remove: bool = False
+
+
+def parse_cost_from(value: object) -> HeaderCost | None:
+    """Parse the option ``cost_from``."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or "header" not in value:
+        raise ConfigError(f'expected {{header = "x-tokens-used"}}; got {value!r}')
+    check_names(value, HeaderCost._fields)
+    if not isinstance(remove := value.get("remove", False), bool):
+        raise ConfigError(f"expected true or false; got {remove!r}", "remove")
+    with error_path("header"):
+        return HeaderCost(checked_name(f"header:{value['header']}").partition(":")[2], remove)
+
+
+def parse_unit(unit: object) -> str:
+    """Return the unit of a rule; ``ConfigError`` for anything but a word that a header can have."""
+    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+        raise ConfigError(f'expected a word in lower case such as "tokens"; got {unit!r}')
+    return unit
+
+
+def number_of(value: Any) -> int | None:
+    """Return a number from 0, rounded up and at most 10**12; None for anything else, such as True.
+
+    >>> [number_of(value) for value in ("150", " 2.5 ", "1e9999999", 0, -1, float("nan"), True, "")]
+    [150, 3, 1000000000000, 0, None, None, None, None]
+    """
+    try:
+        number = Decimal(0 if isinstance(value, bool) else value)
+    except (ArithmeticError, ValueError):  # no number; or an int with more digits than Python writes
+        return None
+    if isinstance(value, bool) or number.is_nan() or number < 0:
+        return None
+    return MAX_AMOUNT if number > MAX_AMOUNT else int(number.to_integral_value(ROUND_CEILING))
