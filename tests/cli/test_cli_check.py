@@ -44,6 +44,23 @@ def test_check_shows_limits_of_some_clients(settings: Any) -> None:
     ]
 
 
+def test_check_shows_costs_and_units(settings: Any) -> None:
+    """A feature that has the cost is listed as those of keys are."""
+    cost = 'cost = "json:n|pages|5"\ncost_from = { header = "X-Used", remove = true }\nunit = "tokens"'
+    path = settings(f"[[rules]]\nname = 'r'\nlimits = '9/minute; 2 concurrent'\n{cost}")
+    lines = [" ".join(line.split()) for line in run("check", path).stdout.splitlines()]
+    assert "r all ip 9 tokens/minute sliding-window enforce json:n|pages|5" in lines
+    found = json.loads(run("check", path, "--json").stdout)
+    assert found["required_features"] == {"pages": ["r"]}
+    (rule,) = found["rules"]
+    assert [rule[name] for name in ("limits", "cost", "cost_from", "unit")] == [
+        ["9/minute", "2 concurrent"],
+        "json:n|pages|5",
+        {"header": "X-Used", "remove": True},
+        "tokens",
+    ]
+
+
 def test_check_lists_features_that_the_application_provides(settings: Any) -> None:
     """Each feature is listed with its rules."""
     notes = json.loads(run("check", settings(RULES), "--json").stdout)["required_features"]
