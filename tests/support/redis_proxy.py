@@ -25,7 +25,8 @@ class Proxy:
         self.swallows = False
         self._lines: list[tuple[socket.socket, socket.socket]] = []
         self._silent: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def count(self, key: str) -> int:
         """Return how many commands had this key."""
@@ -39,12 +40,11 @@ class Proxy:
         """Close all open connections."""
         for pair in list(self._lines):  # New connections stay
             for end in pair:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+                _shut(end)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        _shut(self._listener)
+        self._accepting.join()
         self._listener.close()
         self.cut()
 
@@ -56,8 +56,16 @@ class Proxy:
                 return
             far = socket.create_connection((HOST, self._server_port))
             self._lines.append((near, far))
-            for carry in (self._there, self._back):
-                threading.Thread(target=carry, args=(near, far), daemon=True).start()
+            threading.Thread(target=self._serve, args=(near, far), daemon=True).start()
+
+    def _serve(self, near: socket.socket, far: socket.socket) -> None:
+        """Carry data until one side ends. Close no socket that a thread reads: its number may be used again."""
+        with near, far:
+            back = threading.Thread(target=self._back, args=(near, far), daemon=True)
+            back.start()
+            self._there(near, far)
+            _shut(far)
+            back.join()
 
     def _there(self, near: socket.socket, far: socket.socket) -> None:
         reader = Reader()
@@ -70,16 +78,18 @@ class Proxy:
                 self.hears(command)
             with contextlib.suppress(OSError):
                 far.sendall(data)
-        near.close()
-        far.close()
 
     def _back(self, near: socket.socket, far: socket.socket) -> None:
         while data := _received(far):
             if not self.swallows and near not in self._silent:
                 with contextlib.suppress(OSError):
                     near.sendall(data)
-        with contextlib.suppress(OSError):
-            near.shutdown(socket.SHUT_RDWR)
+        _shut(near)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _received(end: socket.socket) -> bytes:
