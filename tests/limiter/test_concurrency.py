@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from servers import PATIENCE, wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
@@ -139,12 +140,12 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     with limiter.slot(WHO):
         for _ in range(4):
             clock.advance(40)
-            until(lambda: ends_in(limiter) == 60.0)
+            wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
         assert free(limiter) == 0
-    until(lambda: limiter._slots.renewed._thread is None)
+    wait_for(lambda: limiter._slots.renewed._thread is None, "the end of the thread")
     with limiter.slot(WHO):
         clock.advance(40)
-        until(lambda: ends_in(limiter) == 60.0)
+        wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
     limiter.close()
 
 
@@ -155,7 +156,7 @@ def test_a_closed_limiter_renews_again(store: Store, clock: ManualClock) -> None
     for _ in range(2):
         with limiter.slot(WHO):
             clock.advance(40)
-            until(lambda: ends_in(limiter) == 60.0)
+            wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
         limiter.close()
 
 
@@ -174,7 +175,7 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
     keeper.hold(good)
     for _ in range(2):
         renewed.clear()
-        assert renewed.wait(5)
+        assert renewed.wait(PATIENCE)
     keeper.close()
     assert "could not renew the slots" in caplog.text
 
@@ -191,13 +192,6 @@ def test_a_slot_is_held_and_returned_when_no_thread_can_start(
 
 def ends_in(limiter: Limiter) -> float:
     return limiter.peek(WHO, cost=0).decisions[0].reset_after
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_rule_may_have_a_rate_and_slots(store: Store, clock: ManualClock) -> None:

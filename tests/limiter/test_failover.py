@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
@@ -221,7 +221,7 @@ def test_a_correction_that_was_not_sent_can_be_sent_later() -> None:
         mine.refund(verdict)
         asyncio.run(mine.asettle(other, 4))
     store.down = False
-    until(lambda: not mine.hit(WHO, 0).decisions[0].local)
+    wait_for(lambda: not mine.hit(WHO, 0).decisions[0].local, "a probe")
     mine.refund(verdict)
     mine.settle(other, 4)
     assert mine.peek(WHO, 0).decisions[0].remaining == 6
@@ -264,14 +264,6 @@ def test_a_reset_raises_when_the_store_is_away() -> None:
         asyncio.run(mine.areset("api", WHO))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a probe, which runs in a thread."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture) -> None:
     """After a successful probe the store decides again. The log has one line for each change."""
     store = SharedStore()
@@ -280,9 +272,9 @@ def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture) -> None:
         store.down = True
         for _ in range(10):
             mine.hit(WHO)
-        until(lambda: mine.hit(WHO).allowed and store.calls > 3)  # a probe that fails changes nothing
+        wait_for(lambda: mine.hit(WHO).allowed and store.calls > 3, "a probe that fails, which changes nothing")
         store.down = False
-        until(lambda: not mine.hit(WHO).allowed)
+        wait_for(lambda: not mine.hit(WHO).allowed, "a probe")
     opened, closed = (record.getMessage() for record in caplog.records)
     assert re.fullmatch(
         r"store SharedStore unreachable \(it does not answer\);"
@@ -300,7 +292,7 @@ def test_a_probe_serves_event_loops_of_one_request() -> None:
     for _ in range(10):
         asyncio.run(mine.ahit(WHO))
     store.down = False
-    until(lambda: not asyncio.run(mine.ahit(WHO)).allowed)
+    wait_for(lambda: not asyncio.run(mine.ahit(WHO)).allowed, "a probe")
     asyncio.run(mine.aclose())
 
 

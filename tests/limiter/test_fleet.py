@@ -199,7 +199,8 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
 WORKER = """
 import sys
 from ratelimit_mw import Limiter, Rule
-limiters = [Limiter([Rule(name="worker", limits="1000/hour")], sys.argv[1]) for _ in range(2)]
+from ratelimit_mw.stores import open_store
+limiters = [Limiter([Rule(name="worker", limits="1000/hour")], open_store(sys.argv[1], 20_000_000)) for _ in range(2)]
 assert all(limiter.hit({"ip": "192.0.2.7"}) for limiter in limiters)
 print(limiters[1].breaker.fleet._learned, limiters[0].local_decisions)
 """
@@ -317,7 +318,7 @@ rules = [
     Rule(name="login", limits="10/hour", match={{"path": "/login"}}),
     Rule(name="page", limits="1000000/hour", match={{"path": "/"}}),
 ]
-limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=1_000_000))
+limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5_000_000))
 
 def text():
     return f"{{os.getpid()}} {{limiter.breaker.fleet._learned}}".encode()

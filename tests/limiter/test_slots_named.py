@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_time import hurried
 from redis_handles import PATIENT, address
 from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import SharedStore
@@ -62,9 +63,7 @@ def pausing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Se
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_slots_of_lost_decisions_are_returned(
-    pausing: tuple[Server, str], is_async: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_async: bool) -> None:
     """The server is paused while three requests are decided, and carries them out afterwards."""
     server, url = pausing
     limiter = Limiter(RULES, store := open_store(url, PATIENT))
@@ -77,8 +76,7 @@ def test_slots_of_lost_decisions_are_returned(
         with limiter.slot(WHO):
             loop.run(limiter.apeek(WHO))
             server.pause()
-            with monkeypatch.context() as impatience:
-                impatience.setattr(store, "_timeout", 0.2)
+            with hurried(store, 0.2):
                 verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
             assert all(verdict.decisions[0].local for verdict in verdicts)
             server.resume()

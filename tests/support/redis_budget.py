@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 BUDGET = 0.05
 SLACK = 0.02
-TRIES = 5
+TRIES = 20
 
 
 def in_time(measure: Callable[[], float], most: float) -> None:
-    """The smallest of a few measurements: a busy machine makes one of them large, a missing bound all of them."""
+    """The smallest of some measurements: a busy machine makes a few of them large, a missing bound all of them."""
     found = []
     while len(found) < TRIES and (not found or min(found) > most):
         found.append(measure())

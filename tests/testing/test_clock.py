@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis_handles import PATIENT, address
 from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule, Verdict, load_settings
-from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores import MemoryStore, Store, open_store
 from ratelimit_mw.testing import ManualClock, limits_off, limits_timed_by
 
 ANN = {"ip": "192.0.2.7"}
@@ -86,8 +87,8 @@ def test_counts_inside_and_outside_are_separate(limiter: Limiter, hit: Hit) -> N
 
 def test_two_limiters_share_counts_in_a_shared_store(redis_server: Server) -> None:
     """This holds inside of a test, too."""
-    address = f"redis://{HOST}:{redis_server.port}"
-    workers = [Limiter([Rule(name="two-workers-in-a-test", limits="3/minute")], address) for _ in range(2)]
+    rule = Rule(name="two-workers-in-a-test", limits="3/minute")
+    workers = [Limiter([rule], open_store(address(redis_server), PATIENT)) for _ in range(2)]
     with limits_timed_by(ManualClock(START)):
         assert [worker.hit(ANN).allowed for worker in workers * 2] == [True, True, True, False]
     for worker in workers:
@@ -137,7 +138,7 @@ def test_rejection_cache_uses_the_clock_of_the_test(redis_server: Server) -> Non
     """A cached rejection ends by this clock, and at the end of the test."""
     rules = [Rule(name="remembered-in-a-test", limits="1/minute", algorithm="sliding-window-log")]
     settings = load_settings({"rejection_cache": "1h"})
-    limiter = Limiter(rules, f"redis://{HOST}:{redis_server.port}", settings=settings)
+    limiter = Limiter(rules, open_store(address(redis_server), PATIENT), settings=settings)
     clock = ManualClock(START)
     with limits_timed_by(clock):
         assert [limiter.hit(ANN).allowed for _ in range(3)] == [True, False, False]

@@ -16,7 +16,7 @@ from typing import Any
 import flask
 from calls import ask
 from fastapi import FastAPI
-from redis_handles import address
+from redis_handles import PATIENT, address
 from servers import Server
 
 import ratelimit_mw
@@ -25,6 +25,8 @@ from ratelimit_mw.fastapi import RateLimitMiddleware as ASGIMiddleware
 from ratelimit_mw.fastapi import limit as asgi_limit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 CLIENT = {"ip": "192.0.2.7"}
@@ -60,9 +62,15 @@ def outside_of_the_store(files: set[str]) -> set[str]:
     return {file for file in files if not file.startswith("stores/")}
 
 
+def limiter_on(server: Server) -> Limiter:
+    """Return a limiter that announces no process, which is due at a moment, and waits for a busy server."""
+    store = open_store(address(server), PATIENT)
+    return Limiter([Rule(name="path", limits="1000/hour")], store, settings=Settings(fleet_size=1))
+
+
 def test_hit_on_redis_enters_at_most_11_files(redis_server: Server) -> None:
     """Six files make the decision, four files of the Redis store call the server, and one has its time budget."""
-    limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
+    limiter = limiter_on(redis_server)
     for _ in range(3):
         limiter.hit(CLIENT)
     with record_files() as files:
@@ -74,7 +82,7 @@ def test_hit_on_redis_enters_at_most_11_files(redis_server: Server) -> None:
 
 def test_ahit_on_redis_enters_at_most_12_files(redis_server: Server) -> None:
     """The same six files make the decision. The fifth file of the Redis store is the batch."""
-    limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
+    limiter = limiter_on(redis_server)
 
     async def scenario() -> set[str]:
         for _ in range(3):

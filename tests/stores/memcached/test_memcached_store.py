@@ -28,6 +28,7 @@ from servers import Server, memcached_running
 from ratelimit_mw import Limiter, Quota, Rule, StoreError
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_keys import HOSTILE
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
@@ -212,7 +213,8 @@ def test_many_servers_hold_one_limiters_keys(
 def test_a_custom_prefix_reaches_the_store_from_an_address(memcached_server: Server) -> None:
     """Two applications may share a server."""
     name = f"app-{time.time_ns()}"
-    limiter = Limiter([Rule(name=name, limits="2/minute")], store=address(memcached_server, query="?prefix=shop:"))
+    store = open_store(address(memcached_server, query="?prefix=shop:"), PATIENT)
+    limiter = Limiter([Rule(name=name, limits="2/minute")], store)
     limiter.hit({"ip": "192.0.2.7"})
     limiter.close()
     (found,) = names_in(memcached_server, name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import redis
+from own_time import hurried
 from redis_handles import address, calls, hit, limit_of
 from servers import Server
 
@@ -18,10 +19,13 @@ from ratelimit_mw.stores.redis.store import RedisStore
 
 @asynccontextmanager
 async def opened(server: Server, timeout_us: int = 5_000_000) -> AsyncIterator[RedisStore]:
-    """A store that has its connection and its script."""
+    """A store that has its connection and its script, however long the server takes for them."""
     store = open_store(address(server), timeout_us)
     assert isinstance(store, RedisStore)
-    await store.aapply([hit(limit_of("5/minute", "gcra"))])
+    while True:
+        with suppress(StoreError):
+            await store.aapply([hit(limit_of("5/minute", "gcra"))])
+            break
     try:
         yield store
     finally:
@@ -106,7 +110,8 @@ def test_a_call_that_fails_fails_its_members_only(own_server: Server, server: re
         found = await asyncio.gather(*lost, return_exceptions=True)
         server.client_unpause()
         assert all(isinstance(answer, StoreError) for answer in found)
-        assert (await store.aapply([hit(limit)]))[0].remaining == 999
+        with hurried(store, 5.0):
+            assert (await store.aapply([hit(limit)]))[0].remaining == 999
 
     on_a_loop(own_server, test, timeout_us=1_000_000)
 
@@ -130,11 +135,13 @@ def test_every_request_has_its_own_time_budget(own_server: Server, server: redis
 
     async def test(store: RedisStore) -> None:
         server.client_pause(60_000, all=False)
-        rounds = [await waits(store) for _ in range(5)]
+        rounds = [await waits(store)]
+        # Those that came last would wait for 0.5 s with the first, in every round. A busy machine delays some.
+        while len(rounds) < 20 and max(rounds[-1]) >= 0.4:
+            rounds.append(await waits(store))
         server.client_unpause()
         assert min(map(min, rounds)) > 0.19
-        # Those that came last would wait for 0.5 s with the first, in every round.
-        assert min(map(max, rounds)) < 0.4
+        assert max(rounds[-1]) < 0.4
 
     on_a_loop(own_server, test, timeout_us=200_000)
 
@@ -175,7 +182,6 @@ def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Re
 
     async def test(store: RedisStore) -> None:
         limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
-        await store.aapply([hit(limit)])
         server.client_pause(60_000, all=False)
         start = loop.time()
         for turn in (1, 2):
@@ -183,7 +189,8 @@ def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Re
                 await store.aapply([hit(limit)])
             assert loop.time() - start > 0.19 * turn
         server.client_unpause()
-        assert (await store.aapply([hit(limit)]))[0].allowed
+        with hurried(store, 5.0):
+            assert (await store.aapply([hit(limit)]))[0].allowed
 
     on_a_loop(own_server, test, timeout_us=200_000)
 

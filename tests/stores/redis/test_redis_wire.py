@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from own_time import hurried
 from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
-from servers import Server
+from servers import Server, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
@@ -58,7 +59,7 @@ def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
     chance, limit = random.Random(5), limit_of("5/hour")
     with ways(address(proxy), 300_000) as both:
         for i, send in enumerate(both):
-            send(hit(limit))
+            wait_for(lambda send=send: passes(send, hit(limit)), "a first answer")
             for j in range(12):
                 one = hit(limit, f"ip=10.{i}.0.{j}")
                 if chance.random() < 0.5:
@@ -104,13 +105,13 @@ def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Se
 def test_dead_idle_connections_fail_one_call_only(proxy: Proxy) -> None:
     """A machine that died sends no farewell: of ten idle connections one is found out by a call, and all are left."""
     limit = limit_of("100/hour")
-    store = open_store(address(proxy), 300_000)
+    store = open_store(address(proxy), PATIENT)
     with ThreadPoolExecutor(10) as pool:
         proxy.hears = lambda _: time.sleep(0.02)  # so that all are needed at the same time
         list(pool.map(lambda _: store.apply([hit(limit)]), range(10)))
     proxy.hears = lambda _: None
     proxy.fall_silent()
-    with pytest.raises(StoreError):
+    with hurried(store, 0.3), pytest.raises(StoreError):
         store.apply([hit(limit)])
     assert store.apply([hit(limit)])[0].allowed
     store.close()
@@ -121,7 +122,7 @@ def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
     limit = limit_of("100/hour")
 
     async def run() -> bool:
-        store = open_store(address(proxy), 300_000)
+        store = open_store(address(proxy), 2_000_000)
         await store.aapply([hit(limit)])
         proxy.fall_silent()
         with pytest.raises(StoreError):
