@@ -46,8 +46,7 @@ class Limit:
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
-        name = rule.replace("%", "%25").replace("|", "%7C")
-        self.prefix = f"{FORMAT}|{name}|{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
+        self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
@@ -81,6 +80,17 @@ def _kind(algorithm: Algorithm) -> str:
         if not isinstance(part, str) or "|" in part or "%" in part:
             raise ConfigError(f"expected the {label} of algorithm {name!r} as text without | and %; got {part!r}")
     return f"{name}.{variant}" if variant else name
+
+
+def prefix_of_rule(rule: str) -> str:
+    """Return the start of all keys of a rule."""
+    return f"{FORMAT}|{rule.replace('%', '%25').replace('|', '%7C')}|"
+
+
+def rule_of(key: str) -> str:
+    """Return the name of the rule from a key; "" from a text that is no key."""
+    version, _, rest = key.partition("|")
+    return rest.partition("|")[0].replace("%7C", "|").replace("%25", "%") if version == FORMAT else ""
 
 
 def prefix_of(key: str) -> str:

@@ -60,6 +60,16 @@ class Decision:
         return self.hit[0].rule
 
     @property
+    def key(self) -> str:
+        """The key that the limit counts under, as the store has it, for ``limiter.reset_key``."""
+        return self.hit[1]
+
+    @property
+    def client(self) -> str:
+        """The part of the key that names the client, for example ``ip=192.0.2.7``."""
+        return self.hit[1].removeprefix(self.hit[0].prefix)
+
+    @property
     def quota(self) -> Quota:
         """The quota of the limit, for example ``Quota("5/minute")``."""
         return self.hit[0].quota

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import django.conf
@@ -20,6 +20,7 @@ from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.decorators import current
+from ..stores.blocking import run_blocking
 from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve
 from .limits import ProjectLimits, project_limits
 from .pages import arespond, respond
@@ -57,7 +58,7 @@ class RateLimitMiddleware:
 
     def __call__(self, native: Any) -> Any:
         handling = self._handle(native)
-        return handling if self._is_async else _run_without_loop(handling)
+        return handling if self._is_async else run_blocking(handling)
 
     @staticmethod
     def process_exception(native: Any, error: Exception) -> Any:
@@ -150,12 +151,3 @@ def cors_after(positions: list[int]) -> list[str]:
     """Return the CORS middleware after these positions."""
     names = django.conf.settings.MIDDLEWARE[min(positions) :] if positions else ()
     return [name for name in names if "cors" in name.rpartition(".")[2].lower()]
-
-
-def _run_without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that awaits no event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("a sync middleware cannot await an event loop")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ..algorithms.limit import prefix_of, rule_of
 from ..clock import Clock
 from ..decision import Verdict
 from ..errors import StoreError
@@ -73,6 +74,28 @@ class Resets(Settlement):
     async def areset(self, rule: str, features: Features) -> None:
         """Async form of ``reset``."""
         await self._chain.aforget(await arun(self._keys(rule, features)))
+
+    def reset_key(self, key: str) -> None:
+        """Forget all that is counted under a key of the store, by all limits of its rule.
+
+        Args:
+            key: The key, as the store has it: ``decision.key`` of ``inspect``.
+
+        Raises:
+            ConfigError: The key belongs to no rule.
+            StoreError: The store could not be reached.
+        """
+        self._chain.forget(self._same_client(key))
+
+    async def areset_key(self, key: str) -> None:
+        """Async form of ``reset_key``."""
+        await self._chain.aforget(self._same_client(key))
+
+    def _same_client(self, key: str) -> list[str]:
+        """Return a key, and the keys of the same client under the other limits of its rule."""
+        name, client = rule_of(key), key[len(prefix_of(key)) :]
+        limits = self.rules.named(name).all_limits()
+        return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
     def _keys(self, name: str, features: Features) -> Lookups[list[str]]:
         suffix = testmode.key_suffix if self._clock is None else ""

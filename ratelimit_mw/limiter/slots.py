@@ -9,10 +9,10 @@ from functools import partial
 from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
 from ..rules.plan import Plan
 from ..rules.rule import Rule
-from .resets import Resets
+from .inspection import Inspection
 
 
-class Slots(Resets):
+class Slots(Inspection):
     """Takes the slots of concurrency limits. ``Limiter`` inherits it."""
 
     def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:

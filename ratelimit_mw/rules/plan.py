@@ -55,6 +55,8 @@ class CompiledRule:
         self.needs = rule.needs
         self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
         self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
+        self.least_cost = self.fixed_cost or 1
+        """The cost of the next request, as far as it is known without the request."""
 
     def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ..decision import Hit
 from ..errors import ConfigError, error_path, suggestion
 from ..keys.features import Features
 from ..keys.host import normalize_host
@@ -114,18 +115,34 @@ class RuleSet:
 
     def keys(self, name: str, features: Features, now: int) -> Lookups[list[str]]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
-        rule = self.by_name.get(printable(name))
-        if rule is None:
-            raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
-        key = rule.key.build(features)
-        if key is None:
-            entries = ["|".join(names) for names in rule.source.entries]
-            raise ConfigError(f"the key of rule {name!r} needs {entries!r}; got {sorted(features)}")
+        rule, key = self._keyed(name, features)
         if rule.looks_up:
             yield from rule.look_up(features, now)  # then their periods are known, which the keys have
         if limits := rule.all_limits():
             return list(dict.fromkeys(limit.prefix + key for limit in limits))
         raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
+
+    def hits(self, name: str, features: Features, now: int) -> Lookups[list[Hit]]:
+        """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
+        rule, key = self._keyed(name, features)
+        limits = yield from rule.look_up(features, now)
+        return [Hit(limit, limit.prefix + key, 0) for limit in limits]
+
+    def named(self, name: str) -> CompiledRule:
+        """Return the rule of a name; ``ConfigError`` for an unknown one."""
+        rule = self.by_name.get(printable(name))
+        if rule is None:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
+        return rule
+
+    def _keyed(self, name: str, features: Features) -> tuple[CompiledRule, str]:
+        """Return a rule, and its key with these features."""
+        rule = self.named(name)
+        key = rule.key.build(features)
+        if key is None:
+            entries = ["|".join(names) for names in rule.source.entries]
+            raise ConfigError(f"the key of rule {name!r} needs {entries!r}; got {sorted(features)}")
+        return rule, key
 
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""

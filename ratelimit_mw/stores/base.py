@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..decision import Decision, Hit
 from ..errors import ConfigError
@@ -12,6 +12,18 @@ from ..receipt import Correction
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
+
+
+LOOKED_AT: Final = 1_000
+"""The most keys that one call of ``list_keys`` looks at."""
+_DIGITS: Final = 20
+
+
+class KeyPage(NamedTuple):
+    """Some keys of a store, and the place where the next page begins, None after the last one."""
+
+    keys: list[str]
+    next: str | None
 
 
 class Store(ABC):
@@ -94,6 +106,29 @@ class Store(ABC):
         """Async form of ``ping``."""
         await self.aforget([""])
 
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        """Return the next keys that start with a prefix, also keys that have expired. Not every store can list keys.
+
+        A call looks at a bounded number of keys, so a page may be empty before the last one. A key that is written
+        between two pages may be on both, or on none.
+
+        Args:
+            prefix: The start of the keys.
+            place: Where the page begins: ``next`` of the page before.
+
+        Returns:
+            The page.
+
+        Raises:
+            ConfigError: The store cannot list its keys, or ``place`` is not such a text.
+        """
+        name = self.name or type(self).__name__
+        raise ConfigError(f"the store {name} cannot list its keys. Name the rule and the features of a key instead")
+
+    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
+        """Async form of ``list_keys``."""
+        return self.list_keys(prefix, place)
+
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Async form of ``apply``."""
         return self.apply(hits, now, consume)
@@ -112,6 +147,14 @@ class Store(ABC):
     async def aclose(self) -> None:
         """Async form of ``close``."""
         self.close()
+
+
+def numbers_in(place: str) -> list[int]:
+    """Return the two numbers of a place such as ``3:1024``, zeros for the first page."""
+    numbers = place.split(":") if place else ["0", "0"]
+    if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) <= _DIGITS for n in numbers):
+        raise ConfigError(f"expected the place of a page of keys; got {place[:99]!r}")
+    return [int(number) for number in numbers]
 
 
 def checked_store(store: object) -> Store:

@@ -26,7 +26,7 @@ EXPIRY: Final = 8
 
 STATE: Final = PREFIX + b"state"
 SHARE: Final = PREFIX + b"share"
-_MAX_NAME: Final = 511
+MAX_NAME: Final = 511
 _READABLE: Final = 200
 
 
@@ -34,10 +34,15 @@ def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
     """Return the name of a key's own state (``STATE``) or a shared state (``SHARE``). No two texts share one."""
     data = text.encode("utf-8", "surrogatepass")
     name = kind + b":" + data
-    if len(name) <= _MAX_NAME:
+    if len(name) <= MAX_NAME:
         return name
     limit = prefix_of(text).encode("utf-8", "surrogatepass")[:_READABLE]
     return kind + b"#" + limit + digest(data, secret).hex().encode()
+
+
+def text_of(name: bytes) -> str:
+    """Return the key of a state's name, without its kind."""
+    return name.partition(STATE + b":")[2].decode("utf-8", "surrogatepass")
 
 
 def chunk_name(series: int, number: int) -> bytes:

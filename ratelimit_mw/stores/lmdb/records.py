@@ -9,14 +9,16 @@ transaction, which writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import lmdb
 
 from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
+from ..base import LOOKED_AT, KeyPage
 from . import chunks
-from .keys import EXPIRY, META, SHARE, STATE, digest, state_name
+from .keys import EXPIRY, MAX_NAME, META, SHARE, STATE, digest, state_name, text_of
 
 ROOMY, SHARING, FROZEN, FULL = range(4)
 _COMPACT: Final = b"c"
@@ -95,6 +97,16 @@ class Records:
         for key in keys:
             if not self.txn.delete(state_name(STATE, key, self._secret)):
                 self.txn.delete(self._shared_name(prefix_of(key), key))
+
+    def list_keys(self, prefix: str, place: str) -> KeyPage:
+        """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
+        begin, after = (STATE + b":" + text.encode("utf-8", "surrogatepass") for text in (prefix, place))
+        with self.txn.cursor() as cursor:
+            if not cursor.set_range(max(begin, after + b"\0" * bool(place))[:MAX_NAME]):
+                return KeyPage([], None)
+            names = takewhile(lambda name: name.startswith(begin), cursor.iternext(values=False))
+            keys = list(map(text_of, islice(names, LOOKED_AT)))
+        return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
 
     def ping(self) -> None:
         """Write a record that no decision needs: reading may work where writing does not."""

@@ -12,7 +12,7 @@ from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...forksafe import check_process
 from ...receipt import Correction
-from ..base import Store
+from ..base import KeyPage, Store
 from ..budget import STARTING, ThreadClock
 from .address import check_size
 from .decide import correct, decide
@@ -67,6 +67,9 @@ class LmdbStore(Store):
     def forget(self, keys: Iterable[str]) -> None:
         self._run_locked(partial(Records.delete, keys=list(keys)))
 
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return self._run_locked(partial(Records.list_keys, prefix=prefix, place=place))
+
     def start(self) -> None:
         self._run_locked(Records.ping, max(self._seconds, STARTING))
 
@@ -81,6 +84,9 @@ class LmdbStore(Store):
 
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._arun_locked(partial(Records.delete, keys=list(keys)))
+
+    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return await self._arun_locked(partial(Records.list_keys, prefix=prefix, place=place))
 
     async def astart(self) -> None:
         await self._arun_locked(Records.ping, max(self._seconds, STARTING))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from ...decision import Decision, Hit, decide_all
 from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...receipt import Correction
-from ..base import Store
+from ..base import LOOKED_AT, KeyPage, Store, numbers_in
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -185,6 +186,14 @@ class MemoryStore(Store):
                 generations = self._by_prefix.get(prefix_of(key))
                 if generations is not None:
                     self._drop(generations, key)
+
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        _, start = numbers_in(place)
+        with self._lock:
+            tables = [table for each in self._by_span.values() for table in (each.young, each.old)]
+            keys = list(islice(chain.from_iterable(tables), start, start + LOOKED_AT))
+        following = f"0:{start + LOOKED_AT}" if len(keys) == LOOKED_AT else None
+        return KeyPage([key for key in keys if key.startswith(prefix)], following)
 
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""

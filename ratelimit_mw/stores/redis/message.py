@@ -26,6 +26,7 @@ _CORRECT: Final = 5
 READ: Final = 6
 FORGET: Final = 7
 PROBE: Final = 8
+_SCAN: Final = 9
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
@@ -47,6 +48,15 @@ def key_name(prefix: str, key: str) -> bytes:
     if "{" in key or "%" in key:
         key = key.replace("%", "%25").replace("{", "%7B")
     return (prefix + key).encode("utf-8", "surrogatepass")
+
+
+def text_of(prefix: str, name: bytes) -> str:
+    """Return the key of a name in Redis. Bytes that are no text are replaced: no key of this package has them."""
+    try:
+        text = name.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        text = name.decode("utf-8", "replace")
+    return text.removeprefix(prefix).replace("%7B", "{").replace("%25", "%")
 
 
 class Message:
@@ -190,6 +200,22 @@ class KeyOperation(Operation):
 
     def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
         return reply[start - 1], list(reply[start : start + self.size])
+
+
+class ScanOperation(Operation):
+    """Look at some keys of the server that has ``key``. The result is the place to go on, and the names that match."""
+
+    def __init__(self, key: str, place: int, pattern: str, count: int) -> None:
+        super().__init__(_SCAN, [key], None, 1)
+        self._arguments = (str(place), pattern, count)
+
+    def join(self, message: Message) -> None:
+        message.keys += map(message.name, self.items)
+        message.numbers_sent += self._arguments
+
+    def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes]]:
+        place, names = reply[start]
+        return int(place), names
 
 
 def number_or_text(number: int) -> int | str:

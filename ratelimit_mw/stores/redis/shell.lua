@@ -6,8 +6,8 @@
 -- of its keys, or the text of its error. STATE and a number: that key of the operation holds no state of its algorithm.
 -- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
-local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE = 1, 2, 3, 4, 5, 6, 7, 8
-local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0} -- of each key: limit and cost; CORRECT also time, cost and delay of the charge
+local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE, SCAN = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0, 3} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -109,6 +109,9 @@ local function on_keys(kind, count)
       redis.call('DEL', KEYS[i])
     elseif kind == PROBE then -- a server that is full, loading or a replica answers PING, but takes no hit
       redis.call('SET', KEYS[i], '', 'PX', 1)
+    elseif kind == SCAN then -- the key only chooses the server of a cluster
+      length = length + 1
+      reply[length] = redis.call('SCAN', numbers[cursor], 'MATCH', numbers[cursor + 1], 'COUNT', numbers[cursor + 2])
     else
       length = length + 1
       reply[length] = redis.call('GET', KEYS[i]) or false

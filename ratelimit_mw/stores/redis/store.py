@@ -7,16 +7,17 @@ of one event loop share calls. Nothing is sent twice, except after NOSCRIPT and 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
-from ..base import Store
+from ..base import LOOKED_AT, KeyPage, Store, numbers_in
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from .address import Address
@@ -28,7 +29,7 @@ from .client.connect import tls_context
 from .client.connection import blocking_transport, run_blocking
 from .client.errors import as_store_error
 from .client.server import Server, Target
-from .message import PROBE, Caller, HitOperation, KeyOperation, key_name
+from .message import PROBE, Caller, HitOperation, KeyOperation, ScanOperation, key_name, text_of
 from .script import PACKED
 from .steps import SteppedRequest
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     import redis
     import redis.asyncio
     from redis.credentials import CredentialProvider
+
+_SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
+"""The characters with a meaning in the pattern of SCAN."""
 
 
 class RedisStore(Store):
@@ -79,7 +83,8 @@ class RedisStore(Store):
         self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[LoopClock], Target] | None = None
         address = check_store_url(url)[1] if isinstance(url, str) else url
-        self._keys = partial(key_name, (address or Address()).prefix if prefix is None else prefix)
+        self._prefix = (address or Address()).prefix if prefix is None else prefix
+        self._keys = partial(key_name, self._prefix)
         if isinstance(url, str):
             self.name = redacted_url(url)
         if address is None:
@@ -127,6 +132,12 @@ class RedisStore(Store):
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._steps(self._callers.get()).forget(list(keys))
 
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return run_blocking(self._list_keys(self._blocking, prefix, place))
+
+    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return await self._list_keys(self._callers.get(), prefix, place)
+
     def start(self) -> None:
         run_blocking(self._ping(self._blocking, STARTING))
 
@@ -166,13 +177,29 @@ class RedisStore(Store):
 
     async def _ping(self, caller: Caller, least: float = 0.0) -> None:
         deadline = caller.time() + max(self._timeout, least)
+        for key in await self._probe_keys(caller, deadline):
+            await caller.ask(KeyOperation(PROBE, [key]), deadline)
+
+    async def _probe_keys(self, caller: Caller, deadline: float) -> list[str]:
+        """Return a key on each server that has states."""
         try:
             with caller.timeout_at(deadline):
-                keys = await caller.target.probe_keys(self._slot, deadline)
+                return await caller.target.probe_keys(self._slot, deadline)
         except Exception as error:
             raise as_store_error(error) from error
-        for key in keys:
-            await caller.ask(KeyOperation(PROBE, [key]), deadline)
+
+    async def _list_keys(self, caller: Caller, prefix: str, place: str) -> KeyPage:
+        """List with SCAN, one server after the other."""
+        number, cursor = numbers_in(place)
+        deadline = caller.time() + self._timeout
+        servers = await self._probe_keys(caller, deadline)
+        if number >= len(servers):
+            return KeyPage([], None)
+        pattern = _SPECIAL.sub(r"\\\g<0>", self._keys(prefix).decode()) + "*"
+        cursor, names = await caller.ask(ScanOperation(servers[number], cursor, pattern, LOOKED_AT), deadline)
+        place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
+        is_last = not cursor and number + 1 == len(servers)
+        return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
 
     def _open_caller(self) -> Caller:
         if self._open_async is None:

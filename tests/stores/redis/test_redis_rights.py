@@ -46,9 +46,10 @@ class TestRights(StoreSmoke):
 
 
 def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
-    """Pings and slots too; keys of others are not to be had."""
+    """Pings, slots and lists of keys too; keys of others are not to be had."""
     store, slots = open_store(limited, PATIENT), Limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
     store.ping()
+    assert store.list_keys("1|nothing|").keys == []
     taken = store.apply([hit(slots)])[0]
     store.correct([Correction(slots, hit(slots).key, 0, Charge(taken.at_us, 1))])
     store.correct([Correction(slots, hit(slots).key, 1, Charge(taken.at_us, 1))])

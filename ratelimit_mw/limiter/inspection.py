@@ -1,0 +1,141 @@
+"""``Inspection``: the part of a ``Limiter`` that shows the keys of its store, with what is left under each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule
+from ..decision import Decision, Hit
+from ..errors import StateError
+from ..keys.features import Features
+from ..rules.lookup import arun, run
+from ..stores import Store
+from ..stores.blocking import run_blocking
+from .resets import Resets
+
+_MOST: Final = 100
+"""Where that many decisions are found, a page ends."""
+_MOST_CALLS: Final = 10
+"""The most calls of the store that list keys for one page."""
+_AT_ONCE: Final = 100
+"""The most keys that one call of the store decides."""
+
+Call = Callable[..., Awaitable[Any]]
+"""Calls a method of the store by its name."""
+
+
+class KeyStates(NamedTuple):
+    """The decisions on some keys of a store.
+
+    Args:
+        decisions: A decision on the next request under each key. Nothing is consumed.
+        next: The place where the next page begins, None after the last page.
+    """
+
+    decisions: list[Decision]
+    next: str | None
+
+
+class Inspection(Resets):
+    """Shows keys. ``Limiter`` inherits it."""
+
+    store: Store
+
+    def inspect(
+        self, rule: str | None = None, features: Features | None = None, place: str = "", rejected: bool = False
+    ) -> KeyStates:
+        """Show what is left under the keys of the store, a page at a time. Consume nothing.
+
+        A page looks at 10,000 keys at most, so it may be empty before the last one. Where the limits of a rule differ
+        by client, such as by plan, a listed key is decided by the lowest of them that it may have.
+
+        Args:
+            rule: The name of the only rule to show.
+            features: The features of the only key to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
+                one key of one rule.
+            place: Where the page begins: ``next`` of the page before.
+            rejected: Show only keys whose next request would be rejected.
+
+        Returns:
+            The decisions, and the place of the next page.
+
+        Raises:
+            ConfigError: There is no such rule, a feature of its key is missing, or the store cannot list its keys.
+            StoreError: The store could not be reached.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> limiter = Limiter([Rule(name="api", limits="1/minute")])
+            >>> limiter.hit({"ip": "192.0.2.7"}).allowed
+            True
+            >>> for decision in limiter.inspect(rejected=True).decisions:
+            ...     print(decision.rule, decision.client)
+            ...     limiter.reset_key(decision.key)
+            api ip=192.0.2.7
+        """
+        self.start()
+        if features is None:
+            return run_blocking(self._list(self._call, rule, place, rejected))
+        hits = run(self.rules.hits(rule or "", features, self._time()))
+        return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
+
+    async def ainspect(
+        self, rule: str | None = None, features: Features | None = None, place: str = "", rejected: bool = False
+    ) -> KeyStates:
+        """Async form of ``inspect``."""
+        await self.astart()
+        if features is None:
+            return await self._list(self._acall, rule, place, rejected)
+        hits = await arun(self.rules.hits(rule or "", features, self._time()))
+        return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
+
+    async def _list(self, call: Call, rule: str | None, place: str, rejected: bool) -> KeyStates:
+        limits = self._lowest_limits()
+        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)
+        found: list[Decision] = []
+        for _ in range(_MOST_CALLS):
+            keys, following = await call("list_keys", prefix, place)
+            hits = [Hit(limit, key, 0) for key in keys if (limit := limits.get(prefix_of(key)))]
+            decisions = await self._decide_next(call, hits, rejected)
+            found += [decision for decision in decisions if decision.reset_us]  # others have expired
+            if following is None or len(found) >= _MOST:
+                return KeyStates(found, following)
+            place = following
+        return KeyStates(found, place)
+
+    def _lowest_limits(self) -> dict[str, Limit]:
+        """Return a limit for the keys of each prefix: the lowest one."""
+        limits = (limit for rule in self.rules.rules for limit in rule.all_limits())
+        return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
+
+    async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
+        """Decide the next request of each key. ``remaining`` is that of now, without its cost."""
+        states = await self._peek(call, hits)
+        costs = {name: rule.least_cost for name, rule in self.rules.by_name.items()}
+        full = [decision for decision in states if decision.remaining < costs[decision.rule]]
+        rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
+        decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}
+        return list(decided.values())
+
+    async def _peek(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        decisions: list[Decision] = []
+        for start in range(0, len(hits), _AT_ONCE):
+            decisions += await self._peek_once(call, hits[start : start + _AT_ONCE])
+        return decisions
+
+    async def _peek_once(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        """Decide hits at one instant, without the keys whose state cannot be decoded."""
+        try:
+            return await call("apply", hits, self._now(), False)  # type: ignore[no-any-return]
+        except StateError as error:
+            readable = [hit for hit in hits if hit.key not in error.keys]
+            if len(readable) == len(hits):
+                raise
+            return await self._peek(call, readable)
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.store, name)(*arguments)
+
+    async def _acall(self, name: str, *arguments: Any) -> Any:
+        return await getattr(self.store, f"a{name}")(*arguments)

@@ -1,0 +1,201 @@
+"""What is left under the keys of a store, and how a key is reset: ``inspect`` and ``reset_key``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from limiter_ways import WAYS, rule
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Decision, Limiter, Rule, StoreError
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.errors import StateError
+from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores.base import KeyPage
+from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.testing import ManualClock
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+class Listing(SharedStore):
+    """A store behind a connection, which can list its keys."""
+
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return self.states.list_keys(prefix, place)
+
+
+def opened(*rules: Rule, store: Any = None) -> tuple[Limiter, ManualClock]:
+    clock = ManualClock(1_000_000.0)
+    return Limiter(rules, store or MemoryStore(), clock=clock), clock
+
+
+def shown(decisions: Iterable[Decision]) -> list[tuple[str, str, int, bool]]:
+    return [(each.rule, each.client, each.remaining, each.allowed) for each in decisions]
+
+
+@ways
+@pytest.mark.parametrize("store", [MemoryStore, Listing])
+def test_keys_show_what_is_left(way: Any, store: type[Store]) -> None:
+    """Each limit of each rule has its decision. The next request of a full key would be rejected."""
+    rate, _ = opened(rule(["2/minute", "9/hour"], "login"), rule("5/hour", "api", key=["user"]), store=store())
+    for user in ("ann", "ann", "bob"):
+        rate.hit({"ip": f"192.0.2.{user}", "user": user})
+    found = way(rate).inspect()
+    assert found.next is None
+    assert sorted(shown(found.decisions)) == [
+        ("api", "user=ann", 3, True),
+        ("api", "user=bob", 4, True),
+        ("login", "ip=192.0.2.ann", 0, False),
+        ("login", "ip=192.0.2.ann", 7, True),
+        ("login", "ip=192.0.2.bob", 1, True),
+        ("login", "ip=192.0.2.bob", 8, True),
+    ]
+    assert shown(way(rate).inspect("api").decisions) == [("api", "user=ann", 3, True), ("api", "user=bob", 4, True)]
+    [rejected] = way(rate).inspect(rejected=True).decisions
+    assert (rejected.rule, str(rejected.quota), rejected.retry_after, rejected.limit) == ("login", "2/minute", 60.0, 2)
+
+
+@ways
+def test_a_key_is_reset_with_all_limits_of_its_rule(way: Any) -> None:
+    """One click unlocks a client: the count of the hour goes, too. Other clients keep their counts."""
+    rate, _ = opened(rule(["2/minute", "9/hour"], "login"))
+    for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        rate.hit({"ip": ip})
+    [rejected] = rate.inspect(rejected=True).decisions
+    way(rate).reset_key(rejected.key)
+    assert sorted(shown(rate.inspect().decisions)) == [
+        ("login", "ip=192.0.2.2", 1, True),
+        ("login", "ip=192.0.2.2", 8, True),
+    ]
+
+
+@ways
+def test_a_client_is_found_by_its_features(way: Any) -> None:
+    """Every store can show one key, also one that cannot list keys. Limits by client are those of this client."""
+    plans = rule("2/minute", "api", key=["user"], per={"plan": {"pro": "30/minute"}})
+    rate, _ = opened(plans, store=SharedStore())
+    for _ in range(3):
+        rate.hit({"user": "ann", "plan": "pro"})
+    assert shown(way(rate).inspect("api", {"user": "ann", "plan": "pro"}).decisions) == [("api", "user=ann", 27, True)]
+    assert shown(way(rate).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
+    assert shown(way(rate).inspect("api", {"user": "bob"}).decisions) == [("api", "user=bob", 2, True)]
+    assert way(rate).inspect("api", {"user": "bob"}, rejected=True).decisions == []
+    with pytest.raises(ConfigError, match="SharedStore cannot list its keys"):
+        way(rate).inspect("api")
+
+
+@ways
+def test_limits_from_a_function_are_those_of_the_client(way: Any) -> None:
+    rate, _ = opened(Rule(name="api", limits=lambda user: "1/minute" if user == "ann" else "5/minute", key=["user"]))
+    rate.hit({"user": "ann"})
+    assert shown(way(rate).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
+
+
+def test_a_listed_key_has_the_lowest_limit_of_its_rule() -> None:
+    """The plan of a client is not in its key."""
+    rate, _ = opened(rule("9/minute", "api", key=["user"], per={"plan": {"free": "2/minute", "pro": "30/minute"}}))
+    rate.hit({"user": "ann", "plan": "pro"})
+    [decision] = rate.inspect().decisions
+    assert (str(decision.quota), decision.remaining) == ("2/minute", 1)
+
+
+def test_the_cost_of_a_rule_decides_who_is_rejected() -> None:
+    """With 2 left and a cost of 3, the next request is rejected."""
+    rate, _ = opened(rule("5/minute", "api", cost=3), rule("5/minute", "free", cost=0))
+    rate.hit({"ip": "192.0.2.1"})
+    assert shown(rate.inspect(rejected=True).decisions) == [("api", "ip=192.0.2.1", 2, False)]
+
+
+def test_expired_keys_and_keys_of_other_rules_are_not_shown() -> None:
+    """A store may keep a key for a while after it has expired, and the keys of a rule that is gone."""
+    store = MemoryStore()
+    rate, clock = opened(rule("1/minute", "api"), store=store)
+    other = Limiter([rule("1/minute", "other")], store, clock=clock)
+    rate.hit({"ip": "192.0.2.1"})
+    other.hit({"ip": "192.0.2.1"})
+    assert [decision.rule for decision in rate.inspect().decisions] == ["api"]
+    clock.advance(119.0)
+    assert rate.inspect().decisions == []
+
+
+def test_slots_and_shadow_rules_are_shown() -> None:
+    rate, _ = opened(rule("1 concurrent", "busy"), rule("1/minute", "trial", mode="shadow"))
+    with rate.slot({"ip": "192.0.2.1"}):
+        found = rate.inspect(rejected=True).decisions
+        assert [(each.rule, each.shadow) for each in found] == [("busy", False), ("trial", True)]
+
+
+@ways
+def test_a_page_ends_after_many_keys(way: Any) -> None:
+    """No page reads the whole store. Together the pages have each key once."""
+    rate, _ = opened(rule("1/minute", "api"), rule("2/minute", "rare", match={"path": "/rare"}))
+    for number in range(12_000):
+        rate.hit({"ip": f"192.0.2.{number}"})
+    first = way(rate).inspect()
+    assert len(first.decisions) == 1_000
+    assert first.next is not None
+    assert len(way(rate).inspect(place=first.next).decisions) == 1_000
+    empty = way(rate).inspect("rare")
+    assert (empty.decisions, empty.next) == ([], "0:10000")
+    last = way(rate).inspect("rare", place=empty.next)
+    assert (last.decisions, last.next) == ([], None)
+
+
+class Damaged(Listing):
+    """A store in which the state of one key cannot be decoded."""
+
+    names = True
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if any(hit.key.endswith("bad") for hit in hits):
+            raise StateError("a damaged state", [hit.key for hit in hits if hit.key.endswith("bad") and self.names])
+        return super().apply(hits, now, consume)
+
+
+def test_a_damaged_state_hides_no_other_key() -> None:
+    """A key whose state cannot be decoded is left out."""
+    store = Damaged()
+    rate, _ = opened(rule("5/minute", "api"), store=store)
+    other = Limiter([rule("5/minute", "api")], store.states, clock=ManualClock(1_000_000.0))
+    for ip in ("good", "bad"):
+        other.hit({"ip": ip})
+    assert shown(rate.inspect().decisions) == [("api", "ip=good", 4, True)]
+    store.names = False
+    with pytest.raises(StoreError, match="a damaged state"):
+        rate.inspect()
+
+
+@ways
+def test_mistakes_are_errors(way: Any) -> None:
+    """They name what was given."""
+    rate, _ = opened(rule("5/minute", "api"))
+    for call in (lambda: way(rate).inspect("apy"), lambda: way(rate).reset_key("1|apy|fixed-window|1m|ip=1")):
+        with pytest.raises(ConfigError, match=r"unknown rule 'apy'\. Did you mean 'api'"):
+            call()
+    with pytest.raises(ConfigError, match="unknown rule ''"):
+        way(rate).reset_key("any text")
+    with pytest.raises(ConfigError, match="the key of rule 'api' needs"):
+        Limiter([rule("5/minute", "api", key=["user"])]).inspect("api", {})
+    with pytest.raises(ConfigError, match="unknown rule ''"):
+        way(rate).inspect(features={"ip": "192.0.2.7"})
+    with pytest.raises(ConfigError, match="expected the place of a page of keys; got 'x'"):
+        way(rate).inspect(place="x")
+
+
+def test_a_rule_with_an_odd_name_is_reset() -> None:
+    """The name is escaped in keys."""
+    rate, _ = opened(rule("1/minute", "a|b%7C"))
+    rate.hit({"ip": "192.0.2.7"})
+    [decision] = rate.inspect("a|b%7C").decisions
+    rate.reset_key(decision.key)
+    assert rate.inspect().decisions == []
+
+
+def test_a_coroutine_that_waits_for_a_loop_is_not_run() -> None:
+    import asyncio
+
+    with pytest.raises(RuntimeError, match="a blocking call waits for an event loop"):
+        run_blocking(asyncio.sleep(0))

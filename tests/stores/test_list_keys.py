@@ -1,0 +1,116 @@
+"""Stores list their keys page by page: memory, LMDB and Redis alike. Memcached cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lmdb_kit import PATIENT, SIZE
+from servers import HOST, STEADY, cluster_running, redis_running
+
+from ratelimit_mw import ConfigError, Quota
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.stores import MemoryStore, Store, open_store
+from ratelimit_mw.stores.lmdb.store import LmdbStore
+from ratelimit_mw.testing.store_handles import StoreHandle
+from ratelimit_mw.testing.store_suite import WAYS
+
+LIMIT = Limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
+OTHER = Limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
+ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "endpoint=2:/a&ip=192.0.2.7"]
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_running(tmp_path_factory.mktemp("redis")) as server:
+        yield f"redis://{HOST}:{server.port}/0?prefix=r*l:"
+
+
+@pytest.fixture(params=["memory", "lmdb", "redis"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """A function that opens the store."""
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        return lambda: open_store(url, PATIENT)
+    return MemoryStore if request.param == "memory" else lambda: LmdbStore(str(tmp_path), SIZE, timeout_us=PATIENT)
+
+
+@pytest.fixture(params=WAYS)
+def handle(opened: Callable[[], Store], request: pytest.FixtureRequest) -> Iterator[StoreHandle]:
+    found = WAYS[request.param](opened())
+    yield found
+    keys, _ = listed(found, "")
+    found.forget(keys)
+    found.close()
+
+
+def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
+    """Return all keys with a prefix, and the number of pages."""
+    keys, place, pages = [], "", 0
+    while True:
+        page = handle._call("list_keys", prefix, place)
+        keys += page.keys
+        pages += 1
+        if page.next is None:
+            return keys, pages
+        assert len(page.keys) < 3_000
+        place = page.next
+
+
+def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle) -> None:
+    """Any text may be in a key, and no character of the prefix has a special meaning."""
+    handle.apply([Hit(LIMIT, LIMIT.prefix + key, 1) for key in ODD])
+    handle.apply([Hit(OTHER, OTHER.prefix + key, 1) for key in ODD])
+    assert sorted(listed(handle, LIMIT.prefix)[0]) == sorted(LIMIT.prefix + key for key in ODD)
+    assert sorted(listed(handle, "1|log[in]|")[0]) == sorted(OTHER.prefix + key for key in ODD)
+    assert listed(handle, "1|logi")[0] == []
+
+
+def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
+    """A call looks at a bounded number of keys. Together the pages have each key once, also where some are deleted."""
+    keys = [f"{LIMIT.prefix}ip={number}" for number in range(2_500)]
+    for start in range(0, 2_500, 500):
+        handle.apply([Hit(LIMIT, key, 1) for key in keys[start : start + 500]])
+    found, pages = listed(handle, "1|")
+    assert sorted(set(found)) == sorted(keys)
+    assert pages >= 3
+    handle.forget(keys[:2_499])
+    assert listed(handle, "1|")[0] == keys[2_499:]
+
+
+@pytest.mark.parametrize("place", ["x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30])
+def test_a_place_that_no_page_has_named_is_an_error(place: str, redis_url: str) -> None:
+    """It comes from the URL of a page, for example."""
+    for store in (MemoryStore(), open_store(redis_url, PATIENT)):
+        with pytest.raises(ConfigError, match="expected the place of a page of keys"):
+            store.list_keys("1|", place)
+        store.close()
+
+
+def test_a_place_after_the_last_key_is_the_end(opened: Callable[[], Store]) -> None:
+    store = opened()
+    assert store.list_keys("1|", "9999:9").keys == []
+    store.close()
+
+
+def test_memcached_cannot_list_its_keys() -> None:
+    """The message names the store and what to do."""
+    with pytest.raises(ConfigError, match=r"memcached://cache:11211 cannot list its keys\. Name the rule and the feat"):
+        open_store("memcached://cache:11211").list_keys("1|")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_all_servers_of_a_cluster_are_listed(way: str, tmp_path: Path) -> None:
+    """One server after the other has its pages."""
+    with cluster_running(tmp_path, *STEADY) as nodes:
+        handle = WAYS[way](open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT))
+        keys = [f"{LIMIT.prefix}ip={number}" for number in range(300)]
+        for key in keys:
+            handle.apply([Hit(LIMIT, key, 1)])
+        found, pages = listed(handle, "1|")
+        handle.close()
+    assert sorted(found) == sorted(keys)
+    assert pages >= 3
