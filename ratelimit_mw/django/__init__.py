@@ -10,14 +10,14 @@ from django.http import JsonResponse
 from ..http.checks import AsyncCheck, Check
 from ..http.usage import NO_STORE, AsyncUsage, BlockingUsage
 from ..rules.decorators import exempt, limit
+from .direct import data_of
 from .limits import limiter
 from .middleware import RateLimitMiddleware
-from .request import server_data
 
 __all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "exempt", "limit", "limiter", "usage"]
 
-check = Check("check", server_data)
-acheck = AsyncCheck("acheck", server_data)
+check = Check("check", data_of)
+acheck = AsyncCheck("acheck", data_of)
 _respond = partial(JsonResponse, headers=NO_STORE)
-usage = BlockingUsage("usage", server_data, _respond)
-ausage = AsyncUsage("ausage", server_data, _respond)
+usage = BlockingUsage("usage", data_of, _respond)
+ausage = AsyncUsage("ausage", data_of, _respond)

@@ -2,16 +2,18 @@
 
 import asyncio
 import inspect
+import sys
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, nullcontext
+from importlib import import_module
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 
 from ..decision import CombinedVerdict, Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import Admission, decide
+from ..http.admission import Admission, read
 from ..http.limiter import HttpLimiter
 from ..http.true_costs import read_costs
 from ..rules.plan import Plan
@@ -56,20 +58,32 @@ class DjangoAdmission(Admission):
 
     resolve = staticmethod(resolve)
 
-    def throttle(self, plan: Plan, request: Any) -> Verdict:
-        """Decide the plan of a throttle."""
-        before = self.verdict
-        verdict = self.add(plan, decide(self.limits, plan, request, resolve=resolve))
-        if not verdict:  # throttles run one after the other, so they are all or nothing
+    def throttle(self, plan: Plan, request: Any, provided: Mapping[str, Any]) -> Verdict:
+        """Decide the plan of a throttle. After a rejection, the other throttles only add how long they reject."""
+        before, is_first, limiter = self.verdict, not self.is_throttled, self.limits.limiter
+        features = read(self.limits, plan, request, provided, resolve)
+        verdict = limiter.decide(plan, features, None, is_first, request)
+        if is_first:
+            self.add(plan, verdict)
+            if verdict.settler is limiter and plan.needs_settlement:
+                limiter.conclude(verdict, None)
+        if is_first and not verdict:  # throttles run one after the other, so they are all or nothing
             for earlier in self._throttled:
-                self.limits.limiter.refund(earlier)
+                limiter.refund(earlier)
             self.verdicts = tuple(kept for kept in self.verdicts if kept not in self._throttled)
         self._throttled = (*self._throttled, verdict) if verdict else ()
-        self.verdict = CombinedVerdict([before, verdict])
+        self.is_throttled |= not verdict
+        if is_first or not verdict:
+            self.verdict = CombinedVerdict([before, verdict])
         if verdict.decisions or not verdict:
             self._shown["ratelimit"] = self.shown
-        self.is_throttled = not verdict
         return verdict
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        """Return the error for a rejection. REST framework responds to its own form of the error with a 429."""
+        if "rest_framework.views" not in sys.modules:
+            return RateLimitExceeded(verdict)
+        return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
 
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""

@@ -29,14 +29,16 @@ from ..http.limiter import HttpLimiter, plan_without
 from ..http.notes import log_notes
 from ..http.route_checks import check_parameters, check_routes
 from ..limiter.limiter import Limiter
+from ..rules.marks import ViewMarks
 from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_left_over, check_slips
 from .pages import check_pages
-from .request import SCOPE, DjangoRequest, django_user
-from .routes import URLRoutes, scopes_of
+from .request import SCOPE, THROTTLE, DjangoRequest, django_user
+from .routes import URLRoutes
+from .throttles import ThrottleMark, rates_of, scopes_of
 
 _log: Final = logging.getLogger("ratelimit_mw")
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
@@ -77,7 +79,7 @@ def _close() -> None:
 @receiver(setting_changed)  # type: ignore[untyped-decorator] # Django has no types
 def _forget(setting: str, **_: Any) -> None:
     """A test overrides the settings, or stops to: equal settings get fresh counts too."""
-    if setting == SETTING:
+    if setting in (SETTING, "REST_FRAMEWORK"):
         with _lock:
             _close()
 
@@ -100,7 +102,7 @@ def _build(source: Any) -> ProjectLimits:
         settings, limiter = table.pop("settings", None), _import(table.pop("limiter", None), "limiter")
         if settings is None and limiter is None:
             settings, table = table, {}
-        adapter = {"user": django_user, SCOPE: lambda request: request.throttle_scope}
+        adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
         limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
         return ProjectLimits(limits, not functions.keys().isdisjoint(("user", IDENTIFY)), owned=limiter is None)
 
@@ -130,7 +132,9 @@ class ProjectLimits:
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
         rules, scoped = self.limits.rules, _RuleFacts(self.limits.rules).scoped
-        return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.source.needs)}
+        rates = [rules.rule_of(mark) for mark in rules.marks if isinstance(mark, ThrottleMark)]
+        others = [rule for rule in rules.rules if rule.name not in scoped and rule not in rates]
+        return {*rules.lists.needs, *(name for rule in others for name in rule.source.needs)}
 
     def routes(self, urlconf: Any = None) -> URLRoutes:
         """Return the routes of a URLconf, by default the project's. Raises ``ConfigError`` for invalid marks."""
@@ -145,7 +149,8 @@ class ProjectLimits:
         routes = URLRoutes(resolver)
         check_left_over(dir(django.conf.settings), sys.modules)  # the views are imported now
         check_pages(resolver)
-        self.limits.adopt(routes.views)
+        rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
+        self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])
         is_root = resolver is get_resolver(_root_urlconf())
         check_parameters(routes.all, self.limits.rules, is_root)
         check_routes(routes.all if is_root else (), self.limits.rules)

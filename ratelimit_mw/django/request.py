@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
+THROTTLE: Final = "throttle"
+"""The feature with the key that a throttle of your own has made."""
+_DATA: Final = "_ratelimit_mw_data"
+"""The attribute of Django's request that holds the data that REST framework has parsed."""
 
 
 class DjangoRequest(WSGIRequest):
@@ -34,10 +38,6 @@ class DjangoRequest(WSGIRequest):
     """Where the request goes, with the marks of the view."""
     route: DjangoRoute | None = None
     """The route, where a rule needs it."""
-    user: Any = None
-    """The user of REST framework, in a throttle."""
-    throttle_scope: str | None = None
-    """The scope of the view, in a throttle."""
     pick_value = itemgetter(-1)
 
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
@@ -128,19 +128,18 @@ def django_user(request: Any) -> Any:
 
     It is read only for rules that need it, because it may query the session and the database. An async stack awaits it.
     """
-    if request.user is not None:
-        return _key(request.user)
     native = request.framework_request
     if not request.may_await or not hasattr(native, "user"):
-        return _key(getattr(native, "user", None))
-    return _await_key(native.auser()) if hasattr(native, "auser") else sync_to_async(lambda: _key(native.user))()
+        return user_key(getattr(native, "user", None))
+    return _await_key(native.auser()) if hasattr(native, "auser") else sync_to_async(lambda: user_key(native.user))()
 
 
 async def _await_key(user: Any) -> str | None:
-    return _key(await user)
+    return user_key(await user)
 
 
-def _key(user: Any) -> str | None:
+def user_key(user: Any) -> str | None:
+    """Return the primary key of a user; None without one."""
     return str(user.pk) if user is not None and user.is_authenticated else None
 
 
@@ -154,9 +153,17 @@ def _size(native: Any) -> int:
     return size
 
 
+def keep_data(request: Any) -> None:
+    """Keep the data that a request of REST framework has parsed: its parsers read the body in pieces."""
+    data = vars(request).get("_full_data")
+    if data is not None and not isinstance(data, type):  # the attribute is a class until then
+        setattr(request._request, _DATA, data)
+
+
 def _parsed_body(native: Any) -> Body:
-    """Return the form that Django has parsed from a body that was read in pieces. Other bodies are lost."""
+    """Return the form or data that was parsed from a body that was read in pieces. Other bodies are lost."""
     if hasattr(native, "_post") and (native.POST or native.FILES):
         fields = ((name, value) for name, values in native.POST.lists() for value in values)
         return Body.from_form(fields)
-    return Body(INVALID, "")
+    data = getattr(native, _DATA, None)
+    return Body(INVALID, "") if data is None else Body.from_data(data)

@@ -248,16 +248,6 @@ def _regex_template(pattern: str) -> str:
     return template
 
 
-def scopes_of(callback: Any) -> Iterator[str]:
-    """Yield the scopes of this package's throttles on a view of REST framework, as far as its class shows."""
-    initkwargs = getattr(callback, "initkwargs", {})
-    cls = class_behind(callback)
-    for throttle in initkwargs.get("throttle_classes", getattr(cls, "throttle_classes", ())):
-        if getattr(throttle, "decides_scope", False):
-            scope = throttle.scope or initkwargs.get("throttle_scope", getattr(cls, "throttle_scope", None))
-            yield from () if scope is None else (scope,)
-
-
 def _handlers_of(view: object, method: str) -> list[object]:
     """Return the functions that handle a method: of a class-based view, or of Ninja's view of a path."""
     paths = [part for part in _parts_of(view) if hasattr(part, "operations") and _is_of_ninja(type(part))]

@@ -1,6 +1,7 @@
 """The rules of a Django project, as the commands of ``cli/`` show them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from django.conf import settings
 from django.core import checks
@@ -8,12 +9,14 @@ from django.utils import translation
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
+from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from .checks import check_project
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of
 from .request import SCOPE
-from .routes import scopes_of
+from .routes import DjangoRoute
+from .throttles import rates_of, scopes_of
 
 
 class DjangoSource(Source):
@@ -24,7 +27,12 @@ class DjangoSource(Source):
         self._routes = project.routes()  # they add rules to the limiter
         limits, urls = project.limits, settings.ROOT_URLCONF
         package = getattr(urls, "__name__", urls)
-        super().__init__(title, limits.settings, limits.limiter.rules, self._routes.all, package)
+        self._limiter = limits.limiter
+        routes = [
+            replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
+            for route in self._routes.all
+        ]
+        super().__init__(title, limits.settings, limits.limiter.rules, routes, package)
         self.is_limited = bool(
             self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
         )
@@ -33,8 +41,12 @@ class DjangoSource(Source):
         path = request.path
         with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
             route, params = self._routes.find(path)
-        scopes = [*scopes_of(route.callback)]
-        return Routed(path, route.destination(request.method), params, {SCOPE: scopes[0]} if scopes else {})
+        scopes, to = [*scopes_of(route.callback)], route.destination(request.method)
+        to = replace(to, marks=self._with_rates(to.marks or ViewMarks(), route))
+        return Routed(path, to, params, {SCOPE: scopes[0]} if scopes else {})
+
+    def _with_rates(self, marks: ViewMarks, route: DjangoRoute) -> ViewMarks:
+        return replace(marks, marks=(*marks.marks, *rates_of(route.callback, self._limiter)))
 
     def problems(self) -> Iterator[str]:
         """Yield the errors of the system checks, too."""

@@ -42,6 +42,13 @@ class Body:
         """Return the body of a form that the framework has parsed already."""
         return cls(urlencode(list(fields)).encode(), _FORM)
 
+    @classmethod
+    def from_data(cls, data: object) -> Body:
+        """Return the body of data that the framework has parsed already, from JSON or another type."""
+        body = cls(b"parsed", "application/json")
+        body._document = data
+        return body
+
     def form(self, name: str) -> Any:
         """Return a field of a form as text, None without one. Frameworks make no form of JSON."""
         if not isinstance(self._content, bytes):

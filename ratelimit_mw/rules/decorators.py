@@ -44,6 +44,8 @@ class Decider(Protocol):
 
 current: ContextVar[Decider | None] = ContextVar("ratelimit_mw.current", default=None)
 """The request of this thread or task."""
+FIND_DIRECT: Final[list[Callable[[Sequence[Any]], Decider | None]]] = []
+"""Functions of adapters. They find the request in the arguments of a view that a test calls without a middleware."""
 
 
 class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views
@@ -76,7 +78,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
 
     def mark(view: AnyView) -> AnyView:
         if added and _is_bound_for_request(view):
-            require_decided(added)
+            require_decided(added, view)
             return view
         added.append(Mark(rule, _checked_name(view, name_of(view), place)))
         marks_made.add(added[-1])
@@ -213,12 +215,21 @@ def _checked_name(view: object, name: str | None, place: str) -> str:
     return name
 
 
-def require_decided(marks: Iterable[Mark]) -> None:
-    """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
+def require_decided(marks: Iterable[Mark], view: Any = None) -> None:
+    """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views.
+
+    ``view`` is a method that is bound to its view, which a test may have called directly.
+    """
     marks = tuple(marks)
     now = current.get()
-    if (now is None or set(now.marks).isdisjoint(marks)) and not testmode.off:
+    if now is None and view is not None and not testmode.off and (direct := _find_direct((view.func.__self__,))):
+        direct.decide_marks(marks)
+    elif (now is None or set(now.marks).isdisjoint(marks)) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)
+
+
+def _find_direct(args: Sequence[Any]) -> Decider | None:
+    return next(filter(None, (find(args) for find in FIND_DIRECT)), None)
 
 
 def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
@@ -243,7 +254,7 @@ def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     guarded: Any
 
     def undecided(args: tuple[Any, ...]) -> tuple[Decider | None, Sequence[Mark]]:
-        return _undecided(marked_on(*args) if marked_on else guarded)
+        return _undecided(marked_on(*args) if marked_on else guarded, args)
 
     if inspect.iscoroutinefunction(view):
 
@@ -284,14 +295,14 @@ def _guard_dispatcher(view: type) -> None:
             setattr(view, name, _guard(dispatch, lambda self, *_: type(self)))
 
 
-def _undecided(view: object) -> tuple[Decider | None, Sequence[Mark]]:
+def _undecided(view: object, args: Sequence[Any]) -> tuple[Decider | None, Sequence[Mark]]:
     """Return the marks to decide now, with the request that decides them. Those of its view are decided."""
     marks: ViewMarks = getattr(view, ATTRIBUTE)
     now = current.get()
     others = marks.every if now is None else [mark for mark in marks.every if mark not in now.marks]
     if not others or testmode.off:
         return None, ()
-    if now is None:
+    if now is None and (now := _find_direct(args)) is None:
         raise MissingMiddlewareError(others[0].view)
     if not set(marks.messages).isdisjoint(others):
         hint = "check the decorators above @messages for functools.wraps"

@@ -10,7 +10,7 @@ from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.parts import feature_of
 from .costs import REQUESTS
-from .marks import Destination, Mark, MessageMark, ViewMarks
+from .marks import Destination, Mark, ViewMarks
 from .match import Match
 from .names import name_of
 from .outcomes import as_json, texts_of
@@ -163,11 +163,11 @@ class Overview:
         return ""
 
     def _source(self, rule: CompiledRule) -> str:
-        """Where a rule comes from: the settings, a decorator, or both."""
+        """Where a rule comes from: the settings, a decorator or a throttle, or both."""
         if (marks := self._marks.get(rule)) is None:
             return "settings"
-        decorator = "@messages" if isinstance(marks[0], MessageMark) else "@limit"
-        return f"{decorator} and settings" if rule.name in self._overrides else decorator
+        source = marks[0].source
+        return f"{source} and settings" if rule.name in self._overrides else source
 
     def _applies_to(self, rule: CompiledRule) -> list[str]:
         """The requests that a rule applies to: those of its views, or one condition per line."""

@@ -5,7 +5,7 @@ import itertools
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
 
 from ..keys.features import UNMATCHED
@@ -25,6 +25,8 @@ class Mark:
     ``is_routed`` is whether an application has a route that leads to the view.
     """
 
+    source: ClassVar[str] = "@limit"
+    """The origin of the rule, in words."""
     rule: Rule
     view: str
     order: int = field(default_factory=_order.__next__, kw_only=True)
@@ -35,6 +37,7 @@ class Mark:
 class MessageMark(Mark):
     """One ``@messages``. ``over`` is the action for a message over the limit: "close", "drop", or an async function."""
 
+    source: ClassVar[str] = "@messages"
     over: str | Callable[[Any, Any], Awaitable[object]]
 
 

@@ -70,12 +70,12 @@ class CompiledRule:
             return None
         effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
         name = f"rule {self.name!r}: {option}"
-        return LimitsLookup(function, self._parse_own if own else self._parse, source.limits_ttl_us, name, effect)
+        return LimitsLookup(function, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect)
 
     def _parse_own(self, result: object) -> tuple[Limit, ...] | None:
-        return None if result is None else self._parse(result)
+        return None if result is None else self.parse(result)
 
-    def _parse(self, result: object) -> tuple[Limit, ...]:
+    def parse(self, result: object) -> tuple[Limit, ...]:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         quotas = self.source.parse_limits(result)
         limits = self._found.get(quotas)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from django.test import Client
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django_calls import hello, one_rule, project, still
@@ -229,11 +230,13 @@ def test_a_dynamic_scope_without_a_rule_is_an_error() -> None:
 
 def test_a_throttle_without_the_middleware_is_an_error() -> None:
     """The throttle raises an error, unless limits are off."""
-    request = APIRequestFactory().get("/")
-    with project(one_rule()), pytest.raises(MissingMiddlewareError, match="Uploads"):
-        Uploads.as_view()(request)
-    with project(one_rule()), limits_off():
-        assert Throttle().allow_request(request, Uploads())
+    others = ["django.middleware.common.CommonMiddleware"]
+    rule = one_rule(match={"scope": "uploads"}, unrouted=True)
+    with project(rule, path("", Uploads.as_view()), middleware=others):
+        with pytest.raises(MissingMiddlewareError, match="Uploads"):
+            Client().get("/")
+        with limits_off():
+            assert Throttle().allow_request(APIRequestFactory().get("/"), Uploads())
 
 
 def test_a_throttle_counts_by_features_of_the_middleware() -> None:

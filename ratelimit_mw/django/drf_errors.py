@@ -1,0 +1,38 @@
+"""The errors of a rejection inside a view of REST framework, whose exception handler responds to them."""
+
+from typing import Any
+
+from rest_framework.exceptions import APIException, PermissionDenied, Throttled
+
+from ..decision import Verdict
+from ..errors import RateLimitError, RateLimitExceeded
+
+
+class APIRejection(RateLimitExceeded):
+    """A rejection that is an error of REST framework, too."""
+
+    def __init__(self, verdict: Verdict, *args: Any) -> None:
+        super(RateLimitError, self).__init__(*args)  # that of REST framework
+        self.verdict = verdict
+
+
+class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST framework has no types
+    """A 429."""
+
+
+class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
+    """A 403, for a deny list."""
+
+
+class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
+    """A 503, for a store that cannot be reached and ``on_store_error = "deny"``."""
+
+    status_code = 503
+    default_detail = "The service is busy. Try again later."
+
+
+def api_error(verdict: Verdict) -> RateLimitExceeded:
+    """Return the error for a rejection."""
+    if verdict.denied:
+        return ClientDenied(verdict)
+    return StoreUnavailable(verdict) if verdict.unavailable else RequestThrottled(verdict, verdict.retry_after)

@@ -1,0 +1,374 @@
+"""The throttles of REST framework with their names, scopes and rates, decided by the limiter."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+from django.urls import include, path
+from django_calls import hello, project, still
+
+from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw.django import RateLimitMiddleware, exempt, limiter, usage
+from ratelimit_mw.django.checks import check_project
+from ratelimit_mw.django.drf import (
+    AnonRateThrottle,
+    ScopedRateThrottle,
+    SimpleRateThrottle,
+    UserRateThrottle,
+)
+from ratelimit_mw.settings import load_settings
+from ratelimit_mw.testing import ManualClock, limits_off
+
+# REST framework reads Django's settings on import. The import of django_calls configures them.
+from rest_framework.authentication import BaseAuthentication  # isort: skip
+from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
+from rest_framework.response import Response  # isort: skip
+from rest_framework.routers import SimpleRouter  # isort: skip
+from rest_framework.views import APIView  # isort: skip
+from rest_framework.viewsets import ViewSet  # isort: skip
+
+LOG = {"defaults": {"algorithm": "sliding-window-log"}}
+
+
+class Tokens(BaseAuthentication):
+    def authenticate(self, request: Any) -> Any:
+        name = request.headers.get("x-token")
+        return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
+
+
+class Items(APIView):
+    permission_classes = ()
+    authentication_classes = (Tokens,)
+
+    def get(self, request: Any, **_: Any) -> Response:
+        return Response({})
+
+    def post(self, request: Any, **_: Any) -> Response:
+        return Response({})
+
+
+def run(*words: str) -> list[str]:
+    out = io.StringIO()
+    call_command("ratelimit", *words, stdout=out)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def view_of(*throttles: type, **more: Any) -> Any:
+    return type("View", (Items,), {"throttle_classes": throttles, **more})
+
+
+def rates(**by_scope: Any) -> dict[str, Any]:
+    return {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_RATES": by_scope}}
+
+
+def timed() -> tuple[Limiter, ManualClock]:
+    clock = ManualClock(999_960.0)
+    return Limiter.from_settings(load_settings(LOG), clock=clock), clock
+
+
+def test_the_rates_of_the_settings_are_read() -> None:
+    """Users count by their key, other clients by address; the headers show the rates with the names of their scopes."""
+    view = view_of(AnonRateThrottle, UserRateThrottle).as_view()
+    with project(still(), path("", view), **rates(anon="1/day", user="2/hour")) as served:
+        ann = [served.ask(headers={"x-token": "ann"}) for _ in range(3)]
+        assert [response.status_code for response in ann] == [200, 200, 429]
+        assert ann[0]["ratelimit-policy"] == '"user";q=2;w=3600'
+        assert (ann[2]["retry-after"], ann[2]["cache-control"]) == ("3600", "no-store")
+        assert "throttled" in ann[2].json()["detail"]
+        assert served.ask(headers={"x-token": "bob"}).status_code == 200
+        anonymous = [served.ask() for _ in range(2)]
+        assert [response.status_code for response in anonymous] == [200, 429]
+        assert anonymous[0]["ratelimit-policy"] == '"anon";q=1;w=86400, "user";q=2;w=3600'
+        assert served.ask(client="198.51.100.9").status_code == 200
+
+
+def test_views_of_one_scope_share_a_count() -> None:
+    """A scoped throttle counts per scope, not per view. A view without a scope is not limited."""
+    views = [view_of(ScopedRateThrottle, throttle_scope=scope).as_view() for scope in ("up", "up", "down", None)]
+    paths = [path(str(number), view) for number, view in enumerate(views)]
+    with project(still(), *paths, **rates(up="2/min", down="1/min")) as served:
+        assert [served.ask(f"/{number}").status_code for number in (0, 1, 0, 2, 2)] == [200, 200, 429, 200, 429]
+        assert served.statuses("/3") == [200] * 3
+
+
+def test_throttles_of_functions_and_actions_are_known() -> None:
+    """@throttle_classes, and throttle_classes and throttle_scope of an @action."""
+
+    @api_view(["GET"])
+    @throttle_classes([UserRateThrottle])
+    def function(request: Any) -> Response:
+        return Response({})
+
+    class Things(ViewSet):
+        throttle_classes = (UserRateThrottle,)
+        throttle_scope = None  # REST framework demands it for the action
+        permission_classes = ()
+
+        def list(self, request: Any) -> Response:
+            return Response([])
+
+        @action(detail=False, throttle_classes=[ScopedRateThrottle], throttle_scope="export")
+        def export(self, request: Any) -> Response:
+            return Response([])
+
+    router = SimpleRouter()
+    router.register("things", Things, basename="thing")
+    with project(
+        still(), path("", function), path("", include(router.urls)), **rates(user="2/min", export="1/min")
+    ) as served:
+        assert [served.ask(where).status_code for where in ("/", "/things/", "/")] == [200, 200, 429]
+        assert served.statuses("/things/export/", 2) == [200, 429]
+
+
+def test_a_rate_of_the_class_precedes_the_settings() -> None:
+    """``rate``, ``THROTTLE_RATES`` and a rate of None, which does not limit."""
+    own = type("Own", (UserRateThrottle,), {"rate": "1/min"})
+    table = type("Table", (ScopedRateThrottle,), {"THROTTLE_RATES": {"table": "1/min"}})
+    paths = (
+        path("own", view_of(own).as_view()),
+        path("table", view_of(table, throttle_scope="table").as_view()),
+        path("none", view_of(UserRateThrottle, AnonRateThrottle).as_view()),
+    )
+    with project(still(), *paths, **rates(user=None, anon=None)) as served:
+        assert [served.statuses(where, 2) for where in ("/own", "/table", "/none")] == [
+            [200, 429],
+            [200, 429],
+            [200, 200],
+        ]
+
+
+def test_two_rates_of_one_scope_are_two_limits() -> None:
+    """Throttles that inherit a scope and set a rate count apart where their periods differ."""
+    burst = type("Burst", (UserRateThrottle,), {"rate": "2/min"})
+    sustained = type("Sustained", (UserRateThrottle,), {"rate": "3/day"})
+    rate, clock = timed()
+    with project(rate, path("", view_of(burst, sustained).as_view()), **rates(user="9/min")) as served:
+        assert served.statuses() == [200, 200, 429]
+        clock.advance(60)
+        assert served.statuses(times=2) == [200, 429]
+
+
+def test_a_rejection_refunds_the_other_throttles_and_waits_for_all() -> None:
+    """All or nothing: a rejected request consumes nothing, in either order. Retry-After is the longest wait."""
+    few, many = type("Few", (UserRateThrottle,), {"scope": "few"}), type("Many", (UserRateThrottle,), {"scope": "many"})
+    for classes in ((few, many), (many, few)):
+        rate, clock = timed()
+        paths = path("", view_of(*classes).as_view()), path("many", view_of(many).as_view())
+        with project(rate, *paths, **rates(few="1/min", many="2/hour")) as served:
+            assert served.statuses(times=4) == [200, 429, 429, 429]
+            assert served.ask("/many")["x-ratelimit-remaining"] == "0"
+            assert served.ask()["retry-after"] == "3600"
+            clock.advance(3600)
+            assert served.ask().status_code == 200
+
+
+def test_the_key_of_an_own_throttle_is_counted() -> None:
+    """``get_cache_key`` of a subclass of SimpleRateThrottle makes the key; None does not limit. The case matters."""
+
+    class PerCompany(SimpleRateThrottle):
+        scope = "company"
+
+        def get_cache_key(self, request: Any, view: Any) -> str | None:
+            company = request.query_params.get("company")
+            return company and self.cache_format % {"scope": self.scope, "ident": company}
+
+    with project(still(), path("", view_of(PerCompany).as_view()), **rates(company="1/min")) as served:
+        codes = [served.ask(f"/?company={name}").status_code for name in ("a", "A", "a")]
+        assert codes == [200, 200, 429]
+        assert served.statuses() == [200] * 3
+
+
+def test_own_code_may_decide_the_rate() -> None:
+    """Overridden ``get_rate``, ``parse_rate``, ``allow_request``, ``get_ident``, ``throttle_failure`` are called."""
+
+    class Own(UserRateThrottle):
+        scope = "own"
+        failures = 0
+
+        def get_rate(self) -> str:
+            return "1 in 2"
+
+        def parse_rate(self, rate: str | None) -> Any:
+            assert rate is not None
+            return tuple(map(int, rate.split(" in ")))
+
+        def allow_request(self, request: Any, view: Any) -> bool:
+            if request.method == "POST":
+                self.rate, self.num_requests, self.duration = "2 in 9", 2, 9
+            return super().allow_request(request, view)
+
+        def get_ident(self, request: Any) -> str:
+            return str(request.query_params["ip"])
+
+        def throttle_failure(self) -> bool:
+            type(self).failures += 1
+            return False
+
+    rate, clock = timed()
+    with project(rate, path("", view_of(Own).as_view())) as served:
+        assert [served.ask(f"/?ip={ip}").status_code for ip in "aba"] == [200, 200, 429]
+        clock.advance(2)
+        assert served.statuses("/?ip=a", 2) == [200, 429]
+        assert served.statuses("/?ip=a", 3, method="POST") == [200, 200, 429]
+    assert Own.failures == 3
+
+
+@pytest.mark.parametrize(
+    ("proxies", "trusted", "expected"),
+    [
+        (None, [], [200, 429, 429, 429]),  # REST framework would take the header as a whole, which clients choose
+        (0, [], [200, 429, 429, 429]),
+        (1, [], [200, 429, 200, 429]),
+        (2, [], [200, 200, 200, 200]),
+        (2, ["192.0.2.7"], [200, 429, 200, 429]),
+    ],
+)
+def test_clients_behind_proxies_are_known(
+    proxies: int | None, trusted: list[str], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``NUM_PROXIES`` counts the proxies, unless ``trusted_proxies`` names them."""
+    monkeypatch.setattr("rest_framework.settings.api_settings.NUM_PROXIES", proxies)
+    limits = {"limiter": still(), "trusted_proxies": trusted}
+    sent = (
+        "203.0.113.1, 198.51.100.1",
+        "203.0.113.2, 198.51.100.1",
+        "203.0.113.3, 198.51.100.2:80",
+        "203.0.113.4, 198.51.100.2",
+    )
+    with project(limits, path("", view_of(AnonRateThrottle).as_view()), **rates(anon="1/min")) as served:
+        codes = [served.ask(headers={"x-forwarded-for": line}).status_code for line in sent]
+        assert codes == expected
+
+
+def test_a_header_that_is_no_address_counts_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client cannot choose its key by a text that no proxy writes."""
+    monkeypatch.setattr("rest_framework.settings.api_settings.NUM_PROXIES", 1)
+    with project(still(), path("", view_of(AnonRateThrottle).as_view()), **rates(anon="1/min")) as served:
+        codes = [served.ask(headers={"x-forwarded-for": text}).status_code for text in ("x", "y", "z" * 70)]
+        assert codes == [200, 429, 429]
+
+
+@pytest.mark.parametrize(
+    ("view", "given", "error"),
+    [
+        (
+            view_of(ScopedRateThrottle, throttle_scope="uplods"),
+            {"uploads": "1/min"},
+            r"'uplods'. Did you mean 'uploads'",
+        ),
+        (view_of(SimpleRateThrottle), {}, r"SimpleRateThrottle: .*no rate for the scope None"),
+        (view_of(UserRateThrottle), {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
+        (view_of(UserRateThrottle), {"user": "0/min"}, r"expected the amount .* got 0"),
+        (view_of(UserRateThrottle), {"user": "5 concurrent"}, r"expected AMOUNT/PERIOD"),
+        (view_of(UserRateThrottle), {"user": "5/min burst 2"}, r"expected AMOUNT/PERIOD"),
+    ],
+)
+def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, str], error: str) -> None:
+    """The error names the throttle, and the nearest scope."""
+    with project(still(), path("", view.as_view()), **rates(**given)), pytest.raises(ConfigError, match=error):
+        RateLimitMiddleware(hello)
+
+
+def test_a_scope_that_only_a_request_shows_is_checked_then() -> None:
+    """An unknown scope fails the request, as in REST framework."""
+
+    def throttles(self: Any) -> list[Any]:
+        return [type("Late", (UserRateThrottle,), {"scope": "late"})()]
+
+    with project(still(), path("", view_of(get_throttles=throttles).as_view()), **rates(user="1/min")) as served:
+        assert served.ask().status_code == 500
+
+
+def test_scopes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scope with a value of the request is an error after some time."""
+    monkeypatch.setattr("ratelimit_mw.django.throttles._MAX_SCOPES", 0)
+    throttle = type("Endless", (UserRateThrottle,), {"scope": "endless", "rate": "1/min"})
+    with project(still(), path("", view_of(throttle).as_view())), pytest.raises(ConfigError, match="get_cache_key"):
+        RateLimitMiddleware(hello)
+
+
+def test_settings_override_a_rate() -> None:
+    """Operators change a scope as they change the rule of a decorator: its limits, and those of single users."""
+    change = {"overrides": "user", "per": {"user": {"ann": ["3/min"]}}}
+    with project(
+        still({"rules": [change]}), path("", view_of(UserRateThrottle).as_view()), **rates(user="1/min")
+    ) as served:
+        assert served.statuses(times=4, headers={"x-token": "ann"}) == [200, 200, 200, 429]
+        assert served.statuses(times=2, headers={"x-token": "bob"}) == [200, 429]
+    less = {"overrides": "user", "limits": "2/min"}
+    with project(
+        still({"rules": [less]}), path("", view_of(UserRateThrottle).as_view()), **rates(user="9/min")
+    ) as served:
+        assert served.statuses() == [200, 200, 429]
+
+
+def test_a_rate_is_a_rule_for_usage_reset_and_exempt() -> None:
+    """Its name is the scope. Allow and deny lists apply, too."""
+    shown: list[Any] = []
+
+    def get(self: Any, request: Any) -> Response:
+        shown.append(usage(request, "user")["user"]["remaining"])
+        return Response({})
+
+    view = view_of(UserRateThrottle, get=get)
+    free = exempt("user")(view_of(UserRateThrottle))
+    lists = {"lists": {"allow": {"user": ["boss"]}, "deny": {"user": ["eve"]}}}
+    paths = path("", view.as_view()), path("free", free.as_view())
+    with project(still(lists), *paths, **rates(user="1/min")) as served:
+        ann = {"headers": {"x-token": "ann"}}
+        assert served.statuses(times=2, **ann) == [200, 429]
+        limiter().reset("user", {"user": "ann"})
+        assert served.statuses(times=2, **ann) == [200, 429]
+        assert shown == [0, 0]
+        assert served.statuses("/free", **ann) == [200] * 3
+        assert served.statuses(headers={"x-token": "boss"}) == [200] * 3
+        assert served.ask(headers={"x-token": "eve"}).status_code == 403
+
+
+def test_a_rate_limits_without_the_middleware() -> None:
+    """Without it there are no rate limit headers, but the limit holds, and Retry-After is that of REST framework."""
+    view = view_of(UserRateThrottle).as_view()
+    with project(
+        still(), path("", view), middleware=["django.middleware.common.CommonMiddleware"], **rates(user="2/min")
+    ) as served:
+        responses = [served.ask() for _ in range(3)]
+        assert [response.status_code for response in responses] == [200, 200, 429]
+        assert (responses[2]["retry-after"], "ratelimit" in responses[2]) == ("60", False)
+        with limits_off():
+            assert served.ask().status_code == 200
+
+
+def test_the_command_shows_rates_with_their_views() -> None:
+    """``check`` lists a scope with its routes, and ``explain`` says which requests it applies to."""
+    view = view_of(UserRateThrottle).as_view()
+    with project(still(), path("items", view), path("free", hello), **rates(user="2/hour")):
+        rows = run("check")
+        assert any(row.startswith("user throttle ") and "/items" in row and "2/hour" in row for row in rows), rows
+        explained = run("explain", "GET", "/items", "--feature", "user=ann")
+        assert any("user=ann" in row and "2/hour" in row for row in explained), explained
+        with pytest.raises(CommandError, match="no rule limits"):
+            run("explain", "GET", "/free")
+        assert not [found for found in check_project() if found.id == "ratelimit_mw.W003"]
+
+
+def test_overridden_rates_apply_from_the_next_request_on() -> None:
+    """Tests override the setting of REST framework, which reads its own rates only once."""
+    view = view_of(UserRateThrottle).as_view()
+    with project({"rules": []}, path("", view), **rates(user="1/day")) as served:
+        assert served.statuses(times=2) == [200, 429]
+        with override_settings(**rates(user="2/day")):
+            assert served.statuses() == [200, 200, 429]
+
+
+def test_the_counts_are_exact_across_threads() -> None:
+    """Two hundred requests at once: the limit is never exceeded."""
+    view = view_of(UserRateThrottle).as_view()
+    with project(still(), path("", view), **rates(user="50/day")) as served, ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda _: served.ask().status_code, range(200)))
+    assert codes.count(200) == 50
