@@ -197,7 +197,7 @@ class Admission:
         await self.acheck(self._plan_of(marks))
 
     def _plan_of(self, marks: Sequence[Mark]) -> Plan:
-        self.limits.adopt_called(marks)
+        marks = self.limits.adopt_called(marks)
         return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None, self.lists)
 
     def _checked(self, plan: Plan, verdict: Verdict) -> Verdict:

@@ -87,11 +87,14 @@ class HttpLimiter:
             self.limiter.rules.check(view)
         self._prepare()
 
-    def adopt_called(self, marks: Iterable[Mark]) -> None:
-        """Add the limits of a function that a view calls, at its first call."""
+    def adopt_called(self, marks: Iterable[Mark]) -> list[Mark]:
+        """Add the limits of a function that a view calls, at its first call. Return the marks that it had then."""
         with self._adopting:
-            if added := set(marks).difference(self.limiter.rules.marks):
+            known = self.limiter.rules.marks
+            marks = [mark if mark in known else _earlier(mark, known) for mark in marks]
+            if added := set(marks).difference(known):
                 self.adopt([ViewMarks(tuple(added))])
+            return marks
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
@@ -212,6 +215,18 @@ def _is_from_settings(limiter: Limiter) -> bool:
     return rules == limiter.settings.rules and limiter.waits != redacted_url(limiter.settings.store).startswith(
         "memory:"
     )
+
+
+def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
+    """Return the mark that a function inside of a view had in an earlier request, else this one."""
+    same = [other for other in known if other.view == mark.view and other.is_late] if mark.is_late else []
+    for other in same:
+        if other.rule == mark.rule:
+            return other
+    if same:
+        message = "its options differ from those in an earlier request. Decorate it outside of the view, or call check"
+        raise ConfigError(message, of=f"@limit on {mark.view}")
+    return mark
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:

@@ -80,7 +80,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
         if added and _is_bound_for_request(view):
             require_decided(added, view)
             return view
-        added.append(Mark(rule, _checked_name(view, name_of(view), place)))
+        added.append(Mark(rule, _checked_name(view, name_of(view), place), is_late=current.get() is not None))
         marks_made.add(added[-1])
         limited_views.add(added[-1].view)
         return mark_view(view, ViewMarks((added[-1],)))

@@ -22,6 +22,8 @@ from .lookup import LimitsLookup, Lookups
 from .rule import Rule
 
 _MAX_FOUND: Final = 10_000  # different results of functions
+UNLIMITED: Final = "unlimited"
+"""The result of a function for a client without limits. No empty result of a query can mean this by mistake."""
 
 
 class CompiledRule:
@@ -51,6 +53,8 @@ class CompiledRule:
         if self.captures.names:
             self.key = CapturingKey(self.key, self.captures)
             self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
+        self.is_unlimited = False
+        """Whether a function has returned that this client has no limits."""
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.needs = rule.needs
         self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
@@ -77,6 +81,8 @@ class CompiledRule:
 
     def parse(self, result: object) -> tuple[Limit, ...]:
         """Return the limits for the result of a function: the same objects for the same quotas."""
+        if result == UNLIMITED:
+            return ()
         quotas = self.source.parse_limits(result)
         limits = self._found.get(quotas)
         if limits is None:
@@ -90,19 +96,20 @@ class CompiledRule:
             self._found[quotas] = limits
         return limits
 
-    def look_up(self, features: Features, now: int) -> Lookups[tuple[Limit, ...]]:
-        """Find the limits of a client, from functions too; none when a function failed that had to return them."""
-        values, limits = self.key.values(features), self.limits
-        if self._of_key is not None and (own := (yield from self._of_key.find(values, now))):
+    def look_up(self, features: Features, now: int) -> Lookups[tuple[Limit, ...] | None]:
+        """Find the limits of a client, from functions too; None when a function failed that had to return them."""
+        values = self.key.values(features)
+        limits: tuple[Limit, ...] | None = self.limits
+        if self._of_key is not None and (own := (yield from self._of_key.find(values, now))) is not None:
             return own
         if self._of_rule is not None:
-            limits = (yield from self._of_rule.find(values, now)) or ()
-        return self.limits_for(features, limits)
+            limits = yield from self._of_rule.find(values, now)
+        return self.limits_for(features, limits or ()) or limits
 
-    def with_limits(self, limits: tuple[Limit, ...]) -> CompiledRule:
-        """Return the rule with these limits for all clients."""
+    def with_limits(self, limits: tuple[Limit, ...] | None) -> CompiledRule:
+        """Return the rule with these limits for all clients; without them, its requests are rejected."""
         rule = copy.copy(self)
-        rule.limits, rule.tables, rule.looks_up = limits, [], False
+        rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
         return rule
 
     def without_cost(self) -> CompiledRule:
@@ -171,7 +178,7 @@ class Plan:
         every = [limit for rule in rules for limit in rule.all_limits()]
         self.looks_up = any(rule.looks_up for rule in rules)
         """Whether limits come from functions. They may then be of any kind. See ``look_up``."""
-        self._found: dict[tuple[tuple[Limit, ...], ...], Plan] = {}
+        self._found: dict[tuple[tuple[Limit, ...] | None, ...], Plan] = {}
         self.has_slots = self.looks_up or any(limit.quota.concurrent for limit in every)
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.true_costs = tuple((rule.name, rule.source.true_cost) for rule in rules if rule.source.true_cost)
@@ -206,7 +213,7 @@ class Plan:
         for rule in self.rules:
             applies = rule.looks_up and (rule.where is None or rule.where(features))
             is_needed = applies and rule.key.build(features) is not None
-            limits.append((yield from rule.look_up(features, now)) if is_needed else rule.limits)
+            limits.append((yield from rule.look_up(features, now)) if is_needed else None)
         key = tuple(limits)
         if (plan := self._found.get(key)) is None:
             if len(self._found) >= _MAX_FOUND:
@@ -231,7 +238,7 @@ class Plan:
                 continue
             limits = rule.limits_for(features) if rule.tables else rule.limits
             if not limits:
-                if rule.shadow:
+                if rule.shadow or rule.is_unlimited:
                     continue
                 raise EarlyVerdict(False, rule.placeholder, unavailable=True)
             rule_cost = rule.fixed_cost if cost is None else cost

@@ -116,9 +116,9 @@ class RuleSet:
     def keys(self, name: str, features: Features, now: int) -> Lookups[list[str]]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule, key = self._keyed(name, features)
-        if rule.looks_up:
-            yield from rule.look_up(features, now)  # then their periods are known, which the keys have
-        if limits := rule.all_limits():
+        known = (yield from rule.look_up(features, now)) if rule.looks_up else None
+        limits = rule.all_limits()  # those of functions are known now, with their periods, which the keys have
+        if limits or known is not None:
             return list(dict.fromkeys(limit.prefix + key for limit in limits))
         raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
 
@@ -126,7 +126,7 @@ class RuleSet:
         """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
         rule, key = self._keyed(name, features)
         limits = yield from rule.look_up(features, now)
-        return [Hit(limit, limit.prefix + key, 0) for limit in limits]
+        return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
 
     def named(self, name: str) -> CompiledRule:
         """Return the rule of a name; ``ConfigError`` for an unknown one."""

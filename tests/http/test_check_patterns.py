@@ -7,14 +7,18 @@ from typing import Any
 
 import flask
 import pytest
+from calls import ask as ask_asgi
 from django import forms
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
 from django_calls import still as django_still
 from flask_calls import app_of, ask, still
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette_apps import application
 
-from ratelimit_mw import RateLimitExceeded
+from ratelimit_mw import ConfigError, RateLimitExceeded
 from ratelimit_mw.django import acheck
 from ratelimit_mw.django import check as django_check
 from ratelimit_mw.flask import check, limit, usage
@@ -157,3 +161,49 @@ def test_a_check_of_a_rule_that_an_outer_middleware_decided() -> None:
     app = app_of(still(settings), {"/": login})
     app.wsgi_app = WSGIMiddleware(app.wsgi_app, settings=settings)  # type: ignore[method-assign]
     assert [ask(app).text for _ in range(5)] == ["2", "1", "0", "2", "1"]
+
+
+def test_a_limited_function_inside_of_a_view_keeps_its_count() -> None:
+    """Each request makes another function. It has the rule of the earlier one, and no rules pile up."""
+
+    def view() -> str:
+        @limit("5/hour", name="many")
+        @limit("2/minute", name="few")
+        def send() -> str:
+            return "sent"
+
+        return send()
+
+    limiter = still(SETTINGS)
+    app = app_of(limiter, {"/": view})
+    assert [ask(app).status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert len(limiter.rules.rules) == len(SETTINGS["rules"]) + 2
+
+
+def test_a_function_inside_of_an_async_view_keeps_its_count() -> None:
+    """The same holds where the function is awaited."""
+
+    async def view(_: Any) -> PlainTextResponse:
+        @limit("2/minute")
+        async def send() -> PlainTextResponse:
+            return PlainTextResponse("sent")
+
+        return await send()
+
+    app = application([Route("/", view)], limiter=still())
+    assert [ask_asgi(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_function_inside_of_a_view_has_one_limit() -> None:
+    """Another limit in each request would be no limit, so it is an error that says what to write."""
+
+    def view() -> str:
+        return limit(f"{flask.request.args['most']}/minute")(lambda: "sent")()
+
+    app = app_of(views={"/": view})
+    app.testing = True
+    assert ask(app, "/?most=5").status_code == 200
+    with pytest.raises(
+        ConfigError, match=r"@limit on .*view.<locals>.<lambda>: its options differ .* outside of the view"
+    ):
+        ask(app, "/?most=6")

@@ -199,6 +199,21 @@ def test_a_rule_without_functions_keeps_its_tables_beside_one_with() -> None:
     assert quotas(limiter) == ["4/minute", "5/minute"]
 
 
+def test_a_client_may_have_no_limits() -> None:
+    """The text "unlimited" says so, of ``limits`` or of ``per_key``. Other limits of the rule do not apply then."""
+    plans = {"alice": "unlimited", "bob": "1/minute"}
+    for limiter in (build(plans.get), build("1/minute", per_key=plans.get)):
+        verdicts = [limiter.hit(ALICE) for _ in range(3)]
+        assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 0)] * 3
+        assert [limiter.hit({"user": "bob"}).allowed for _ in range(2)] == [True, False]
+    by_plan = build(plans.get, per={"plan": {"free": "3/minute"}})
+    assert quotas(by_plan, {**ALICE, "plan": "free"}) == ["3/minute"]
+    assert quotas(by_plan, {**ALICE, "plan": INVALID}) == ["3/minute"]
+    alone = build(lambda user: "unlimited")
+    alone.reset("api", ALICE)
+    assert not asyncio.run(alone.ahit(ALICE)).decisions
+
+
 ERRORS = [KeyError("alice@example.com"), "5/minit", None, 7, []]
 
 
