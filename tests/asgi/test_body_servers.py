@@ -126,7 +126,7 @@ def test_a_slow_body_arrives_after_its_timeout(uvicorn: int) -> None:
     """The second half arrives after ``body_timeout``. No byte is lost, and the sender's own count does not change."""
     with talk(uvicorn) as client:
         client.say(head("/slow", f"Content-Length: {len(ANN)}") + ANN[:10])
-        time.sleep(0.6)
+        time.sleep(3)  # ten times the timeout: also a server that is late must have begun to read
         assert client.say(ANN[10:]).next() == (200, ANN)
     with talk(uvicorn) as client:
         assert client.say(with_length("/slow", ANN)).next() == (200, ANN)

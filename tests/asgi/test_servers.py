@@ -11,6 +11,7 @@ import httpx
 import pytest
 from http_servers import connected, free_port, running, say, status
 from served_apps import FILE
+from servers import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def test_a_rejected_upload_gets_a_response_before_its_body(port: int) -> None:
 def test_chunks_arrive_as_they_are_made(port: int) -> None:
     """The first chunk arrives before the application makes the second."""
     base = f"http://127.0.0.1:{port}"
-    with httpx.stream("GET", f"{base}/plain/stream", timeout=20) as response:
+    with httpx.stream("GET", f"{base}/plain/stream", timeout=PATIENCE) as response:
         chunks = response.iter_raw()
         assert next(chunks) == b"first"
         assert httpx.get(f"{base}/plain/release").text == "released"
@@ -110,7 +111,7 @@ def test_concurrent_failing_logins_allow_three(port: int) -> None:
     """Three of twenty concurrent slow failing logins reach the application."""
     with ThreadPoolExecutor(20) as pool:
         storm = [
-            pool.submit(httpx.post, f"http://127.0.0.1:{port}/plain/login", timeout=20, trust_env=False)
+            pool.submit(httpx.post, f"http://127.0.0.1:{port}/plain/login", timeout=PATIENCE, trust_env=False)
             for _ in range(20)
         ]
     assert sorted(response.result().status_code for response in storm) == [401] * 3 + [429] * 17

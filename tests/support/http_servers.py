@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from folders import SUPPORT
-from servers import free_port
+from servers import PATIENCE, free_port, wait_for
 
 __all__ = ["connected", "free_port", "reachable", "running", "say", "status"]
 
@@ -27,11 +26,8 @@ def running(output: Path, target: str | int, *command: str, folder: Path = SUPPO
         full = [sys.executable, "-m", *command, *KEEP_ALIVE.get(command[0], ())]
         process = subprocess.Popen(full, cwd=folder, stdout=said, stderr=said)
         try:
-            for _ in range(600):
-                if reachable(target):
-                    break
-                assert process.poll() is None, output.read_text()
-                time.sleep(0.05)
+            wait_for(lambda: process.poll() is not None or reachable(target), f"{' '.join(command)}: {output}")
+            assert process.poll() is None, output.read_text()
             yield
         finally:
             process.terminate()
@@ -52,9 +48,9 @@ def reachable(target: str | int) -> bool:
 
 def connected(target: str | int) -> socket.socket:
     if isinstance(target, int):
-        return socket.create_connection(("127.0.0.1", target), timeout=20)
+        return socket.create_connection(("127.0.0.1", target), timeout=PATIENCE)
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(20)
+    sock.settimeout(PATIENCE)
     try:
         sock.connect(target)
     except OSError:

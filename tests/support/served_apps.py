@@ -112,7 +112,7 @@ def _views(request: WSGIRequest) -> Response:
 
 def _chunks() -> Iterator[bytes]:
     yield b"first"
-    _released_in_thread.wait(10)
+    _released_in_thread.wait(60)
     yield b"second"
 
 

@@ -39,7 +39,7 @@ def raced(url: str, limit: Limit, tries: int = 20_000, processes: int = 4) -> in
     for worker in workers:
         worker.start()
     start.set()
-    total = sum(passed.get(timeout=60) for _ in workers)
+    total = sum(passed.get(timeout=200) for _ in workers)
     for worker in workers:
         worker.join()
     return total

@@ -179,7 +179,7 @@ def test_an_invalid_return_value_releases_its_slot() -> None:
     rate.close()
 
 
-def test_a_request_stopped_in_a_queue_holds_no_slot() -> None:
+def test_a_request_stopped_in_a_queue_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stops while a request waits in the queue releases the slot of that request."""
     queue = Rule(name="q", limits="1/minute burst 2", key=[], algorithm={"name": "leaky-bucket", "mode": "queue"})
     rate = Limiter([queue, Rule(name="slots", limits="2 concurrent", key=[])])
@@ -191,7 +191,7 @@ def test_a_request_stopped_in_a_queue_holds_no_slot() -> None:
     before = signal.signal(signal.SIGUSR1, stop)
     try:
         Served(app)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        monkeypatch.setattr(time, "sleep", lambda delay: os.kill(os.getpid(), signal.SIGUSR1))
         with pytest.raises(SystemExit):
             Served(app)
     finally:

@@ -51,7 +51,7 @@ def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
     workers = [SPAWN.Process(target=count, args=(place, described, way, hits, results)) for way in ways]
     for worker in workers:
         worker.start()
-    passed = sum(results.get(timeout=120) for _ in workers)
+    passed = sum(results.get(timeout=200) for _ in workers)
     for worker in workers:
         worker.join()
     return passed
@@ -81,7 +81,7 @@ def test_four_processes_with_leases_allow_at_most_the_limit(memcached_server: Se
     workers = [SPAWN.Process(target=count_leased, args=mine) for _ in range(4)]
     for worker in workers:
         worker.start()
-    passed = sum(results.get(timeout=120) for _ in workers)
+    passed = sum(results.get(timeout=200) for _ in workers)
     for worker in workers:
         worker.join()
     assert 1_000 - 4 * 20 <= passed <= 1_000

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from own_time import hurried
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 from store_race import raced
@@ -257,8 +258,7 @@ def test_many_requests_at_once_share_calls_by_slot(nodes: list[Server], servers:
 def test_a_killed_primary_is_followed_by_its_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Its keys fail in time until the replica takes over, which knows them; keys elsewhere are answered throughout."""
     with cluster_running(tmp_path_factory.mktemp("cluster")) as nodes, ExitStack() as stack:
-        blocking = open_store(address(nodes), 200_000)
-        awaiting = open_store(address(nodes), 200_000)
+        blocking, awaiting = (open_store(address(nodes), PATIENT) for _ in range(2))
         runner = stack.enter_context(asyncio.Runner())
         ways: list[Callable[[Hit], list[Decision]]] = [
             lambda one: blocking.apply([one]),
@@ -277,8 +277,8 @@ def test_a_killed_primary_is_followed_by_its_replica(tmp_path_factory: pytest.Te
         replica = stack.enter_context(client(nodes[3]))
         wait_for(lambda: replicated(first, replica), "the replica")
         nodes[0].kill()
-        for send in ways:
-            with pytest.raises(StoreError):
+        for store, send in zip((blocking, awaiting), ways, strict=True):
+            with hurried(store, 0.2), pytest.raises(StoreError):
                 send(hit(here))
             assert send(hit(there))[0].allowed
         for send in ways:

@@ -62,7 +62,7 @@ def raced(place: str, *rules: Rule) -> int:
     for worker in workers:
         worker.start()
     start.set()
-    found = [passed.get(timeout=120) for _ in workers]
+    found = [passed.get(timeout=200) for _ in workers]
     for worker in workers:
         worker.join()
     assert "failed" not in found, "the store did not answer"

@@ -62,14 +62,16 @@ Send = Callable[[Hit], list[Decision]]
 
 @pytest.fixture(params=["blocking", "on a loop"])
 def send(watched: Watched, request: pytest.FixtureRequest) -> Iterator[Send]:
-    """One way to a store that knows only the sentinels."""
+    """One way to a store that knows only the sentinels, and has found the primary."""
     store = open_store(watched.address, 500_000)
     assert isinstance(store, RedisStore)
     with asyncio.Runner() as runner:
-        if request.param == "blocking":
-            yield lambda one: store.apply([one])
-        else:
-            yield lambda one: runner.run(store.aapply([one]))
+        ways: dict[str, Send] = {
+            "blocking": lambda one: store.apply([one]),
+            "on a loop": lambda one: runner.run(store.aapply([one])),
+        }
+        first_answer(ways[request.param], hit(limit_of("5/hour")))
+        yield ways[request.param]
         runner.run(store.aclose())
 
 
@@ -145,7 +147,7 @@ def test_a_silent_sentinel_leaves_time_for_another(watched: Watched, tmp_path: P
         second.pause()
         address = f"redis+sentinel://{HOST}:{second.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
         for _ in range(4):  # the turns go round
-            store = open_store(address, 1_000_000)
+            store = open_store(address, 3_000_000)
             assert store.apply([hit(limit_of("5/hour"))])[0].remaining == 4
 
             async def on_a_loop(store: Store = store) -> int:
@@ -166,7 +168,7 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
         misled.execute_command("SENTINEL", "MONITOR", SERVICE, HOST, watched.replica.port, 1)  # a replica: READONLY
         misled.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
         address = f"redis+sentinel://{HOST}:{alone.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
-        store, one = open_store(address, 1_000_000), hit(limit_of("50/hour"))
+        store, one = open_store(address, 3_000_000), hit(limit_of("50/hour"))
 
         async def on_a_loop() -> bool:
             try:

@@ -98,12 +98,13 @@ def failing_to_save(folder: Path) -> Iterator[State]:
 
 @contextmanager
 def loading(folder: Path) -> Iterator[State]:
-    slow = ("--loading-process-events-interval-bytes", "1024", "--key-load-delay", "1000")
+    # It replies after each key, and needs 30 s for all of them.
+    slow = ("--loading-process-events-interval-bytes", "1024", "--key-load-delay", "6000", "--rdbcompression", "no")
     with redis_running(folder, *slow) as server, client(server) as admin:
 
         def enter() -> None:
             for i in range(5_000):
-                admin.set(f"other:{i}", "x" * 50)
+                admin.set(f"other:{i}", "x" * 1_100)
             admin.save()
             server.kill()
             server.start()
