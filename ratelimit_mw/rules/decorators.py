@@ -141,7 +141,7 @@ def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
-    A limit on a view or a blueprint inside of an exempt blueprint, class or include still applies.
+    A limit on a view inside of an exempt blueprint, class or include still applies, and a limit on such a blueprint.
 
     Args:
         rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.

@@ -139,7 +139,7 @@ def marks_of(view: object) -> ViewMarks:
 def own_marks(thing: object) -> ViewMarks:
     """Merge the marks of all decorators on an object. ``method_decorator`` copies them one by one."""
     attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-    each = [thing, *(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE))]
+    each = [*(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE)), thing]
     return functools.reduce(combine, map(marks_of, each))
 
 
@@ -168,7 +168,9 @@ def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
 
 
 def attach(thing: object, marks: ViewMarks, added: ViewMarks) -> None:
-    """Keep all marks on an object, and those that were added now."""
+    """Keep all marks on an object, and the added ones apart. An exempt blueprint or include keeps its own limits."""
+    if marks.exempt == () and (holds_views(thing) or isinstance(thing, MarkedURLs)):
+        marks = replace(marks, inside=marks.every)
     setattr(thing, ATTRIBUTE, marks)
     setattr(thing, f"{ATTRIBUTE}{next(_count):09}", added)
     for reader in tuple(readers) if holds_views(thing) else ():

@@ -82,6 +82,14 @@ def test_a_tuple_that_is_no_include_is_an_error() -> None:
         assert statuses(served, "/x/a", "/x/a") == [200, 200]
 
 
+def test_an_exempt_include_keeps_its_own_limits() -> None:
+    """So it can have a limit in place of those of the settings, in either order."""
+    own = limit("2/minute", name="own")
+    patterns = [path("x/", own(exempt(include(inner(a=hello))))), path("y/", exempt(own(include(inner(b=hello)))))]
+    with project(one_rule("1/minute"), *patterns) as served:
+        assert statuses(served, "/x/a", "/y/b", "/x/a", "/y/b") == [200, 200, 429, 429]
+
+
 def test_a_limit_inside_of_an_exempt_include_applies() -> None:
     """The rules of the settings do not."""
     views = {"few": limit("2/minute")(hello), "all": hello}

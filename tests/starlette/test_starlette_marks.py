@@ -202,6 +202,12 @@ def test_exempt_removes_a_view_from_rules() -> None:
     assert statuses(app, "/other") == [429]
 
 
+def test_a_limited_method_of_an_exempt_class_is_limited() -> None:
+    """The rules of the settings do not apply to it, and neither to the other methods."""
+    app = application([Route("/", exempt(type("Free", (ByMethod,), {})))], Rule(name="everyone", limits="2/minute"))
+    assert [statuses(app, *["/"] * 3, method=method) for method in ("GET", "POST")] == [[200, 429, 429], [200] * 3]
+
+
 def test_an_exempt_view_has_a_verdict() -> None:
     """Code can read the verdict in every view, also when the server shares one state between requests."""
     verdicts: list[Any] = []
