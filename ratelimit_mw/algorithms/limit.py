@@ -64,7 +64,7 @@ class Limit:
         """The quota with its unit, unless that is "requests": "1000 tokens/minute"."""
         return str(self.quota) if self.unit == "requests" else str(self.quota).replace("/", f" {self.unit}/", 1)
 
-    def hold(self, estimate: int) -> int:
+    def capped(self, estimate: int) -> int:
         """Return the cost of an estimate, which a client may choose: at most what can pass at once. A slot is one."""
         return 1 if self.quota.concurrent else min(estimate, self.limit)
 

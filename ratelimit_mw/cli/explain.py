@@ -160,7 +160,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
-        "limits": [{"limit": limit, "policy": policy, "cost": rule.source.cost} for limit, policy in limits],
+        "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 
 

@@ -45,13 +45,13 @@ def read_message(admission: Admission, message: MutableMapping[str, Any]) -> Mut
 
 def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) -> None:
     """Settle a rule. Of several lines the largest number counts, because each may be from another layer."""
-    costs = list(map(number_of, lines))
-    if None in costs:
+    costs = [cost for line in lines if (cost := number_of(line)) is not None]
+    if not costs:
         log_note(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
         return
     for verdict in admission.verdicts:
         if rule in verdict:
-            verdict[rule].settle(max(cost or 0 for cost in costs))
+            verdict[rule].settle(max(costs))
 
 
 def _text(value: object) -> str:

@@ -21,10 +21,10 @@ class FeatureCost:
     """An estimate of the cost: the first feature that is present, else the number at the end, else 1.
 
     A value that is not a number above 0 counts as the number at the end. An invalid feature may have any value, so it
-    has the largest cost. A limit holds each estimate at its own size: see ``Limit.hold``.
+    has the largest cost. Each limit takes at most its own size: see ``Limit.capped``.
 
     >>> cost = FeatureCost("json:max_tokens|500")
-    >>> [cost.of({"json:max_tokens": value}) for value in ("20", "2.5", "0", "-1", "many", None)]
+    >>> [cost.read({"json:max_tokens": value}) for value in ("20", "2.5", "0", "-1", "many", None)]
     [20, 3, 500, 500, 500, 500]
     """
 
@@ -43,16 +43,13 @@ class FeatureCost:
         self.parts = tuple(map(checked_part, names))
         self._parts = tuple(map(part_of, self.parts))
 
-    def of(self, features: Features) -> int:
+    def read(self, features: Features) -> int:
         """Return the cost of a request: a whole number from 1 to 10**12."""
         for part in self._parts:
             if (value := part.value(features)) is not None:
                 number = part.exact(value) if not isinstance(value, int | float | Decimal) else value
                 return MAX_AMOUNT if number is INVALID else number_of(number) or self.default
         return self.default
-
-    def __str__(self) -> str:
-        return "|".join((*self.parts, *([str(self.default)] if self.default > 1 else [])))
 
 
 class HeaderCost(NamedTuple):
@@ -88,10 +85,12 @@ def number_of(value: Any) -> int | None:
     >>> [number_of(value) for value in ("150", " 2.5 ", "1e9999999", 0, -1, float("nan"), True, "")]
     [150, 3, 1000000000000, 0, None, None, None, None]
     """
-    try:
-        number = Decimal(0 if isinstance(value, bool) else value)
-    except (ArithmeticError, ValueError):  # no number; or an int with more digits than Python writes
+    if isinstance(value, bool):
         return None
-    if isinstance(value, bool) or number.is_nan() or number < 0:
+    try:
+        number = Decimal(value)
+    except ArithmeticError:
+        return None
+    if number.is_nan() or number < 0:
         return None
     return MAX_AMOUNT if number > MAX_AMOUNT else int(number.to_integral_value(ROUND_CEILING))

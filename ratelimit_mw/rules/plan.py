@@ -121,8 +121,8 @@ class CompiledRule:
     def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
         """Build the hits of a request whose cost your function returns, or a feature has."""
         if self.estimate is not None:
-            estimate = self.estimate.of(self.captures.add(features))
-            return [make_hit((limit, limit.prefix + key, limit.hold(estimate))) for limit in limits]
+            estimate = self.estimate.read(self.captures.add(features))
+            return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
         asked = features if request is None else getattr(request, "own", request)
         cost = checked_cost(self.source.cost(asked))  # type: ignore[operator]
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]

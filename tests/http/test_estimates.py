@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import calls
+import flask
 import flask_calls
 import pytest
 from django.urls import path
@@ -18,6 +19,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import django as in_django
+from ratelimit_mw import fastapi as in_fastapi
+from ratelimit_mw import flask as in_flask
+from ratelimit_mw import starlette as in_starlette
+from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimitMiddleware, check, usage
 from ratelimit_mw.testing import ManualClock
@@ -114,6 +120,50 @@ def test_no_estimate_passes_for_ever_or_never(post: Post, body: bytes) -> None:
     rate = limiter(Rule(name="tokens", limits="30/minute", cost="json:max_tokens|10"))
     statuses = [post(rate, body) for _ in range(5)]
     assert (statuses[0], statuses[-1]) == (200, 429)
+
+
+# -- limits on views -------------------------------------------------------------------------------------------
+
+OPTIONS: Any = {"limits": "1000/minute", "cost": "json:max_tokens|10", "name": "tokens"}
+
+
+async def aview(request: Request) -> JSONResponse:
+    return JSONResponse(await request.json())
+
+
+def view_asgi(rate: Limiter, body: bytes) -> int:
+    app = Starlette(routes=[Route("/", in_starlette.limit(**OPTIONS)(aview), methods=["POST"])])
+    app.add_middleware(RateLimitMiddleware, limiter=rate)
+    return calls.ask(app, method="POST", content=body, headers=JSON).status_code
+
+
+def view_fastapi(rate: Limiter, body: bytes) -> int:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, limiter=rate)
+    app.post("/", dependencies=[in_fastapi.RateLimit(**OPTIONS)])(aview)
+    return calls.ask(app, method="POST", content=body, headers=JSON).status_code
+
+
+def view_flask(rate: Limiter, body: bytes) -> int:
+    app = flask_calls.app_of(rate, {"/": in_flask.limit(**OPTIONS)(lambda: flask.request.json)})
+    return flask_calls.ask(app, method="POST", data=body, headers=JSON).status_code
+
+
+def view_django(rate: Limiter, body: bytes) -> int:
+    with project(rate, path("", in_django.limit(**OPTIONS)(hello))) as served:
+        return int(served.ask("/", "POST", data=body, content_type="application/json").status_code)
+
+
+VIEWS = {name: view for name, view in globals().items() if name.startswith("view_")}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+@pytest.mark.parametrize(("body", "cost"), [(b'{"max_tokens": 15}', 15), (b'{"max_tokens": 5000}', 1000), (b"{}", 10)])
+def test_a_limit_on_a_view_reads_the_body(view: Post, body: bytes, cost: int) -> None:
+    """A decorator or a dependency has the same cost, and the view receives the same body."""
+    rate = Limiter([], clock=ManualClock(1_000_000.0))
+    assert view(rate, body) == 200
+    assert rate.decide(Plan(rate.rules.rules), WHO, 0, consume=False).decisions[0].remaining == 1000 - cost
 
 
 # -- where the estimate is not needed --------------------------------------------------------------------------

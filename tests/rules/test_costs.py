@@ -1,4 +1,4 @@
-"""A cost is read from a feature: an estimate that a client may choose is held between 1 and the size of each limit."""
+"""A cost is read from a feature: an estimate that a client may choose is kept between 1 and the size of each limit."""
 
 from __future__ import annotations
 
