@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+from urllib.parse import unquote
+
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from . import Algorithm, build
 from .concurrency import Concurrency
 
+_ESCAPES: Final = {ord(character): f"%{ord(character):X}" for character in "%|{}"}
 FORMAT = "1"
 """The version of keys and states. Change it when either changes its meaning."""
 
@@ -73,24 +77,24 @@ class Limit:
 
 
 def _kind(algorithm: Algorithm) -> str:
-    """The algorithm's part of the prefix. It must not contain the separator ``|``."""
+    """The algorithm's part of the prefix. It must not contain the separator ``|`` or a brace of the hash tag."""
     name, variant = algorithm.name, algorithm.variant
     parts: dict[str, object] = {"name": name, "variant": variant}
     for label, part in parts.items():
-        if not isinstance(part, str) or "|" in part or "%" in part:
-            raise ConfigError(f"expected the {label} of algorithm {name!r} as text without | and %; got {part!r}")
+        if not isinstance(part, str) or part != part.translate(_ESCAPES):
+            raise ConfigError(f"expected the {label} of algorithm {name!r} as text without | % {{ }}; got {part!r}")
     return f"{name}.{variant}" if variant else name
 
 
 def prefix_of_rule(rule: str) -> str:
     """Return the start of all keys of a rule."""
-    return f"{FORMAT}|{rule.replace('%', '%25').replace('|', '%7C')}|"
+    return f"{FORMAT}|{rule.translate(_ESCAPES)}|"
 
 
 def rule_of(key: str) -> str:
     """Return the name of the rule from a key; "" from a text that is no key."""
     version, _, rest = key.partition("|")
-    return rest.partition("|")[0].replace("%7C", "|").replace("%25", "%") if version == FORMAT else ""
+    return unquote(rest.partition("|")[0]) if version == FORMAT else ""
 
 
 def prefix_of(key: str) -> str:

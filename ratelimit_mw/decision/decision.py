@@ -66,8 +66,8 @@ class Decision:
 
     @property
     def client(self) -> str:
-        """The part of the key that names the client, for example ``ip=192.0.2.7``."""
-        return self.hit[1].removeprefix(self.hit[0].prefix)
+        """The part of the key that names the client, without braces, for example ``ip=192.0.2.7``."""
+        return self.hit[1].removeprefix(self.hit[0].prefix).replace("{", "").replace("}", "")
 
     @property
     def quota(self) -> Quota:

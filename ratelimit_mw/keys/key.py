@@ -2,15 +2,25 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features
+from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .networks import canonical_ip
-from .parts import EMPTY, LONGEST, checked_part, inner, part_of
+from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
 from .secret import NO_SECRET, Secret
 
 _log = logging.getLogger("ratelimit_mw")
+_ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
+
+
+def escape_braces(text: str) -> str:
+    """Return a text without braces, a different one for each text. Braces in a key enclose its hash tag.
+
+    >>> escape_braces("/items/{id}")
+    '/items/%7Bid%7D'
+    """
+    return text.translate(_ESCAPES)
 
 
 def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
@@ -46,8 +56,17 @@ def warn_of_unknown_ip() -> None:
 class KeyMaker:
     """Builds the part of a key that identifies the client. With a secret, it digests personal features.
 
+    Braces enclose the hash tag: in a Redis Cluster, keys with one tag are on one server. The tag begins at the last of
+    ``ip``, ``user`` and ``email``, which moves to the end; without them, it is the whole part.
+
     >>> KeyMaker(parse_key(["endpoint", "user|ip"]), "/login").build({"ip": "192.0.2.7"})
-    'endpoint=6:/login&ip=192.0.2.7'
+    'endpoint=6:/login&{ip=192.0.2.7}'
+
+    Args:
+        entries: The entries of a key.
+        endpoint: The value of ``endpoint`` for requests that match no route.
+        secret: The key of the digests.
+        warn: Called for a request without a client address.
     """
 
     def __init__(
@@ -57,30 +76,37 @@ class KeyMaker:
         secret: Secret = NO_SECRET,
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
-        last = len(entries) - 1
         self._parts = tuple(tuple(map(part_of, names)) for names in entries)
-        self._entries = tuple((*_entry(names, endpoint, secret), i == last) for i, names in enumerate(entries))
+        compiled = [_entry(names, endpoint, secret) for names in entries]
+        self._fallbacks = [fallback for _, fallback in compiled]
+        personal = [i for i, parts in enumerate(self._parts) if any(map(_is_personal, parts))]
+        if personal:
+            compiled.append(compiled.pop(personal[-1]))
+        last, first = len(compiled) - 1, len(compiled) - 1 if personal else 0
+        self._entries = tuple((*entry, i == first, i == last) for i, entry in enumerate(compiled))
         self._secret = secret
         self._warn = warn
         only = part_of(entries[0][0]) if len(entries) == 1 == len(entries[0]) else None
-        self._only = only if only and only.shape and not secret.covers(only.feature) else None
+        self._only = only if only and only.shape and not secret.key else None
 
     def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
         """Return ``build`` with a prefix. One feature with a short text, the most common key, takes a short path."""
         only = self._only
         if only is None:
             return lambda features: None if (key := self.build(features)) is None else prefix + key
-        name, start, is_ip, is_exact = only.name, f"{prefix}{only.name}=", only.shape == "ip", only.shape == "exact"
+        name, start, is_ip, is_exact = only.name, f"{prefix}{{{only.name}=", only.shape == "ip", only.shape == "exact"
 
         def build(features: Features) -> str | None:
             value = features.get(name)
             if type(value) is str and value and len(value) <= LONGEST and value.isascii():
-                if is_ip:
-                    return start + (value if ":" not in value else canonical_ip(value))
-                if is_exact:
-                    return start + value
-                if value.isprintable():
-                    return start + value.lower().strip()  # as comparison_form does
+                if "%" in value or "{" in value or "}" in value:
+                    pass  # is escaped
+                elif is_ip:
+                    return f"{start}{value if ':' not in value else canonical_ip(value)}}}"
+                elif is_exact:
+                    return f"{start}{value}}}"
+                elif value.isprintable():
+                    return f"{start}{value.lower().strip()}}}"  # as comparison_form does
             key = self.build(features)
             return None if key is None else prefix + key
 
@@ -89,7 +115,7 @@ class KeyMaker:
     def values(self, features: Features) -> list[Any]:
         """Return the value of each entry of a key that can be built: a text as it is, not its comparison form."""
         chosen = []
-        for parts, (_, fallback, _) in zip(self._parts, self._entries, strict=True):
+        for parts, fallback in zip(self._parts, self._fallbacks, strict=True):
             pairs = ((part, value) for part in parts if (value := part.value(features)) is not None)
             part, value = next(pairs, (None, fallback and fallback[1]))
             chosen.append(part.exact(value) if part is not None and type(value) is str else value)
@@ -97,8 +123,9 @@ class KeyMaker:
 
     def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
         """Build the key part; None when all alternatives of an entry are missing."""
-        key = ""
-        for parts, fallback, last in self._entries:
+        key = outside = ""
+        is_open = False
+        for parts, fallback, first, last in self._entries:
             for part in parts:
                 name, feature, attribute, shape, form, personal = part
                 value = features.get(feature)
@@ -115,20 +142,32 @@ class KeyMaker:
                 personal = False
                 if is_client:
                     self._warn()
+            if first:
+                outside, key, is_open = key, "", False
             if value is INVALID:
                 key += f"{name}!&"
             elif personal or (len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > LONGEST):
                 key += f"{name}#{self._secret.digest(name, value)}"
-            elif last:
-                key += f"{name}={value}"
             else:
                 # Every part but the last starts with its length, so "a/b" + "c" and "a" + "b/c" differ.
-                key += f"{name}={len(value)}:{value}&"
-        return key
+                length = len(value)
+                if "%" in value or "{" in value or "}" in value:
+                    value = escape_braces(value)
+                key += f"{name}={value}" if last else f"{name}={length}:{value}&"
+                is_open = True
+        if not key:
+            return ""  # a limit for all clients
+        if is_open and self._secret.key:  # a client who knows no tag of its key cannot choose the server
+            return f"{outside}{{{self._secret.digest('', key)}}}&{key}"
+        return f"{outside}{{{key}}}"
 
 
 _Compiled = tuple[str, str, str, str, Callable[[Any], Any], bool]
 _Fallback = tuple[str, str, bool]
+
+
+def _is_personal(part: Part) -> bool:
+    return part.feature in ("ip", "user") or is_email(part.feature)
 
 
 def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:

@@ -212,7 +212,7 @@ def test_what_would_break_keys_is_rejected_with_the_rule(
     monkeypatch.setattr(algorithms, "_BUILDERS", {"mine": own})
     with pytest.raises(ConfigError) as error:
         Rule(limits="5/minute", algorithm="mine")
-    said = f"expected the {what} of algorithm {own.name!r} as text without | and %; got {part!r}"
+    said = f"expected the {what} of algorithm {own.name!r} as text without | % {{ }}; got {part!r}"
     assert said in str(error.value)
 
 

@@ -138,7 +138,7 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert answer["features"]["endpoint"] == "/v1/outer/inner/items/{number}"
     assert answer["features"]["path:number"] == "7"
     assert looking(answer) == ["site", "big", "outer", "item"]
-    assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "path:number=7"
+    assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "{path:number=7}"
     assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["it is on /v1/outer/inner/late"]
 
 
@@ -211,7 +211,10 @@ def test_an_application_of_flask() -> None:
     """The rules of the extension and of decorators are shown, with the route of the request."""
     answer = explained("flasks:app", "GET", "/items/7")
     assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/items/{number}", "item")
-    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"site": "ip=unknown", "item": "path:number=7"}
+    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {
+        "site": "{ip=unknown}",
+        "item": "{path:number=7}",
+    }
     for name in ("flasks:app", "flasks:around"):  # the middleware around it has the same rules, and no routes
         assert "item  @limit    /items/{number}" in run("check", "--app", name).stdout
 
@@ -220,7 +223,7 @@ def test_an_application_of_werkzeug() -> None:
     """The routes of the URL map are found."""
     answer = explained("flasks:by_map", "GET", "/notes/7")
     assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/notes/{note}", "note")
-    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"note": "path:note=7"}
+    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"note": "{path:note=7}"}
     assert explained("flasks:by_map", "GET", "/nowhere")["features"]["endpoint"] == "unmatched"
     assert "note  @limit  /notes/{note}" in run("check", "--app", "flasks:by_map").stdout
 
@@ -232,8 +235,8 @@ def test_an_application_of_django() -> None:
         for name in ("wsgi:get_wsgi_application()", "asgi:get_asgi_application()"):
             answer = explained(f"django.core.{name}", "GET", "/items/7")
             assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {
-                "site": "ip=unknown",
-                "item": "path:number=7",
+                "site": "{ip=unknown}",
+                "item": "{path:number=7}",
             }
             assert "item  @limit    /items/{number}" in run("check", "--app", f"django.core.{name}").stdout
     with project({}, middleware=["django.middleware.common.CommonMiddleware"]):

@@ -86,13 +86,13 @@ def test_a_request_is_explained() -> None:
     with shop():
         assert explained("get", "/items/7/", "--feature", "user=ann") == {
             "endpoint": "/items/{pk}/",
-            "everyone": "user=ann",
+            "everyone": "{user=ann}",
             "login": "path: not /login",
             "post": "it is on POST /items/{pk}/",
             "home": "it is on /",
         }
         assert explained("POST", "/login")["endpoint"] == "unmatched"
-        assert explained("POST", "/items/7/")["post"] == "ip=unknown"
+        assert explained("POST", "/items/7/")["post"] == "{ip=unknown}"
 
 
 def test_a_translated_route_is_explained() -> None:

@@ -102,4 +102,4 @@ def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) ->
         call_command("ratelimit", "explain", "POST", "/")
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "uploads the view is exempt" in lines
-    assert "uploads ip=unknown 2/minute sliding-window enforce 1" in lines
+    assert "uploads {ip=unknown} 2/minute sliding-window enforce 1" in lines

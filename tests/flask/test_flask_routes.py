@@ -114,8 +114,8 @@ def test_a_request_is_explained() -> None:
     """flask ratelimit explain shows the key of each rule that applies, and why each other rule does not."""
     assert explained("get", "/api/items/7", "--feature", "ip=192.0.2.7", "--feature", "user=ann") == {
         "endpoint": "/api/items/{number}",
-        "everyone": "user=ann",
-        "api": "ip=192.0.2.7",
+        "everyone": "{user=ann}",
+        "api": "{ip=192.0.2.7}",
         "login": "path: not /login",
         "item": "method: not POST",
         "home": "it is on /",
@@ -123,7 +123,7 @@ def test_a_request_is_explained() -> None:
     assert explained("GET", "/api/health")["api"] == "the view is exempt"
     assert explained("OPTIONS", "/api/health")["everyone"] == "method: the framework responds to OPTIONS"
     login = explained("POST", "/login", "--host", "example.com", "--feature", "ip=192.0.2.7")
-    assert (login["endpoint"], login["login"]) == ("unmatched", "ip=192.0.2.7")
+    assert (login["endpoint"], login["login"]) == ("unmatched", "{ip=192.0.2.7}")
     assert explained("POST", "/login")["login"] == "host: not example.com"
     assert explained("GET", "/")["home"] == "feature: user is missing, not alice"
 

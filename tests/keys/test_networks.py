@@ -174,7 +174,7 @@ def test_a_client_has_one_key_through_every_tunnel(number: int) -> None:
         IPv6Address(0x2002 << 112 | number << 80 | 7),
         IPv6Address(0x20010000 << 96 | 99 << 64 | number ^ 0xFFFFFFFF),
     ]
-    expected = {"ip=" + str(ipv4)} if embedded_ipv4(forms[0]) else {f"ip={form}" for form in forms}
+    expected = {f"{{ip={ipv4}}}"} if embedded_ipv4(forms[0]) else {f"{{ip={form}}}" for form in forms}
     assert {KeyMaker(parse_key("ip")).build({"ip": str(form)}) for form in forms} == expected
 
 
@@ -213,8 +213,8 @@ def test_a_wider_network_contains_the_client(address: IPv4Address | IPv6Address,
 def test_a_key_counts_by_a_wider_network(part: str, ip: str | None, key: str) -> None:
     """``ip/24`` widens IPv4, ``ip/48`` widens IPv6. An address that is missing is one value, as with ``ip``."""
     maker = KeyMaker(parse_key(part), warn=lambda: None)
-    assert maker.build({"ip": ip}) == key
-    assert maker.with_prefix("p|")({"ip": ip}) == f"p|{key}"
+    assert maker.build({"ip": ip}) == f"{{{key}}}"
+    assert maker.with_prefix("p|")({"ip": ip}) == f"p|{{{key}}}"
 
 
 @pytest.mark.parametrize(

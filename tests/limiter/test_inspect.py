@@ -150,8 +150,8 @@ class Damaged(Listing):
     names = True
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if any(hit.key.endswith("bad") for hit in hits):
-            raise StateError("a damaged state", [hit.key for hit in hits if hit.key.endswith("bad") and self.names])
+        if any(hit.key.endswith("bad}") for hit in hits):
+            raise StateError("a damaged state", [hit.key for hit in hits if hit.key.endswith("bad}") and self.names])
         return super().apply(hits, now, consume)
 
 

@@ -4,7 +4,7 @@ Examples:
     \\xffratelimit_mw:meta:...                                    what all processes agree on, the place of the sweep
     \\xffratelimit_mw:series:<series><number>                     a chunk: 64 closed buckets of a long log
     \\xffratelimit_mw:share:1|api|gcra|1m|<number>                a state that several keys share
-    \\xffratelimit_mw:state:1|api|gcra|1m|192.0.2.7               the state of one key
+    \\xffratelimit_mw:state:1|api|gcra|1m|{ip=192.0.2.7}          the state of one key
     \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the state of a key that is too long for LMDB
 
 No text in UTF-8 begins with the byte 255. Knows nothing of transactions.

@@ -44,9 +44,7 @@ KeyName = Callable[[str], bytes]
 
 
 def key_name(prefix: str, key: str) -> bytes:
-    """Return the prefix and the key. No key can choose its slot in a cluster."""
-    if "{" in key or "%" in key:
-        key = key.replace("%", "%25").replace("{", "%7B")
+    """Return the prefix and the key."""
     return (prefix + key).encode("utf-8", "surrogatepass")
 
 
@@ -56,7 +54,7 @@ def text_of(prefix: str, name: bytes) -> str:
         text = name.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         text = name.decode("utf-8", "replace")
-    return text.removeprefix(prefix).replace("%7B", "{").replace("%25", "%")
+    return text.removeprefix(prefix)
 
 
 class Message:

@@ -150,16 +150,6 @@ def test_the_prefix_is_an_option(own_server: Server, server: redis.Redis) -> Non
     assert {key.split(b"1|")[0] for key in server.scan_iter()} == {b"shop:", b"blog:"}
 
 
-def test_no_client_chooses_its_slot(store: RedisStore, server: redis.Redis) -> None:
-    """Braces in the text of a client are escaped, and the escaped text is no key of another client."""
-    limit = limit_of("1/minute")
-    texts = ["{a}", "%7Ba}", "%257Ba}", "{{a}}", "x{a}", "x{b}"]
-    assert all(store.apply([hit(limit, text)])[0].allowed for text in texts)
-    keys = list(server.scan_iter())
-    assert len(keys) == len(texts)
-    assert not any(b"{" in key for key in keys)
-
-
 def test_a_flush_of_scripts_is_not_noticed(store: RedisStore, server: redis.Redis) -> None:
     """The script is sent once more, and the hit is counted once."""
     limit = limit_of("5/hour")

@@ -1,0 +1,97 @@
+"""The hash tag of a key: the limits of one client have one tag, and no value sent by a client changes another tag."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.testing import ManualClock
+
+SECRET = "correct horse battery staple"
+WHO = {"ip": "192.0.2.7", "user": "ann", "email": "ann@example.com", "endpoint": "/login", "tenant": "t1"}
+
+
+def keys_of(key: Any, features: dict[str, Any], name: str = "api", **settings: Any) -> list[str]:
+    """Return the keys of a rule with two windows, as a store gets them."""
+    rule = {"name": name, "limits": "5/minute; 20/hour", "key": key}
+    limiter = Limiter.from_settings({"rules": [rule], **settings}, clock=ManualClock(1_000_000.0))
+    return [decision.hit[1] for decision in limiter.peek(features).decisions]
+
+
+def tag_of(key: str) -> str:
+    """Return the text that a cluster hashes: all between the first brace and the next closing one, if that is any."""
+    match = re.fullmatch(r"[^{]*\{([^}]+)\}.*", key, re.DOTALL)
+    return match[1] if match else key
+
+
+@pytest.mark.parametrize(
+    ("key", "client"),
+    [
+        (["ip"], "{ip=192.0.2.7}"),
+        (["endpoint", "user|ip"], "endpoint=6:/login&{user=ann}"),
+        (["email", "ip"], "email=15:ann@example.com&{ip=192.0.2.7}"),
+        (["ip", "tenant"], "tenant=2:t1&{ip=192.0.2.7}"),
+        (["ip/24", "endpoint"], "endpoint=6:/login&{ip/24=192.0.2.0/24}"),
+        (["email", "tenant", "endpoint"], "tenant=2:t1&endpoint=6:/login&{email=ann@example.com}"),
+        (["endpoint", "tenant"], "{endpoint=6:/login&tenant=t1}"),
+        (["tenant"], "{tenant=t1}"),
+    ],
+)
+def test_the_tag_is_the_last_of_ip_user_and_email(key: list[str], client: str) -> None:
+    """Without them, it is the whole part of the client. All windows have one tag."""
+    keys = keys_of(key, WHO)
+    assert keys == [f"1|api|sliding-window-log|{period}|{client}" for period in ("1m", "1h")]
+    assert len(set(map(tag_of, keys))) == 1
+
+
+def test_the_rules_of_one_client_share_a_tag() -> None:
+    """A rule by IP address and one by endpoint and IP address are one slot, so one command."""
+    tags = {tag_of(key) for by in (["ip"], ["endpoint", "ip"], ["ip", "tenant"]) for key in keys_of(by, WHO)}
+    assert tags == {"ip=192.0.2.7"}
+
+
+braces = st.text("a%{}7BD|&", min_size=1, max_size=8)
+
+
+@given(braces, braces, braces)
+@example("}", "{", "{}")
+@example("{}", "%7D", "a{b}c")
+def test_no_value_changes_a_tag(user: str, tenant: str, name: str) -> None:
+    """Braces in a value or in the name of a rule neither begin nor end a tag, and no tag is empty."""
+    plain = keys_of(["tenant", "user"], {"user": "ann", "tenant": tenant}, name)
+    assert set(map(tag_of, plain)) == {"user=ann"}
+    (first, _), (other, _) = (keys_of("user", {"user": each}, name) for each in (user, user + "}"))
+    assert tag_of(first) != tag_of(other)
+    for key in (*keys_of(["tenant", "user"], {"user": user, "tenant": tenant}, name), first, other):
+        assert tag_of(key).startswith("user=")
+        assert (key.count("{"), key.count("}")) == (1, 1)
+    assert not set("{}") & set("".join(keys_of([], {}, name)))
+
+
+def test_two_rules_of_which_one_has_braces_in_its_name_have_two_keys() -> None:
+    """The escaped name is not the name of another rule."""
+    names = ("a{b}", "a%7Bb%7D", "a%7Bb}", "{", "}", "{}")
+    assert len({keys_of("ip", WHO, name)[0] for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("key", [["ip"], ["tenant"], ["endpoint", "tenant"], ["tenant", "user"], ["header:x-key"]])
+@pytest.mark.parametrize("keyed", [None, [], ["tenant"]])
+def test_with_a_secret_each_tag_has_a_keyed_digest(key: list[str], keyed: list[str] | None) -> None:
+    """A client that does not know the secret cannot compute its slot, whichever features are digested."""
+    features = {**WHO, "header:x-key": "k1"}
+    tags = [tag_of(keys_of(key, features, secret=secret, keyed=keyed)[0]) for secret in (SECRET, SECRET, SECRET + "2")]
+    assert all(re.fullmatch(r"([a-z:-]+#)?[0-9a-f]{32}", tag) for tag in tags)
+    assert tags[0] == tags[1] != tags[2]
+
+
+def test_an_invalid_value_has_a_tag_of_its_own() -> None:
+    """No text is equal to it, with or without a secret."""
+    tags = {tag_of(keys_of("user", {"user": user})[0]) for user in (INVALID, "!", "!&", "user!&")}
+    assert len(tags) == 4
+    assert tag_of(keys_of("user", {"user": INVALID}, secret=SECRET)[0]) == "user!&"
