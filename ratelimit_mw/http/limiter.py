@@ -219,12 +219,13 @@ def _is_from_settings(limiter: Limiter) -> bool:
 
 def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
     """Return the mark that a function inside of a view had in an earlier request, else this one."""
-    same = [other for other in known if other.view == mark.view and other.is_late] if mark.is_late else []
+    named = mark.view, mark.rule.name
+    same = [other for other in known if mark.is_late and other.is_late and (other.view, other.rule.name) == named]
     for other in same:
         if other.rule == mark.rule:
             return other
     if same:
-        message = "its options differ from those in an earlier request. Decorate it outside of the view, or call check"
+        message = "its options change from request to request. Decorate it outside of the view, or name each limit"
         raise ConfigError(message, of=f"@limit on {mark.view}")
     return mark
 

@@ -198,12 +198,15 @@ def test_a_function_inside_of_a_view_has_one_limit() -> None:
     """Another limit in each request would be no limit, so it is an error that says what to write."""
 
     def view() -> str:
-        return limit(f"{flask.request.args['most']}/minute")(lambda: "sent")()
+        most, name = flask.request.args["most"], flask.request.args.get("name")
+        return limit(f"{most}/minute", name=name)(lambda: "sent")()
 
     app = app_of(views={"/": view})
     app.testing = True
     assert ask(app, "/?most=5").status_code == 200
     with pytest.raises(
-        ConfigError, match=r"@limit on .*view.<locals>.<lambda>: its options differ .* outside of the view"
+        ConfigError, match=r"@limit on .*view.<locals>.<lambda>: its options change .* outside of the view"
     ):
         ask(app, "/?most=6")
+    sent = [ask(app, f"/?most={most}&name=of-{most}").status_code for most in "121212"]
+    assert sent == [200, 200, 429, 200, 429, 429]
