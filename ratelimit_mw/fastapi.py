@@ -145,7 +145,7 @@ def _dependencies(features: Any, parts: tuple[str, ...]) -> dict[str, Depends]:
 def _dependency(name: str, call: Callable[..., Any] | Depends, parts: tuple[str, ...]) -> Depends:
     used = [part for part in map(part_of, parts) if part.feature == name]
     if not used:
-        raise ConfigError(f"the limit does not use it: its key, match and per need {', '.join(parts)}")
+        raise ConfigError(f"the limit does not use it: its key, match, per and cost need {', '.join(parts)}")
     if not isinstance(call, Depends) and not callable(call):
         raise ConfigError(f"expected a dependency: a function, or Depends(function); got {call!r}")
     depends = call if isinstance(call, Depends) else Depends(call)

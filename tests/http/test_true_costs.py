@@ -6,8 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from calls import ask as ask_asgi
 from calls import ask_wsgi
+from django.http import HttpResponse
+from django.urls import path as django_path
+from django_calls import MIDDLEWARE, project
 from outcome_scene import BY_SETTINGS, BY_VIEW, REST, Ask
 from shared_store import SharedStore
 
@@ -154,4 +158,31 @@ def test_both_stages_settle(protocol: str) -> None:
         response = ask_wsgi(outer)
     assert HEADER not in response.headers
     verdict = inner.limiter.peek({"ip": "192.0.2.7", "user": "ann"}, cost=0)
+    assert [decision.remaining for decision in verdict.decisions] == [850, 850]
+
+
+def signs_in(get_response: Any) -> Any:
+    """Django middleware that sets ``request.user``."""
+
+    def call(request: Any) -> Any:
+        request.user = type("User", (), {"is_authenticated": True, "pk": "ann"})
+        return get_response(request)
+
+    return markcoroutinefunction(call) if iscoroutinefunction(get_response) else call
+
+
+signs_in.sync_capable = signs_in.async_capable = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_two_entries_of_django_settle(is_async: bool) -> None:
+    """The inner entry decides by user and removes the header. The outer one settles its rule by the same number."""
+    rules = [Rule(name=key, limits="1000/minute", key=[key], **REMOVED) for key in ("ip", "user")]
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))
+    layers = [*MIDDLEWARE, f"{__name__}.signs_in", *MIDDLEWARE]
+    view = django_path("", lambda request: HttpResponse(headers={"X-Tokens-Used": "150"}))
+    with project(rate, view, is_async=is_async, middleware=layers) as served:
+        response = served.ask()
+    assert HEADER not in response.headers
+    verdict = rate.peek({"ip": "192.0.2.7", "user": "ann"}, cost=0)
     assert [decision.remaining for decision in verdict.decisions] == [850, 850]
