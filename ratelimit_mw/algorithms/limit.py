@@ -97,6 +97,11 @@ def rule_of(key: str) -> str:
     return unquote(rest.partition("|")[0]) if version == FORMAT else ""
 
 
+def client_of(key: str) -> str:
+    """Return the part of a key that names the client, without the braces of its hash tag."""
+    return key.removeprefix(prefix_of(key)).replace("{", "").replace("}", "")
+
+
 def prefix_of(key: str) -> str:
     """Return the limit's ``prefix`` from a key: all up to the fourth ``|``."""
     return "|".join(key.split("|", 4)[:4]) + "|"

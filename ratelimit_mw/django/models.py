@@ -1,0 +1,17 @@
+"""The model of the admin page. It has no table and no migration: the page reads the store of the limiter."""
+
+from django.db import models
+
+
+class LimitedClient(models.Model):  # type: ignore[misc] # Django has no types
+    """A key of the store. The permissions and the log of Django's admin need a model."""
+
+    key = models.CharField(max_length=255, primary_key=True)
+
+    class Meta:
+        managed = False
+        default_permissions = ("view", "change")
+        verbose_name = "limited client"
+
+    def __str__(self) -> str:
+        return str(self.key)
