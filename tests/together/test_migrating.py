@@ -21,6 +21,7 @@ import django_ratelimit.middleware
 import flask_limiter.constants
 import httpx
 import pytest
+import rest_framework
 import slowapi
 from django_ratelimit.core import is_ratelimited
 from django_ratelimit.decorators import ratelimit
@@ -33,7 +34,12 @@ FOLDER = ROOT / "examples" / "migrating"
 FILES = sorted(FOLDER.glob("*.py"))
 PLAYER = SUPPORT / "migrating_player.py"
 TWO_DAYS = 2 * 86_400
-PACKAGES = {"flask_limiter": "app", "slowapi": "app", "django_ratelimit": "application"}
+PACKAGES = {
+    "flask_limiter": "app",
+    "slowapi": "app",
+    "django_ratelimit": "application",
+    "rest_framework": "application",
+}
 
 
 class Scene(NamedTuple):
@@ -149,6 +155,30 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
         "requests that lack the field": Scene(get("/search", 3), [200, 200, 429], [200] * 3, "does not apply"),
     },
+    "rest_framework": {
+        "clients that are not signed in, over all views": Scene([*get("/", 3), *get("/about", 2)], [200] * 4 + [429]),
+        "users": Scene([*get("/", 7, headers=ANN), *get("/", headers=BOB)], [200] * 6 + [429, 200]),
+        "the next minute": Scene([*get("/", 5), *get("/", after=60)], [200] * 4 + [429, 200]),
+        "a scope": Scene([*get("/uploads", 3), *get("/", 5)], [200, 200, 429, *[200] * 4, 429]),
+        "a burst and a rate per day": Scene(
+            [*get("/search", 2), *get("/search", 2, after=2), *get("/search", 2, after=2)], [200] * 5 + [429]
+        ),
+        "a key of one's own": Scene(
+            [*get("/report?company=a", 4), *get("/report?company=b", 4), *get("/report", 9)],
+            [200] * 3 + [429] + [200] * 3 + [429] + [200] * 9,
+        ),
+        "a view without throttles": Scene(get("/health", 9), [200] * 9),
+        "an address that a client has invented": Scene(
+            [step for n in range(5) for step in get("/", headers={"X-Forwarded-For": f"198.51.100.{n}"})],
+            [200] * 4 + [429],
+        ),
+        "a rejection consumes nothing": Scene(
+            [*get("/search", 3), *get("/search", 2, after=2), *get("/search", 2, after=2)],
+            [200, 200, 429, 200, 200, 429, 429],
+            [200, 200, 429, 200, 200, 200, 429],
+            "consumes nothing",
+        ),
+    },
 }
 CASES = [(package, says) for package, scenes in SCENES.items() for says in scenes]
 
@@ -215,6 +245,12 @@ def settings_in(module: Any) -> set[str]:
     return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
 
 
+_THROTTLING = re.findall(
+    r"^class \w+|^    (\w+) =|^    def (?!__)(\w+)",
+    (Path(rest_framework.__file__).parent / "throttling.py").read_text(),  # its import would need settings of Django
+    re.MULTILINE,
+)
+
 TO_BE_SAID = {
     "flask_limiter": arguments(flask_limiter.Limiter, flask_limiter.Limiter.limit, flask_limiter.Limiter.shared_limit)
     | settings_in(flask_limiter.constants),
@@ -223,6 +259,8 @@ TO_BE_SAID = {
     | settings_in(django_ratelimit.core)
     | settings_in(django_ratelimit.decorators)
     | settings_in(django_ratelimit.middleware),
+    "rest_framework": {name for names in _THROTTLING for name in names if name}
+    | {"DEFAULT_THROTTLE_CLASSES", "DEFAULT_THROTTLE_RATES", "NUM_PROXIES", "throttle_classes", "throttle_scope"},
 }
 
 
