@@ -35,7 +35,6 @@ from .websocket import WebSocketConnection
 
 _STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
-_STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 _PERCENT = ord("%")  # a number, because "in" is eight times as fast as with bytes
 _PLACE = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 _ERROR = 500  # the status that servers send when an application raises
@@ -128,6 +127,8 @@ class RateLimitMiddleware:
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         if plan.needs_settlement or admission.has_more or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
+        else:
+            admission.has_ended = True
 
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the rules that no other middleware has decided; None where one has decided all of them."""
@@ -270,10 +271,10 @@ class ASGIAdmission(Admission):
                 self.verdict = error.verdict
                 await self.reject(receive, send)
             return not has_started
-        if isinstance(error, Exception):
-            await self.aend(self.status or _ERROR)
-        elif isinstance(error, _STOPS):
-            await self.aend(None)  # the outcome is not known: only slots are returned
+        if isinstance(error, GeneratorExit):
+            self.end(None)  # a coroutine that is closed cannot await
+        else:  # where the server stops, the outcome is not known: only slots are returned
+            await self.aend((self.status or _ERROR) if isinstance(error, Exception) else None)
         return False
 
     async def reject(self, receive: Receive, send: Send) -> None:

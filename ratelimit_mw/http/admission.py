@@ -92,7 +92,8 @@ class Admission:
     _headers: list[Header] | None = None
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
-    _has_ended = False
+    has_ended = False
+    """Whether the response has ended. Verdicts from then on are settled at once."""
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
     outer: Mapping[Any, Admission] | None = None
@@ -158,7 +159,7 @@ class Admission:
         if verdict.allowed:
             verdicts = (*self.verdicts, verdict)
             self.verdict = CombinedVerdict((*self._before, *verdicts))
-            if self._has_ended or (self.is_open and not plan.has_slots):
+            if self.has_ended or (self.is_open and not plan.has_slots):
                 verdict.settler = self.limits.limiter
                 return verdict
             self.has_more, self.verdicts, verdict.settler = True, verdicts, self.limits
@@ -176,7 +177,7 @@ class Admission:
         if verdict.delay:
             time.sleep(verdict.delay)
         if verdict.settler is self.limits.limiter and plan.needs_settlement:
-            self.limits.limiter.conclude(verdict, None)
+            self.limits.limiter.conclude(verdict, self._outcome)
         return verdict
 
     async def acheck(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
@@ -185,8 +186,13 @@ class Admission:
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         if verdict.settler is self.limits.limiter and plan.needs_settlement:
-            await self.limits.limiter.aconclude(verdict, None)
+            await self.limits.limiter.aconclude(verdict, self._outcome)
         return verdict
+
+    @property
+    def _outcome(self) -> int | None:
+        """The status of a response that has started; None for a WebSocket, which has no outcome yet."""
+        return None if self.is_open else self.status
 
     def decide_marks(self, marks: Sequence[Mark]) -> None:
         """Decide the limits of a function that the view calls. Raises the rejection."""
@@ -290,9 +296,9 @@ class Admission:
             await self.limits.limiter.aconclude(CombinedVerdict(due), status)
 
     def _due(self) -> Sequence[Verdict]:
-        if self._has_ended:
+        if self.has_ended:
             return ()
-        self._has_ended = True
+        self.has_ended = True
         for verdict in self.verdicts:  # before its receipt is read: no cost that another thread states is lost
             verdict.settler = self.limits.limiter
         return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.open_receipt is not None]

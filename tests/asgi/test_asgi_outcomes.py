@@ -119,7 +119,14 @@ def test_the_application_settles_the_true_cost(cost: int, remaining: int, fails:
     assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 
-@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("broken")])
+class Stop(BaseException):
+    """An error of a server or a library, which is no ``Exception``."""
+
+
+ENDINGS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), Stop(), ValueError("broken")]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
     """Shutdown, cancellation and an error release the slot at once and end the heartbeat of its lease."""
 
@@ -139,6 +146,22 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
         loop.close()
     assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
     assert rate._slots.renewed._held == set()
+    rate.close()
+
+
+def test_a_closed_coroutine_releases_its_slot() -> None:
+    """It cannot await the store any more, so the slot is returned by a blocking call."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0)
+
+    rate = limiter("1 concurrent")
+    call = RateLimitMiddleware(app, limiter=rate)(http_scope(), None, None)  # type: ignore[arg-type]
+    call.send(None)  # type: ignore[attr-defined]
+    assert rate.peek({"ip": "192.0.2.7"}).allowed is False
+    rate.waits = True
+    call.close()  # type: ignore[attr-defined]
+    assert rate.peek({"ip": "192.0.2.7"}).allowed
     rate.close()
 
 
