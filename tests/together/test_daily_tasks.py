@@ -18,9 +18,11 @@ from calls import aask as ask_asgi
 from django_calls import project
 from folders import SUPPORT
 from lifespan import run_lifespan
-from redis_handles import address
+from redis_handles import PATIENT, address
 from servers import HOST, Server, free_port
 
+from ratelimit_mw.limiter import limiter
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing import ManualClock
 
 MOST_LINES = {"fastapi": 32, "flask": 12, "django": 14}
@@ -73,7 +75,8 @@ def served_fastapi(app: Any, running: ExitStack) -> Ask:
 
 @pytest.fixture(params=["running", "stopped"])
 def redis(request: pytest.FixtureRequest, redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Redis of the programs, which runs or does not."""
+    """The Redis of the programs, which runs or does not. A machine that is busy makes no store unreachable."""
+    monkeypatch.setattr(limiter, "open_store", lambda store, _: open_store(store, PATIENT))
     stopped = f"redis://{HOST}:{free_port()}/0"
     monkeypatch.setenv("REDIS_URL", address(redis_server) if request.param == "running" else stopped)
 
