@@ -21,6 +21,22 @@ from wsgi_calls import environ_of
 from ratelimit_mw import Limiter, Rule
 
 
+@pytest.fixture
+def closed_bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the bodies of requests that Django leaves open. Their warnings would fail any later test."""
+    bodies: list[Any] = []
+    read_body = ASGIHandler.read_body
+
+    async def read(self: Any, receive: Any) -> Any:
+        bodies.append(await read_body(self, receive))
+        return bodies[-1]
+
+    monkeypatch.setattr(ASGIHandler, "read_body", read)
+    yield
+    for body in bodies:
+        body.close()
+
+
 def stream_view(request: Any) -> StreamingHttpResponse:
     def chunks() -> Iterator[str]:
         yield "some "
@@ -94,7 +110,7 @@ def test_a_slot_is_held_while_an_async_response_streams() -> None:
         assert by_asgi() == (200, b"429")
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Django 4.2 leaves the request's body open
+@pytest.mark.usefixtures("closed_bodies")
 @pytest.mark.parametrize("when", ["view", "stream"])
 def test_a_disconnect_releases_the_slot(when: str) -> None:
     """An ASGI client that disconnects during the view or the stream releases its slot."""
@@ -154,7 +170,8 @@ async def afailing_stream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks())
 
 
-@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume", "ignore::ResourceWarning")
+@pytest.mark.usefixtures("closed_bodies")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 @pytest.mark.parametrize("served", [by_asgi, by_wsgi])
 @pytest.mark.parametrize("view", [failing_stream, afailing_stream])
 def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
@@ -162,7 +179,7 @@ def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
     limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
     with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
         served()
-    gc.collect()  # Django leaves the request's body open, too
+    gc.collect()
     verdict = limiter.peek({"ip": CLIENT})
     assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 10 - 3 - 1)
 
@@ -176,7 +193,7 @@ def test_an_unread_stream_is_settled_when_it_is_closed() -> None:
         assert by_wsgi()[0] == 200
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("closed_bodies")
 def test_a_stream_that_never_starts_releases_its_slot() -> None:
     """When the server cannot send the headers, Django drops the response. Its garbage collection releases the slot."""
 
@@ -221,7 +238,7 @@ def test_a_stream_may_be_any_async_iterable() -> None:
         assert [by_asgi() for _ in range(2)] == [(200, b"word word ")] * 2
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("closed_bodies")
 def test_a_cost_stated_in_finally_counts() -> None:
     """After an early disconnect, the cost is the one that the stream states in its finally block."""
 

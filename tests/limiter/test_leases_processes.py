@@ -47,12 +47,12 @@ class Worker:
         self.process.start()
 
     def passed(self) -> int:
-        assert self.pipe.poll(60)
+        assert self.pipe.poll(200)
         return int(self.pipe.recv())
 
     def end(self) -> None:
         self.pipe.send(None)
-        self.process.join(60)
+        self.process.join(200)
         assert self.process.exitcode == 0
 
 
@@ -104,7 +104,7 @@ def test_a_forked_child_has_no_leases_of_its_parent(place: str) -> None:
     mine, theirs = FORK.Pipe()
     child = FORK.Process(target=lambda: theirs.send(sum(limiter.hit(WHO).allowed for _ in range(1_000))))
     child.start()
-    assert mine.poll(60)
+    assert mine.poll(200)
     passed += mine.recv()
     child.join()
     passed += sum(limiter.hit(WHO).allowed for _ in range(1_000))

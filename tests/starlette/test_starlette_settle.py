@@ -200,6 +200,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimitMiddleware
 
 match = {"methods": ["POST"]}
@@ -209,6 +210,7 @@ limiter = Limiter(
         Rule(name="tokens", key=[], limits="1000000/year", match=match, algorithm="fixed-window", cost=5000),
     ],
     store="STORE",
+    settings=Settings(store_timeout=10_000_000),
 )
 used = []
 
@@ -256,7 +258,7 @@ def test_clients_of_a_server_that_hang_up_pay_for_what_they_used(
             client.close()
 
         def usage() -> list[int]:
-            return list(httpx.get(f"http://{HOST}:{server.port}/usage").json())
+            return list(httpx.get(f"http://{HOST}:{server.port}/usage", timeout=60).json())
 
         wait_for(lambda: usage()[0] == 30, "all streams to end")
         wait_for(lambda: usage()[1] == usage()[3], "all tokens to be settled")

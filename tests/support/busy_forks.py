@@ -24,10 +24,10 @@ UNREACHABLE = "redis://127.0.0.1:1"
 
 
 def exit_code(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
-    """Return the exit code of a child that does this work: 0 if its result is true. Kill the child after 20 s."""
+    """Return the exit code of a child that does this work: 0 if its result is true. Kill the child after 60 s."""
     pid = fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         code = 1
         try:
             code = 0 if work() else 2

@@ -29,10 +29,10 @@ def clock() -> int:
 
 
 def one_hit_in_child(store: LmdbStore, fork: Callable[[], int] = os.fork) -> int:
-    """Return the exit code of a child that makes one hit: 0 allowed, 3 a StoreError. Kill the child after 20 s."""
+    """Return the exit code of a child that makes one hit: 0 allowed, 3 a StoreError. Kill the child after 60 s."""
     pid = fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         code = 1
         try:
             code = 0 if hit(store, limit_of(PLENTY)).allowed else 2
