@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
-THROTTLE: Final = "throttle"
-"""The feature with the key that a throttle of your own has made."""
+THROTTLE: Final = "throttle_key"
+"""The feature with the key that ``get_cache_key`` of your own throttle returns."""
 _DATA: Final = "_ratelimit_mw_data"
 """The attribute of Django's request that holds the data that REST framework has parsed."""
 

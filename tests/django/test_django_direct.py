@@ -25,6 +25,7 @@ from ratelimit_mw.testing import limits_off
 from django.contrib.auth.models import AnonymousUser  # isort: skip
 from rest_framework.decorators import api_view  # isort: skip
 from rest_framework.exceptions import Throttled  # isort: skip
+from rest_framework.parsers import BaseParser, FormParser  # isort: skip
 from rest_framework.response import Response  # isort: skip
 from rest_framework.test import APIRequestFactory, force_authenticate  # isort: skip
 from rest_framework.views import APIView  # isort: skip
@@ -221,6 +222,44 @@ def test_a_field_is_found_after_rest_framework_has_parsed_the_body() -> None:
         view = Posting.as_view()
         sent = [APIRequestFactory().generic("POST", "/", body, content_type=kind) for kind, body in BODIES]
         assert [view(request).status_code for request in sent] == [200, 200, 429]
+
+
+class Lines(BaseParser):
+    """A parser that reads the stream, as those of other packages do."""
+
+    media_type = "application/x-lines"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return dict(line.split("=") for line in stream.read().decode().splitlines())
+
+
+class FastJSON(Lines):
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return json.loads(stream.read())
+
+
+def test_a_field_of_any_type_is_found_after_the_framework_has_parsed_it() -> None:
+    """The data counts where the parser has consumed the stream. A body that is not parsed is invalid there."""
+
+    class Posting(Plain):
+        parser_classes = (Lines, FastJSON, FormParser)
+
+        def post(self, request: Any) -> Response:
+            if "early" in request.query_params:
+                assert request.data["name"] == "ann"
+            check(request, "post")
+            return Response({})
+
+    rules = {"rules": [{**POST, "key": ["field:name"]}]}
+    lines = ("application/x-lines", b"name=ann\n")
+    with project(still(rules), path("", Posting.as_view())) as served:
+        sent = [lines, *BODIES[:2]]
+        codes = [served.ask("/?early", "POST", data=body, content_type=kind).status_code for kind, body in sent]
+        assert codes == [200, 200, 429]
+        codes = [served.ask("/", "POST", data=body, content_type=kind).status_code for kind, body in [lines] * 3]
+        assert codes == [200, 200, 429]  # of all bodies that cannot be read
 
 
 def test_a_throttle_reads_a_field_before_and_after_the_data() -> None:
