@@ -13,8 +13,8 @@ from .calls import find_calls
 from .findings import Findings, python
 
 _READERS: Final = {
-    "flask-limiter": ("limiters", "read_flask_limiter"),
-    "slowapi": ("limiters", "read_slowapi"),
+    "flask-limiter": ("flask_limiter", "read_flask_limiter"),
+    "slowapi": ("slowapi", "read_slowapi"),
     "django-ratelimit": ("django_ratelimit", "read_django_ratelimit"),
 }
 
@@ -38,7 +38,7 @@ def migrate(package: str, app: str, as_json: bool) -> None:
     module, function = _READERS[package]
     read: Callable[[Any, str], Findings] = getattr(import_module(f".{module}", __package__), function)
     findings = read(import_application(app, "MODULE:APP"), app)
-    findings.problems += find_calls(package)
+    findings.problems[:] = dict.fromkeys([*findings.problems, *find_calls(package)])
     if not (findings.rules or findings.views or findings.shared):
         raise Failure(f"{app}: no limits of {package}. Name the application whose modules have them")
     if as_json:
@@ -83,4 +83,5 @@ def _code(findings: Findings) -> list[str]:
     if findings.features:
         pairs = "".join(f"    {python(name)}: {code},\n" for name, code in findings.features.items())
         arguments += f", features={{\n{pairs}}}"
-    return [text for line in findings.code for text in line.replace("{}", arguments).splitlines()]
+    code = [*findings.names.imports, *findings.code]
+    return [text for line in code for text in line.replace("{}", arguments).splitlines()]

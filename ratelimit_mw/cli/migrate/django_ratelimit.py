@@ -5,26 +5,27 @@ from types import FunctionType
 from typing import Any, Final
 
 from .calls import find_arguments
-from .findings import Findings, FoundLimit, name_of_function, place_of
+from .findings import Findings, FoundLimit
+from .names import name_of_function, place_of
 
 _FILE: Final = "django_ratelimit/decorators.py"
 _MOST_PARTS: Final = 2000
 
 
-def read_django_ratelimit(_app: Any, _name: str) -> Findings:
+def read_django_ratelimit(_app: Any, name: str) -> Findings:
     """Return the parts of the project whose handler is given."""
     from django.conf import settings
     from django.urls import get_resolver
 
-    findings = Findings("{}(None, request)")
+    findings = Findings(name, "{}(None, request)")
     _add_settings(findings, settings)
     targets = [(target, where, _limits_of(part)) for target, where, part in _targets(get_resolver())]
     groups = [limit["group"] for _, _, limits in targets for limit in limits]
-    for name, where, limits in targets:
+    for view, where, limits in targets:
         if functions := [limit["fn"] for limit in limits if limit["fn"] is not None]:
-            name, where = name_of_function(functions[-1]), place_of(functions[-1])
+            view, where = name_of_function(functions[-1]), place_of(functions[-1])
         decorators = [_decorator(findings, limit, groups, where) for limit in limits]
-        findings.add_view(name, where, list(filter(None, decorators)))
+        findings.add_view(view, where, list(filter(None, decorators)))
     for call in find_arguments("is_ratelimited"):
         _add_check(findings, call)
     findings.code = [

@@ -1,7 +1,6 @@
 """The limits of another package as rules and decorators of this one, with notes on the parts that need your hand."""
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ...keys.features import BUILT_IN, KEY_ALIASES
 from ...rules.rule import Rule
 from ...stores import check_store_url, redacted_url
+from .names import Code, CodeNames, identity, is_in_folder, name_of_function, numbered, word
 
-_WORD: Final = re.compile(r"\W+", re.ASCII)
+_UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]+")
 _STORE_URL: Final = "RATELIMIT_STORE_URL"
 _IP_FUNCTIONS: Final = ("get_remote_address", "get_ipaddr")
 """The key functions of the other packages that return the IP address."""
@@ -26,6 +27,7 @@ class FoundLimit:
     limits: Any
     key: Any = "ip"
     name: str = ""
+    """The name of the rule, "" for none. Decorators with one name are one object, which views share."""
     methods: Iterable[str] = ()
     per_method: bool = False
     cost: Any = 1
@@ -33,6 +35,9 @@ class FoundLimit:
     deduct_when: Callable[..., Any] | None = None
     mode: str = "enforce"
     match: Mapping[str, Any] = field(default_factory=dict)
+    scope: Callable[..., Any] | None = None
+    """A function that returns the name of the count."""
+    unrouted: bool = False
 
 
 @dataclass
@@ -45,12 +50,14 @@ class FoundView:
 
 
 class Findings:
-    """All parts of an application. ``wrap`` is the code of a feature that calls a function of the other package."""
+    """All parts of the application ``app``, which is "shop:app". ``wrap`` is the call of a function with parameters."""
 
-    def __init__(self, wrap: str) -> None:
+    def __init__(self, app: str, wrap: str) -> None:
         self.settings: dict[str, Any] = {}
         self.algorithm = ""
         """The algorithm of all limits, "" for the default."""
+        self.defaults: list[FoundLimit] = []
+        """The limits of the rules whose name starts with default."""
         self.rules: list[dict[str, Any]] = []
         self.features: dict[str, str] = {}
         self.shared: dict[str, str] = {}
@@ -59,10 +66,17 @@ class Findings:
         self.code: list[str] = []
         self.notes: list[str] = []
         self.problems: list[str] = []
+        self.names = CodeNames(app.partition(":")[0], self.problems)
         self._wrap = wrap
+        self._features: dict[Any, str] = {}
+        self._shared: dict[tuple[str, str], tuple[str, str]] = {}
+        self._rule_names: set[str] = set()
+        self._quotas: dict[str, list[str]] = {}
 
     def add_view(self, view: str, place: str, decorators: list[str]) -> None:
         if decorators:
+            if not is_in_folder(place):
+                self.problems.append(f"{view}: its code is not in this folder. Write the decorators where you add it")
             self.views.append(FoundView(view, place, decorators))
 
     def add_store(self, url: str | None) -> None:
@@ -76,6 +90,12 @@ class Findings:
                 self.note(f"the store URL has a password. Set the environment variable {_STORE_URL} to the URL")
         except ConfigError as error:
             self.problems.append(f"store: no store for {redacted_url(url)}: {error}")
+
+    def rule_name(self, name: str) -> str:
+        """Return a name that no other rule has."""
+        found = next(each for each in numbered(_UNPRINTABLE.sub("-", name), "-") if each not in self._rule_names)
+        self._rule_names.add(found)
+        return found
 
     def add_rule(self, found: FoundLimit, *key: str, where: str) -> None:
         """Add a rule to the settings file, which has no functions."""
@@ -94,42 +114,72 @@ class Findings:
         match: dict[str, Any] = {"methods": sorted(map(str.upper, found.methods))} if found.methods else {}
         if found.exempt_when is not None:
             match[self.feature(found.exempt_when, where, '"yes" if {} else "no"')] = "no"
+        if found.scope is not None:
+            self.problems.append(
+                f"{where}: the function {name_of_function(found.scope)} returns the scope, which is left out. Write it"
+                " as a feature, and the feature in the key"
+            )
+        limits = self._limits(found, where, len(parts))
         options: dict[str, Any] = {
             "name": found.name,
-            "limits": self._limits(found, where),
-            "key": [] if parts == ["ip"] else parts,
+            "limits": limits,
+            "key": [] if parts == ["ip"] and not isinstance(limits, Code) else parts,
             "match": {**found.match, **match},
             "cost": self._cost(found.cost, where),
             "mode": found.mode,
             "algorithm": self.algorithm,
+            "unrouted": found.unrouted,
         }
         if found.deduct_when is not None:
             options["count_when"] = self._outcome(found.deduct_when, where)
         empty: tuple[Any, ...] = ("", [], {}, 1, "enforce")
-        return {name: value for name, value in options.items() if value not in empty}
+        return {name: value for name, value in options.items() if value is True or value not in (*empty, False)}
 
     def decorator(self, found: FoundLimit, *key: str, where: str) -> str:
         """Return the code of ``@limit`` in place of a limit, or the name of the object that several views share."""
-        fields = self._fields(found, *key, where=where)
-        limits = fields.pop("limits")
-        code = ", ".join([python(limits), *(f"{name}={python(value)}" for name, value in fields.items())])
-        if not found.name:
-            return f"@limit({code})"
-        variable = _WORD.sub("_", found.name).strip("_") or "shared"
-        self.shared[variable] = f"{variable} = limit({code})"
-        return f"@{variable}"
+        if found.name:
+            return f"@{self.share(found, where)[0]}"
+        return f"@{self.limit_code(found, *key, where=where)}"
 
-    def _limits(self, found: FoundLimit, where: str) -> Any:
+    def limit_code(self, found: FoundLimit, *key: str, where: str) -> str:
+        return _limit_code(self._fields(found, *key, where=where))
+
+    def share(self, found: FoundLimit, where: str) -> tuple[str, str]:
+        """Return the variable and the rule of the object that several views share: one for equal limits of a name."""
+        fields = self._fields(found, where=where)
+        key = (found.name, _limit_code(fields))
+        if key not in self._shared:
+            fields["name"] = self.rule_name(found.name)
+            variable = self.names.unused(fields["name"])
+            self._shared[key] = variable, fields["name"]
+            self.shared[variable] = f"{variable} = {_limit_code(fields)}"
+            self._check_scope(found.name, fields["limits"], where)
+        return self._shared[key]
+
+    def _check_scope(self, scope: str, limits: Any, where: str) -> None:
+        """Add a problem for limits of one scope that share a count in the other package, and do not here."""
+        known = self._quotas.setdefault(scope, [])
+        quotas = limits if isinstance(limits, list) else [limits]
+        if both := [quota for quota in quotas if quota in known]:
+            self.problems.append(
+                f"{where}: {scope!r} has {both[0]} in two limits that differ, which shared one count. Here, each"
+                " has its own. Write one limit for both, or lower the amounts"
+            )
+        known += quotas
+
+    def _limits(self, found: FoundLimit, where: str, size: int) -> Any:
+        """Return the limits as text, or the code of their function. ``size`` is the number of parts of the key."""
         if callable(found.limits):
             name = name_of_function(found.limits)
-            if [*inspect.signature(found.limits).parameters] == ["key"]:
+            code = self.names.local(found.limits, where)
+            if "key" in _parameters(found.limits):
                 self.note(f"{where}: the function {name} receives the value of the key, as before")
-            else:
-                self.problems.append(
-                    f"{where}: the function {name} returns the limits. Write a table of limits,"
-                    ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
-                )
-            return Code(self._code_name(found.limits, where))
+                return Code(code if size == 1 else f"lambda *key: {code}(key[-1])")
+            self.problems.append(
+                f"{where}: the function {name} returns the limits. Write a table of limits,"
+                ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
+            )
+            return Code(code)
         try:
             options: Any = {"algorithm": self.algorithm} if self.algorithm else {}
             rule = Rule(limits=found.limits, **options)
@@ -161,33 +211,47 @@ class Findings:
         return self.feature(key, where, "{}")
 
     def _cost(self, cost: Any, where: str) -> Any:
-        if callable(cost):
-            self.note(f"{where}: the cost function {name_of_function(cost)} receives the request here")
-            return Code(self._code_name(cost, where))
-        return cost
+        if not callable(cost):
+            return cost
+        code = self.names.local(cost, where)
+        call = self._call(cost, code)
+        return Code(code if call == f"{code}(request)" else f"lambda request: {call}")
 
-    def _code_name(self, function: Any, where: str) -> str:
-        """Return the name of a function in code. A lambda needs one."""
-        name = name_of_function(function)
-        if name != "lambda":
-            return name
-        name = f"the_function_of_line_{_line_of(function)}"
-        self.note(f"{where}: give the lambda a name: {name}")
-        return name
+    def _call(self, function: Any, code: str) -> str:
+        """Return the code that calls a function: some take no parameters, others the request."""
+        return self._wrap.format(code) if _parameters(function) else f"{code}()"
 
     def feature(self, function: Any, where: str, form: str) -> str:
-        """Return the name of the feature for a function, and add its code."""
-        called = self._code_name(function, where)
-        name = _WORD.sub("_", called.rpartition(".")[2]).strip("_") or "client"
-        name = name.replace("the_function_of_line", "client")
-        call = form.format(self._wrap.format(called))
-        direct = form == "{}" and self._wrap == "{}(request)"
-        self.features[name] = called if direct else f"lambda request: {call}"
-        return name
+        """Return the name of the feature for a function, and add its code. No feature of the package changes."""
+        if (identity(function), form) not in self._features:
+            code = self.names.imported(function, where)
+            base = word(code.rpartition(".")[2]).lower().replace("the_function_of_line", "client") or "client"
+            taken = {*BUILT_IN, *KEY_ALIASES, *self.features}
+            names = numbered(base if base[0].isalpha() and base not in taken else f"client_{base}")
+            name = next(each for each in names if each not in taken)
+            call = self._call(function, code)
+            self.features[name] = (
+                code if form == "{}" and call == f"{code}(request)" else f"lambda request: {form.format(call)}"
+            )
+            self._features[identity(function), form] = name
+        return self._features[identity(function), form]
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _limit_code(fields: dict[str, Any]) -> str:
+    options = [f"{name}={python(value)}" for name, value in fields.items() if name != "limits"]
+    return f"limit({', '.join([python(fields['limits']), *options])})"
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters of a function; ["request"] where they are not known."""
+    try:
+        return [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):
+        return ["request"]
 
 
 def _statuses_of(function: Callable[..., Any]) -> list[int]:
@@ -198,12 +262,6 @@ def _statuses_of(function: Callable[..., Any]) -> list[int]:
     except Exception:
         return []
     return [] if found == known else found
-
-
-class Code(str):
-    """A text that is a name in Python, and not a string."""
-
-    __slots__ = ()
 
 
 def python(value: Any) -> str:
@@ -219,32 +277,3 @@ def python(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(python, value)) + "]" if len(value) != 1 else python(value[0])
     return f'"{value}"' if isinstance(value, str) and '"' not in value and "\\" not in value else repr(value)
-
-
-def unwrapped(function: Any) -> Any:
-    """Return the function that was written, behind decorators, or the class of a view."""
-    function = getattr(function, "view_class", getattr(function, "func", function))
-    return inspect.unwrap(function) if callable(function) else function
-
-
-def name_of_function(function: Any) -> str:
-    """Return the qualified name of a function, a dotted path as it is."""
-    if isinstance(function, str):
-        return function
-    own = unwrapped(function)
-    name: str = getattr(own, "__qualname__", type(own).__qualname__)
-    return name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
-
-
-def place_of(function: Any) -> str:
-    """Return the file and the line of a function or a class, relative to the current folder; else its name."""
-    own = unwrapped(function)
-    try:
-        return f"{os.path.relpath(inspect.getfile(own))}:{inspect.getsourcelines(own)[1]}"
-    except (TypeError, OSError):  # a name, or a function without its source
-        return name_of_function(function)
-
-
-def _line_of(function: Any) -> int:
-    code = getattr(function, "__code__", None)
-    return code.co_firstlineno if code else 0
