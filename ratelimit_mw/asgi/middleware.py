@@ -20,7 +20,6 @@ from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
-from ..rules.decorators import limited_views
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
@@ -178,8 +177,7 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        if limited_views:  # only they ask for the request of their task
-            admission.enter(request.match.marks)
+        admission.enter(request.match.marks)
         return admission
 
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -26,8 +26,6 @@ from .rule import Rule
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
-limited_views: Final = set[str]()
-"""The views that ever had a mark. Each request asks whether there are any, which a weak set answers slowly."""
 
 
 class Decider(Protocol):
@@ -82,7 +80,6 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
             return view
         added.append(Mark(rule, _checked_name(view, name_of(view), place), is_late=current.get() is not None))
         marks_made.add(added[-1])
-        limited_views.add(added[-1].view)
         return mark_view(view, ViewMarks((added[-1],)))
 
     return mark
@@ -128,7 +125,6 @@ def messages(
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)
         marks_made.add(mark)
-        limited_views.add(mark.view)
         return mark_view(view, ViewMarks(messages=(mark,)))
 
     return mark

@@ -46,27 +46,23 @@ class RouteIndex:
         self._adopt = adopt
         self.differences = 0
         """How often the framework chose another route than this index."""
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read the routes: at the start, and when their ``count`` differs from that of the lists of the reader."""
         reader = RouteReader(self._app, self._is_direct)
         self._adopt(reader)
         self.reader = reader
         self._cached: dict[tuple[str, str, str | None], RouteMatch] = {}
         self._routes = [route for routes in reader.lists for route in routes]
-        self._count = len(self._routes)
-
-    def refresh(self) -> None:
-        """Read the routes again if some were added or removed, or were found to be replaced."""
-        if sum(map(len, self.reader.lists)) != self._count:
-            self._read()
+        self.count = len(self._routes)
 
     def _are_replaced(self) -> bool:
         """Return whether routes were replaced. If so, they are read again before the next request."""
         current = (route for routes in self.reader.lists for route in routes)
         if all(new is old for new, old in zip(current, self._routes, strict=False)):
             return False
-        self._count = -1
+        self.count = -1
         return True
 
     def find(self, request: ASGIRequest) -> RouteMatch:
@@ -155,8 +151,10 @@ class RouteIndexes:
                 return None
             entry = self._by_start[id(start)] = (start, index)
             log_notes(self._limits, self._app)
-        entry[1].refresh()
-        return entry[1]
+        index = entry[1]
+        if sum(map(len, index.reader.lists)) != index.count:
+            index.read()
+        return index
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))
