@@ -20,6 +20,7 @@ from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
+from ..rules.decorators import current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
@@ -97,7 +98,7 @@ class RateLimitMiddleware:
         if plan is None:
             await self._pass(request, scope, receive, send)
             return
-        limits, admission = self.limits, None
+        limits, admission, before = self.limits, None, current.get()
         try:
             if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
                 receive = await self._read_body(request, receive)
@@ -122,6 +123,7 @@ class RateLimitMiddleware:
             if request.ahead is not None:
                 request.ahead.close()
             if admission is not None:
+                current.set(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         if plan.needs_settlement or admission.has_more or verdict.open_receipt is not None:
@@ -205,7 +207,7 @@ class RateLimitMiddleware:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
-        request = ASGIRequest({**scope, "method": "GET"})
+        request, before = ASGIRequest({**scope, "method": "GET"}), current.get()
         plan = self._plan(request, scope)
         if plan is None:
             await self._pass(request, scope, receive, send)
@@ -215,10 +217,10 @@ class RateLimitMiddleware:
             return
         admission = self._admit(plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
-        if not verdict.allowed:
-            await connection.reject()
-            return
-        await connection.serve(self.app)
+        try:
+            await (connection.serve(self.app) if verdict.allowed else connection.reject())
+        finally:
+            current.set(before)
 
 
 class ASGIAdmission(Admission):
