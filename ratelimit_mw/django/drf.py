@@ -123,6 +123,8 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc] #
         if issubclass(cls, throttling.ScopedRateThrottle) and not scope:
             return None
         own, rates = getattr(cls, "rate", None), cls.THROTTLE_RATES
+        if any(isinstance(part, property) for part in (own, rates, scope)):
+            return None
         if not own and scope not in rates:
             raise ConfigError(f"no rate for the scope {scope!r}{suggestion(scope, rates)}", RATES, name_of(cls) or "")
         rate = own or rates[scope]

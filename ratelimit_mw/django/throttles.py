@@ -39,17 +39,19 @@ def mark_of(limiter: Limiter, scope: str, quota: Quota) -> ThrottleMark:
     return marks.get(scope) or marks.setdefault(scope, ThrottleMark(Rule(limits=quota, key=_KEY), scope))
 
 
-@lru_cache(1024)
-def quota_of(rate: str, throttle: str) -> Quota:
+def quota_of(rate: Any, throttle: str) -> Quota:
     """Return the quota of a rate. Raises ``ConfigError`` for a rate that a throttle cannot have."""
     try:
-        quota = Quota.parse(rate)
+        quota = _parse(rate) if isinstance(rate, str) else Quota.parse(rate)
     except ConfigError as error:
         raise ConfigError(error.message, "rate", throttle) from None
     if quota.concurrent or quota.burst:
         message = f'expected AMOUNT/PERIOD, for example "5/minute"; got {rate!r}. For others, use Throttle and a rule'
         raise ConfigError(message, "rate", throttle)
     return quota
+
+
+_parse: Final = lru_cache(1024)(Quota.parse)
 
 
 def scopes_of(callback: Any) -> Iterator[str]:

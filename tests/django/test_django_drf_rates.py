@@ -219,6 +219,16 @@ def test_own_code_may_decide_the_rate() -> None:
     assert Own.failures == 3
 
 
+def test_properties_may_decide_the_rate() -> None:
+    """The class does not show the rate, so it is read for each request."""
+    rate = type("Rate", (UserRateThrottle,), {"scope": "rate", "rate": property(lambda self: "1/min")})
+    scope = type("Scope", (UserRateThrottle,), {"scope": property(lambda self: "scope")})
+    table = type("Table", (UserRateThrottle,), {"THROTTLE_RATES": property(lambda self: {"user": "1/min"})})
+    for throttle in (rate, scope, table):
+        with project(still(), path("", view_of(throttle).as_view()), **rates(user="9/min", scope="1/min")) as served:
+            assert served.statuses(times=2) == [200, 429]
+
+
 @pytest.mark.parametrize(
     ("proxies", "trusted", "expected"),
     [
@@ -265,6 +275,7 @@ def test_a_header_that_is_no_address_counts_the_proxy(monkeypatch: pytest.Monkey
         (view_of(SimpleRateThrottle), {}, r"SimpleRateThrottle: .*no rate for the scope None"),
         (view_of(UserRateThrottle), {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
         (view_of(UserRateThrottle), {"user": "0/min"}, r"expected the amount .* got 0"),
+        (view_of(UserRateThrottle), {"user": ["5/min"]}, r"expected AMOUNT/PERIOD"),
         (view_of(UserRateThrottle), {"user": "5 concurrent"}, r"expected AMOUNT/PERIOD"),
         (view_of(UserRateThrottle), {"user": "5/min burst 2"}, r"expected AMOUNT/PERIOD"),
     ],
