@@ -12,6 +12,7 @@ from command_line import run, start
 from folders import ROOT
 
 from ratelimit_mw import load_settings
+from ratelimit_mw.cli.migrate.calls import CALLS
 from ratelimit_mw.flask import exempt, limit
 
 EXAMPLES = ROOT / "examples" / "migrating"
@@ -189,6 +190,13 @@ class Page(View):
     def dispatch_request(self):
         return ""
 
+throttle = limiter
+
+@app.get("/throttled")
+def throttled():
+    with throttle.limit("1/minute"):
+        return str(throttle.current_limits)
+
 app.add_url_rule("/page", view_func=Page.as_view("page"))
 app.get("/computed")(computed)
 bp = Blueprint("in-side", __name__)
@@ -215,6 +223,8 @@ def test_the_parts_that_need_a_hand_are_problems(folder: Path) -> None:
         "with limiter.limit: name a rule",
         "limiter.current_limit: the decisions of the verdict",
         "limiter.reset: reset(rule, key)",
+        "hard_flask.py:38: with limiter.limit: name a rule",
+        "hard_flask.py:39: limiter.current_limits",
         "the limiter: meta_limits: there is no replacement",
         "a settings file has no functions, so cost = lambda request: the_function_of_line_9() of the rule 'default'",
     ):
@@ -308,6 +318,74 @@ def test_decorators_of_django_are_found_behind_others(folder: Path) -> None:
     problems = "\n".join(found["problems"])
     for text in ("is_ratelimited: name a rule", "request.limited: write any(", "project.rates.of returns the rate"):
         assert text in problems
+
+
+DJANGO_NAMES = """
+from django.conf import settings
+from django.contrib import admin
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+from django_ratelimit import core
+from django_ratelimit.core import is_ratelimited as limited
+from django_ratelimit.decorators import ratelimit
+
+LOCATION = ["127.0.0.1:11211", "127.0.0.1:11212"]
+settings.configure(
+    ROOT_URLCONF=__name__, SECRET_KEY="x", RATELIMIT_ENABLE=False, INSTALLED_APPS=["django.contrib.auth",
+    "django.contrib.contenttypes", "django.contrib.admin", "django.contrib.messages"],
+    CACHES={"default": {"BACKEND": "django.core.cache.backends.memcached.PyMemcacheCache", "LOCATION": LOCATION}},
+)
+
+def check(request):
+    who = "user"
+    core.is_ratelimited(request, "mails", None, "ip", "2/m", ["POST"])
+    limited(request, group="words", key=who, rate="2/m", increment=True)
+    limited(request, group="mails", key="ip", rate="9/m", increment=True)
+    return HttpResponse("")
+
+@ratelimit(key="user", rate="5/month")
+def first(request):
+    return HttpResponse("")
+
+@ratelimit(group="same", key="ip", rate="4/m")
+def second(request):
+    return HttpResponse("")
+
+@ratelimit(group="same", key="ip", rate="9/m")
+def third(request):
+    return HttpResponse("")
+
+application = get_wsgi_application()
+admin.site.login = ratelimit(key="ip", rate="3/m")(admin.site.login)
+urlpatterns = [path("a", first), path("b", second), path("c", third), path("d", check), path("e", admin.site.login)]
+"""
+
+
+def test_names_of_django_are_followed(folder: Path) -> None:
+    """Other names of the functions, a group with two rates, and values that another file or an expression has."""
+    (folder / "names_django.py").write_text(DJANGO_NAMES)
+    result = start("migrate", "django-ratelimit", "names_django:application", "--json", cwd=folder)
+    found = json.loads(result.stdout)
+    assert found["settings"] == {
+        "store": "memcached://127.0.0.1:11211,127.0.0.1:11212",
+        "enabled": False,
+        "rules": [{"name": "mails", "limits": "2/minute", "match": {"view": "", "methods": ["POST"]}}],
+    }
+    assert found["code"][-2:] == ['same = limit("4/minute", name="same")', 'same_2 = limit("9/minute", name="same-2")']
+    assert {view["view"]: view["decorators"] for view in found["views"]} == {
+        "first": ['@limit("5/minute", key="user")'],
+        "second": ["@same"],
+        "third": ["@same_2"],
+        "AdminSite.login": ['@limit("3/minute")'],
+    }
+    assert [text.replace("names_django.py", "") for text in found["problems"]] == [
+        "AdminSite.login: its code is not in this folder. Write the decorators where you add it",
+        ":21: is_ratelimited: write its rule by hand: key is computed",
+        ":22: is_ratelimited: another call of 'mails' differs. Write two rules",
+        *(f":{line}: is_ratelimited: {CALLS['django-ratelimit']['is_ratelimited']}" for line in (21, 22, 20)),
+    ]
+    assert "first: user: requests" in str(found["notes"]).replace("names_django.py:25", "first")
 
 
 def migrated_here(package: str, app: str) -> dict[str, Any]:

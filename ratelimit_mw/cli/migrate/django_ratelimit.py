@@ -1,10 +1,12 @@
 """Read the decorators and the settings of django-ratelimit."""
 
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from types import FunctionType
 from typing import Any, Final
 
-from .calls import find_arguments
+from .calls import find_checks
 from .findings import Findings, FoundLimit
 from .names import name_of_function, place_of
 
@@ -26,7 +28,7 @@ def read_django_ratelimit(_app: Any, name: str) -> Findings:
             view, where = name_of_function(functions[-1]), place_of(functions[-1])
         decorators = [_decorator(findings, limit, groups, where) for limit in limits]
         findings.add_view(view, where, list(filter(None, decorators)))
-    for call in find_arguments("is_ratelimited"):
+    for call in find_checks():
         _add_check(findings, call)
     findings.code = [
         "# MIDDLEWARE, after AuthenticationMiddleware:",
@@ -106,8 +108,8 @@ def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], whe
     methods = (method,) if isinstance(method, str) else tuple(filter(None, method or ()))
     return findings.decorator(
         FoundLimit(
-            limits=rate,
-            key=_key(limit["key"]),
+            limits=_limits(rate),
+            key=_key(findings, limit["key"], where),
             name=group if group and groups.count(group) > 1 else "",
             methods=methods,
             mode="enforce" if limit["block"] else "shadow",
@@ -116,42 +118,63 @@ def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], whe
     )
 
 
+def _limits(rate: Any) -> Any:
+    """Return the amount and the seconds of a rate, as django-ratelimit reads it: "5/month" is 5 per minute there."""
+    core: Any = import_module("django_ratelimit.core")
+    return core._split_rate(rate) if isinstance(rate, str) and core.rate_re.match(rate) else rate
+
+
 def _add_check(findings: Findings, arguments: dict[str, Any]) -> None:
     """Add the rule of a call of ``is_ratelimited`` in a view, as far as its arguments are written there."""
+    where: str = arguments["where"]
     name, rate, method = (arguments.get(part) for part in ("group", "rate", "method"))
-    if name and rate and all(rule["name"] != name for rule in findings.rules):
+    if computed := [part for part in arguments["computed"] if part in ("group", "key", "rate", "method")]:
+        findings.problems.append(f"{where}: is_ratelimited: write its rule by hand: {', '.join(computed)} is computed")
+    elif name and rate:
         methods = [method] if isinstance(method, str) else method or ()
-        key = _key(arguments.get("key", "ip"))
-        findings.add_rule(
-            FoundLimit(limits=rate, key=key, name=name, methods=methods, match={"view": ""}), where=arguments["where"]
-        )
+        key = _key(findings, arguments.get("key", "ip"), where)
+        found = FoundLimit(limits=_limits(rate), key=key, name=name, methods=methods, match={"view": ""})
+        findings.add_rule(found, where=where)
+        *others, rule = findings.rules
+        if same := [other for other in others if other["name"] == name]:
+            findings.rules.pop()
+            if rule not in same:
+                findings.problems.append(f"{where}: is_ratelimited: another call of {name!r} differs. Write two rules")
 
 
-def _key(key: Any) -> Any:
+def _key(findings: Findings, key: Any, where: str) -> Any:
     """Return a key part, or the function of the key. A dotted path is a function."""
-    if not isinstance(key, str):
-        return key
-    if key.startswith("header:"):
-        return key.replace("_", "-").lower()
-    if "." in key and ":" not in key:
+    if isinstance(key, str) and "." in key and ":" not in key:
         from django.utils.module_loading import import_string
 
-        return import_string(key)
+        key = import_string(key)
+    if not isinstance(key, str):
+        findings.note("functions of keys receive None in place of the group")
+        return key
+    if key.startswith("header:"):
+        key = key.replace("_", "-").lower()
+    if key == "user" or ":" in key:
+        findings.note(
+            f"{where}: {key}: requests without it are not limited here, and shared one count before. Write"
+            f' "{key}|ip", or when_missing="reject"'
+        )
     return key
 
 
 def _add_settings(findings: Findings, settings: Any) -> None:
     cache = getattr(settings, "CACHES", {}).get(getattr(settings, "RATELIMIT_USE_CACHE", "default"), {})
     backend, location = cache.get("BACKEND", ""), cache.get("LOCATION", "")
-    location = location[0] if isinstance(location, list | tuple) and location else location
+    servers = re.split(r"[;,]", location) if isinstance(location, str) else list(location)
     if "redis" in backend.lower():
-        findings.add_store(location)
+        findings.add_store(servers[0])  # it receives all writes
     elif "memcached" in backend.lower():
-        findings.add_store(f"memcached://{location}")
+        findings.add_store(f"memcached://{','.join(servers)}")
     elif backend:
         findings.note(
             f"the cache {backend} is no store. With several processes, set store to redis://... or lmdb:///..."
         )
+    if not getattr(settings, "RATELIMIT_ENABLE", True):
+        findings.settings["enabled"] = False
     if getattr(settings, "RATELIMIT_FAIL_OPEN", False):
         findings.settings["on_store_error"] = "allow"
     if (bits := getattr(settings, "RATELIMIT_IPV6_MASK", 64)) != 64:

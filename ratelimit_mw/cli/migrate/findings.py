@@ -71,7 +71,7 @@ class Findings:
         self._features: dict[Any, str] = {}
         self._shared: dict[tuple[str, str], tuple[str, str]] = {}
         self._rule_names: set[str] = set()
-        self._quotas: dict[str, list[str]] = {}
+        self._quotas: dict[str, set[tuple[str, str]]] = {}
 
     def add_view(self, view: str, place: str, decorators: list[str]) -> None:
         if decorators:
@@ -153,19 +153,19 @@ class Findings:
             variable = self.names.unused(fields["name"])
             self._shared[key] = variable, fields["name"]
             self.shared[variable] = f"{variable} = {_limit_code(fields)}"
-            self._check_scope(found.name, fields["limits"], where)
+            self._check_scope(found.name, fields, where)
         return self._shared[key]
 
-    def _check_scope(self, scope: str, limits: Any, where: str) -> None:
+    def _check_scope(self, scope: str, fields: dict[str, Any], where: str) -> None:
         """Add a problem for limits of one scope that share a count in the other package, and do not here."""
-        known = self._quotas.setdefault(scope, [])
-        quotas = limits if isinstance(limits, list) else [limits]
-        if both := [quota for quota in quotas if quota in known]:
+        limits = fields["limits"] if isinstance(fields["limits"], list) else [fields["limits"]]
+        known, key = self._quotas.setdefault(scope, set()), str(fields.get("key"))
+        if both := [quota for quota in limits if (quota, key) in known]:
             self.problems.append(
                 f"{where}: {scope!r} has {both[0]} in two limits that differ, which shared one count. Here, each"
                 " has its own. Write one limit for both, or lower the amounts"
             )
-        known += quotas
+        known |= {(quota, key) for quota in limits}
 
     def _limits(self, found: FoundLimit, where: str, size: int) -> Any:
         """Return the limits as text, or the code of their function. ``size`` is the number of parts of the key."""
