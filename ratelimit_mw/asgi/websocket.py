@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import aread
+from ..http.features import aread
 from ..rules.marks import MessageMark
 from .request import ASGIApp, Message, Receive
 

@@ -10,6 +10,7 @@ from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots
 from .decision import with_hits_before as with_hits_before
 from .rule_verdict import RuleVerdict as RuleVerdict
+from .rule_verdict import state_cost as state_cost
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import EarlyVerdict as EarlyVerdict
 from .verdict import Verdict as Verdict

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..quota import checked_cost
-from ..receipt import Due, cost_due, refund_due
+from ..receipt import cost_due, refund_due
 
 if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet
@@ -42,17 +42,22 @@ class RuleVerdict:
     def settle(self, cost: int) -> None:
         """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
 
+        Where a view has checked the rule several times, the true cost is that of all checks since the last call.
+
         Args:
             cost: The true cost in units of the limit, a whole number from 0 to 10**12.
 
         Raises:
             ConfigError: ``cost`` is not such a number.
         """
-        self._state(cost_due(checked_cost(cost)))
+        state_cost(self._verdicts, self._rule, cost)
+        self._settle()
 
     def refund(self) -> None:
         """Refund all of the cost that the request consumed from this rule. Return its slots, too."""
-        self._state(refund_due)
+        for verdict in self._verdicts:
+            verdict.state(self._rule, refund_due)
+        self._settle()
 
     def count(self) -> None:
         """Count this request for every status of its response. Use it with ``count_when = {marked = true}``."""
@@ -66,12 +71,27 @@ class RuleVerdict:
             if verdict.settler is not None:
                 verdict.settler.forget(verdict, self._rule)
 
-    def _state(self, due: Due) -> None:
-        for verdict in self._verdicts:
-            verdict.state(self._rule, due)
-        self._settle()
-
     def _settle(self) -> None:
         for verdict in self._verdicts:
             if verdict.settler is not None:
                 verdict.settler.settle_stated(verdict)
+
+
+def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
+    """State the true cost of a rule at the last hit of each key. Hits before it that have no stated cost get none.
+
+    Raises ``ConfigError`` when ``cost`` is not one.
+    """
+    due, seen = cost_due(checked_cost(cost)), set[tuple[object, str]]()
+    for part in reversed(parts):
+        if rule in part:
+            limiter = getattr(part.settler, "limiter", part.settler)
+            keys = {(limiter, decision.key) for decision in part.decisions if decision.rule == rule}
+            if seen.isdisjoint(keys):
+                part.state(rule, due)
+            elif rule not in part.receipt.stated:
+                part.state(rule, _no_cost)
+            seen |= keys
+
+
+_no_cost: Final = cost_due(0)

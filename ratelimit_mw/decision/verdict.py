@@ -70,9 +70,10 @@ class Verdict:
         Raises:
             ConfigError: The limiter has no rule of this name.
         """
-        known = {name for part in self.parts if part.settler is not None for name in part.settler.rules.by_name}
-        if known and rule not in known and rule not in self:
-            raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, known)}")
+        if rule not in self:
+            known = {name for part in self.parts if part.settler is not None for name in part.settler.rules.by_name}
+            if known and rule not in known:
+                raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, known)}")
         return RuleVerdict(self.parts, rule)
 
     @property
@@ -172,17 +173,22 @@ class Verdict:
 
 
 class CombinedVerdict(Verdict):
-    """Several verdicts on one request, as one."""
+    """Several verdicts on one request, as one. It has those that a list gets later, too: the allowed ones."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_lists",)
 
-    def __init__(self, verdicts: Sequence[Verdict]) -> None:
-        self._parts = tuple(dict.fromkeys(part for verdict in verdicts for part in verdict.parts))
-        super().__init__([decision for part in self._parts for decision in part.decisions], all(self._parts))
+    def __init__(self, *lists: Sequence[Verdict]) -> None:
+        self._lists = lists
+        self.allowed = all(map(all, lists))
+        self.open_receipt = self.settler = None
 
     @property
     def parts(self) -> Sequence[Verdict]:
-        return self._parts
+        return tuple(dict.fromkeys(part for verdicts in self._lists for one in verdicts for part in one.parts))
+
+    @property
+    def decisions(self) -> Sequence[Decision]:  # type: ignore[override] # it is read only
+        return [decision for part in self.parts for decision in part.decisions]
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:

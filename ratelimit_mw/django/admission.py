@@ -13,7 +13,8 @@ from asgiref.sync import async_to_sync
 
 from ..decision import CombinedVerdict, Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import Admission, read
+from ..http.admission import Admission
+from ..http.features import read
 from ..http.limiter import HttpLimiter
 from ..http.true_costs import read_costs
 from ..rules.plan import Plan
@@ -70,7 +71,7 @@ class DjangoAdmission(Admission):
         if is_first and not verdict:  # throttles run one after the other, so they are all or nothing
             for earlier in self._throttled:
                 limiter.refund(earlier)
-            self.verdicts = tuple(kept for kept in self.verdicts if kept not in self._throttled)
+            self.verdicts[:] = [kept for kept in self.verdicts if kept not in self._throttled]
         self._throttled = (*self._throttled, verdict) if verdict else ()
         self.is_throttled |= not verdict
         if is_first or not verdict:

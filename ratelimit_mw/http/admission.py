@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ..decision import CombinedVerdict, Verdict
 from ..errors import ConfigError, RateLimitExceeded
+from ..forksafe import create_lock
 from ..rules.costs import HeaderCost
 from ..rules.decorators import Decider, current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
+from .features import aread, read
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
 
-
-def read(
-    limits: HttpLimiter,
-    plan: Plan,
-    request: Request,
-    provided: Mapping[str, Any] | None = None,
-    resolve: Callable[[Any], Any] | None = None,
-) -> dict[str, Any]:
-    """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
-    features = limits.reader.read(plan, request, provided)
-    return features if resolve is None else {name: resolve(value) for name, value in features.items()}
+_lock = create_lock(sys.modules[__name__], "_lock", threading.Lock)
 
 
 def decide(
@@ -52,18 +46,6 @@ async def adecide(
     return await limits.limiter.adecide(plan, features, None, True, request)
 
 
-async def aread(
-    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Read the features of a plan, and await those of async functions."""
-    features = limits.reader.read(plan, request, provided)
-    if limits.reader.may_await or provided:
-        for name, value in features.items():
-            if type(value) is not str and inspect.isawaitable(value):
-                features[name] = await value
-    return features
-
-
 class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
@@ -75,12 +57,14 @@ class Admission:
     marks: Sequence[Mark] = ()
     """The limits of decorators that are decided: those of the view."""
 
-    verdicts: tuple[Verdict, ...] = ()
     status: int | None = None
-    """The status of the response, once it has started."""
+    """The status of the response, once it has started. From then on a client may choose the number of verdicts, so
+    they are settled at once, except for slots."""
     needs_settlement = False
     has_more = False
     """Whether there are more verdicts than the first."""
+    _checked_rules: frozenset[str] = frozenset()
+    _allowed: CombinedVerdict | None = None  # of all verdicts to settle, once there are several
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     counts_outcomes = False
@@ -88,7 +72,7 @@ class Admission:
     true_costs: tuple[tuple[str, HeaderCost], ...] = ()
     """The rules whose true cost is in a header of the response."""
     is_open = False
-    """Whether it is an accepted WebSocket. A client chooses the number of its verdicts, so they are settled at once."""
+    """Whether it is an accepted WebSocket."""
     _headers: list[Header] | None = None
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
@@ -129,15 +113,17 @@ class Admission:
             shown[name] = self.shown
             native[DECIDED] = {**decided, limits.limiter: self}
         if verdict.allowed:
-            self.verdicts = (verdict,)
+            self.verdicts = [verdict]
             verdict.settler = limits
             if plan.needs_settlement:
                 self._hold(plan, verdict)
+        else:
+            self.verdicts = []
 
     @property
     def shown(self) -> Verdict:
         """The verdict for the application: a rejection, or all verdicts so far."""
-        return CombinedVerdict((*self._outer, self.verdict)) if self._outer and self.verdict.allowed else self.verdict
+        return CombinedVerdict(self._outer, (self.verdict,)) if self._outer and self.verdict.allowed else self.verdict
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
@@ -155,21 +141,25 @@ class Admission:
 
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
-        self.verdict = verdict
-        if verdict.allowed:
-            verdicts = (*self.verdicts, verdict)
-            self.verdict = CombinedVerdict((*self._before, *verdicts))
-            if self.has_ended or (self.is_open and not plan.has_slots):
-                verdict.settler = self.limits.limiter
-                return verdict
-            self.has_more, self.verdicts, verdict.settler = True, verdicts, self.limits
-            if plan.needs_settlement:
-                self._hold(plan, verdict)
+        if not verdict.allowed:
+            self.verdict = verdict
+            return verdict
+        self._checked_rules |= {*verdict.rules}
+        self._allowed = self._allowed or CombinedVerdict(self._before, self.verdicts)
+        with _lock:  # a request may check in several threads, and end in another one
+            is_kept = not self.has_ended and (self.status is None or plan.has_slots)
+            verdict.settler = self.limits if is_kept else self.limits.limiter
+            if is_kept:
+                self.has_more = True
+                self.verdicts.append(verdict)
+                if plan.needs_settlement:
+                    self._hold(plan, verdict)
+        self.verdict = self._allowed if is_kept else CombinedVerdict((self._allowed, verdict))
         return verdict
 
     def has_decided(self, rule: str) -> bool:
         """Return whether this limiter has decided a rule, and has allowed the request."""
-        return any(rule in verdict.rules for verdict in self.verdicts)
+        return rule in self._checked_rules or any(rule in verdict for verdict in self.verdicts[:1])
 
     def check(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
@@ -296,9 +286,10 @@ class Admission:
             await self.limits.limiter.aconclude(CombinedVerdict(due), status)
 
     def _due(self) -> Sequence[Verdict]:
-        if self.has_ended:
-            return ()
-        self.has_ended = True
+        with _lock:
+            if self.has_ended:
+                return ()
+            self.has_ended = True
         for verdict in self.verdicts:  # before its receipt is read: no cost that another thread states is lost
             verdict.settler = self.limits.limiter
         return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.open_receipt is not None]

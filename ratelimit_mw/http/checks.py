@@ -11,8 +11,8 @@ from ..keys.features import checked_name, is_email
 from ..rules.names import printable
 from ..rules.plan import Plan
 from ..testmode import testmode
-from .admission import Admission, aread, read
-from .features import FeatureReader
+from .admission import Admission
+from .features import FeatureReader, aread, read
 from .limiter import DECIDED
 
 _SIMILAR: Final = 0.75
@@ -175,6 +175,9 @@ class Check:
 
     def settle(self, request: Any, rule: str, cost: int, /) -> None:
         """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.
+
+        After several checks of the rule, the true cost is that of all checks since the last call. In a stream and in an
+        accepted WebSocket, it is that of the last check.
 
         Args:
             request: The request of the framework.

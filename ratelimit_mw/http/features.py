@@ -1,11 +1,13 @@
 """Reads features from a request. Each feature gets its function at start-up."""
 
+from __future__ import annotations
+
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from inspect import iscoroutinefunction
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, error_path
 from ..keys.annotations import check_return
@@ -20,6 +22,9 @@ from .client_ip import ClientIP, key_without_address
 from .identity import Identify
 from .region import Region
 from .request import Request
+
+if TYPE_CHECKING:
+    from .limiter import HttpLimiter
 
 Read = Callable[[Request], Any]
 OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
@@ -87,7 +92,8 @@ class FeatureReader:
         own_reads = (*adapter.items(), *self._own.items())
         self.may_await = bool(self._identify) or any(self._reads.get(name) is read for name, read in own_reads)
         """Whether the value of a feature may be an awaitable."""
-        self.must_await = any(iscoroutinefunction(f) or iscoroutinefunction(type(f).__call__) for f in every)
+        kinds = [kind for function in every for kind in (function, type(function).__call__)]
+        self.must_await = any(map(inspect.iscoroutinefunction, kinds))
         """Whether one of your own functions is async."""
 
     def provides(self, name: str) -> bool:
@@ -201,3 +207,27 @@ def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.own)
+
+
+def read(
+    limits: HttpLimiter,
+    plan: Plan,
+    request: Request,
+    provided: Mapping[str, Any] | None = None,
+    resolve: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
+    features = limits.reader.read(plan, request, provided)
+    return features if resolve is None else {name: resolve(value) for name, value in features.items()}
+
+
+async def aread(
+    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Read the features of a plan, and await those of async functions."""
+    features = limits.reader.read(plan, request, provided)
+    if limits.reader.may_await or provided:
+        for name, value in features.items():
+            if type(value) is not str and inspect.isawaitable(value):
+                features[name] = await value
+    return features

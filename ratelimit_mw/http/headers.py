@@ -96,6 +96,7 @@ class HeaderWriter:
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
+            decisions = decisions if single else _one_of_each_limit(decisions)
             shown = decisions[0] if single else min(decisions, key=_share)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
         x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
@@ -151,6 +152,17 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     message = dict(message)
     message["headers"] = headers
     return message
+
+
+def _one_of_each_limit(decisions: Sequence[Decision]) -> Sequence[Decision]:
+    """Return the newest decision of each limit, which a view may check often: of the key with the least left."""
+    if len({decision.hit[0] for decision in decisions}) == len(decisions):
+        return decisions
+    by_key = {decision.hit[:2]: decision for decision in decisions}
+    by_limit: dict[Limit, Decision] = {}
+    for decision in by_key.values():
+        by_limit[decision.hit[0]] = min(by_limit.get(decision.hit[0], decision), decision, key=_share)
+    return list(by_limit.values())
 
 
 def _share(decision: Decision) -> float:

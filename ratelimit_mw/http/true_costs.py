@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from ..decision import RuleVerdict
 from ..rules.costs import number_of
 from .headers import with_headers
 from .notes import log_note
@@ -49,9 +50,7 @@ def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) 
     if not costs:
         log_note(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
         return
-    for verdict in admission.verdicts:
-        if rule in verdict:
-            verdict[rule].settle(max(costs))
+    RuleVerdict(admission.verdicts, rule).settle(max(costs))
 
 
 def _text(value: object) -> str:

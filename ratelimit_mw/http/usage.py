@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 from ..decision import Decision, Verdict
 from ..rules.names import printable
 from ..rules.plan import CompiledRule, Plan
-from .admission import Admission, aread, read
+from .admission import Admission
 from .checks import check_features, find_admissions
+from .features import aread, read
 
 
 class LimitUsage(TypedDict):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..decision import Verdict
+from ..decision import Verdict, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
-from ..receipt import Correction, PendingCorrection, Receipt, cost_due, refund_due
+from ..receipt import Correction, PendingCorrection, Receipt, refund_due
 from ..stores import Store
 from .breaker import NotAskedError
 from .held_slots import HeldSlots
@@ -144,13 +144,13 @@ class Settlement:
         await self._chain.aclose()
 
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
-        due = cost_due(checked_cost(cost))
+        checked_cost(cost)
         if rule is None:
             rule = verdict.rule_to_settle('settle(verdict, cost, rule="{}")')
         elif rule not in self.rules.by_name and rule not in verdict:
             raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, self.rules.by_name)}")
         if rule is not None:
-            verdict.state(rule, due)
+            state_cost(verdict.parts, rule, cost)
 
     def _release(self, verdict: Verdict) -> None:
         for part in verdict.parts:
