@@ -17,6 +17,7 @@ from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 from ratelimit_mw import clock
+from ratelimit_mw.rules.decorators import current
 
 WALL_AT_ZERO = clock._WALL_AT_ZERO
 MINUTE = 60_000_000_000  # in nanoseconds
@@ -36,6 +37,13 @@ def pytest_runtest_setup() -> None:
     """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
     real = time.monotonic_ns() + WALL_AT_ZERO
     clock._WALL_AT_ZERO = WALL_AT_ZERO - real % MINUTE
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Fail the test that leaves its request behind, not a later test that expects none."""
+    left = current.get()
+    current.set(None)
+    assert left is None, f"{item.name} has run a request in the context of all tests"
 
 
 @pytest.fixture(scope="session")

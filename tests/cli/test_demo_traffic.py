@@ -60,6 +60,7 @@ def test_default_traffic_has_every_kind_of_client() -> None:
     assert kinds == {READERS: 2430, CRAWLER: 90, PEOPLE: 60, ONE_IP: 270, ONE_ACCOUNT: 150}
 
 
+@pytest.mark.slow
 def test_readers_are_as_unequal_as_in_the_log() -> None:
     """On average over many seeds the shares are close to those of the log."""
     runs = [requests_per_client(of_kind(READERS, make_traffic(seed, 10_000))) for seed in SEEDS]

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from http_servers import free_port, running
 
+pytestmark = pytest.mark.slow
+
 NAME = "alice"
 SPACES = [" " * before + NAME + "\u3000" * after for before in range(10) for after in range(5)]
 LETTERS = [

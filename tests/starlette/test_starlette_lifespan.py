@@ -240,6 +240,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lifespan", ["auto", "on"])
 @pytest.mark.parametrize(
     ("program", "message"),

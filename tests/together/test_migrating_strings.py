@@ -225,7 +225,7 @@ def key_of(group: str, request: Any) -> str:
         (key_of, "features={NAME: function}"),
         ([key_of], r"\[0\].*features={NAME: function}"),
         ("project.keys.key_of", "got 'project.keys.key_of'.*features={NAME: function}"),
-        ("field:q", "query:NAME.*form:NAME.*got 'field:q'"),
+        ("fields:q", "query:NAME.*form:NAME.*got 'fields:q'"),
         ("gets:q", "query:NAME.*got 'gets:q'"),
     ],
     ids=named,

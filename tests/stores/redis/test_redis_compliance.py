@@ -83,6 +83,7 @@ class Search:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
 def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Server, spec: Any) -> None:
     """4,000 requests of up to four limits, 200 to a call: each is decided in its turn, alone, exactly."""

@@ -92,7 +92,10 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=SCENES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name.endswith("cluster"))) for name in SCENES],
+)
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An address of each kind, with all that it needs to be let in."""
     with SCENES[request.param](tmp_path_factory.mktemp("scene")) as found:

@@ -180,7 +180,9 @@ def limiter(address: str, policy: str) -> Limiter:
     return Limiter([rule], open_store(address, PATIENT), settings=Settings(rejection_cache=0))
 
 
-@pytest.mark.parametrize("says", STATES)
+@pytest.mark.parametrize(
+    "says", [pytest.param(says, marks=[pytest.mark.slow] * (says == "CLUSTERDOWN")) for says in STATES]
+)
 def test_a_server_that_takes_no_hits_has_failed(says: str, tmp_path: Path) -> None:
     """Hits and pings fail, blocking and on a loop; each policy decides; nothing is consumed; later all hits work."""
     with STATES[says](tmp_path) as state, ExitStack() as stack:

@@ -202,6 +202,7 @@ def test_eight_threads_at_once_are_exact(store: RedisStore) -> None:
     assert sum(passed) == 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["sliding-window-counter", "sliding-window-log"])
 def test_four_processes_at_once_are_exact(own_server: Server, server: redis.Redis, spec: str) -> None:
     """20,000 tries of four processes on one key with a limit of 1,000: exactly 1,000 pass."""
