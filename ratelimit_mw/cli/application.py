@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,11 +39,11 @@ class MiddlewareSource(Source):
         except ConfigError as error:
             hint = _hint(app) if error.of.startswith("rule ") else ""
             raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
-        self._map = None if is_asgi else middleware.routes
-        routes = self._map.all() if self._map else () if self._index is None else self._index.reader.routes()
-        limits = middleware.limits
         if not is_asgi and middleware.is_outer is None:
             middleware.look_around()
+        self._map = None if is_asgi else middleware.routes
+        routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
+        limits = middleware.limits
         super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0])
 
     def route(self, request: ASGIRequest) -> Routed:
@@ -84,9 +85,17 @@ def open_application(name: str) -> Source:
             if source := _source_of_framework(layer, name):
                 return source
             outside.append(layer)
+    if _is_factory(app):
+        raise Failure(f"{name} is a function. If it returns the application, write {name}()")
     raise Failure(
         f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it"
     )
+
+
+def _is_factory(app: object) -> bool:
+    """Return whether it is a function that needs no arguments."""
+    required = inspect.signature(app).parameters.values() if inspect.isfunction(app) else [None]
+    return all(parameter is not None and parameter.default is not parameter.empty for parameter in required)
 
 
 def _source_of_framework(app: object, name: str) -> Source | None:

@@ -44,6 +44,7 @@ class RateLimitMiddleware:
         url_map: The ``Map`` of a Werkzeug application. Rules can then name its endpoints and path parameters, and
             ``limit`` and ``exempt`` on its views apply.
         views: The views of the endpoints that are names. Without it, only endpoints that are functions can have limits.
+        server_name: The ``server_name`` that you pass to ``bind_to_environ``, for a map with subdomains.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
@@ -64,14 +65,14 @@ class RateLimitMiddleware:
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
         url_map: Map | None = None,
         views: Mapping[str, Any] | None = None,
+        server_name: str | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self.routes = None if url_map is None else _routes_of(url_map, views or {})
-        has_routes = self.routes is not None
-        adapter = {"user": remote_user}
+        has_routes, adapter = url_map is not None, {"user": remote_user}
         self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, has_routes)
         self.limiter = self.limits.limiter
+        self.routes = _routes_of(self.limits, url_map, views, server_name)
         self.is_outer: bool | None = None
         """Whether a middleware with the same rules is inside. None before ``look_around``."""
         if not may_get_extension(app):
@@ -121,7 +122,7 @@ class RateLimitMiddleware:
         if self.routes is None:
             limits.adopt_no_routes()
         else:
-            self.routes.adopt(limits)
+            self.routes.adopt()
         if limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)
@@ -136,7 +137,14 @@ class RateLimitMiddleware:
         return [] if request.method == "HEAD" else [response.body]
 
 
-def _routes_of(url_map: Map, views: Mapping[str, Any]) -> MapRoutes:
+def _routes_of(
+    limits: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
+) -> MapRoutes | None:
+    if url_map is None:
+        for name, value in (("views", views), ("server_name", server_name)):
+            if value is not None:
+                raise ConfigError(f"used only with url_map. Pass url_map=, or remove {name}", name)
+        return None
     from .url_map import MapRoutes  # Werkzeug is installed where its map is
 
-    return MapRoutes(url_map, views)
+    return MapRoutes(limits, url_map, {} if views is None else views, server_name)

@@ -1,14 +1,19 @@
 """The routes of a Werkzeug ``Map``: their templates, their views, and the route of each request."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Map, Rule
 
+from ..errors import ConfigError
+from ..forksafe import create_lock
+from ..http.limiter import HttpLimiter
 from ..http.route_checks import check_parameters, check_routes
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
@@ -50,29 +55,59 @@ def name_of(endpoint: Any) -> str:
 
 
 class MapRoutes:
-    """The routes of a map. ``views`` are the views of its endpoints. An endpoint may be a view itself."""
+    """The routes of a map. ``views`` are the views of its endpoints. An endpoint may be a view itself.
 
-    def __init__(self, url_map: Map, views: Mapping[str, Any]) -> None:
+    ``server_name`` is that of ``bind_to_environ``, which finds subdomains by it.
+    """
+
+    def __init__(self, limits: HttpLimiter, url_map: Map, views: Mapping[str, Any], server_name: str | None) -> None:
+        for name, value, kind in (("url_map", url_map, Map), ("views", views, Mapping)):
+            if not isinstance(value, kind):
+                expected = "a Map of werkzeug.routing" if kind is Map else "views by endpoint"
+                raise ConfigError(f"expected {expected}; got {value!r}", name)
+        self._limits = limits
         self._map = url_map
-        endpoints = {rule.endpoint for rule in url_map.iter_rules()}
-        self._views = {endpoint: ViewMarksByMethod(views.get(endpoint, endpoint)) for endpoint in endpoints}
+        self._given = views
+        self._server_name = server_name
+        self._views: dict[Any, ViewMarksByMethod] = {}
+        self._adopting = create_lock(self, "_adopting", threading.Lock)
 
-    def adopt(self, limits: Any) -> None:
-        """Add the limits of all views. Raises ``ConfigError`` for rules that no route can match."""
-        limits.adopt(marks for view in self._views.values() for marks in view.all())
-        routes = self.all()
-        check_parameters(routes, limits.rules)
-        check_routes(routes, limits.rules)
+    def adopt(self) -> list[Route]:
+        """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
+        with self._adopting:
+            rules = list(self._map.iter_rules())
+            self._check_subdomains(rules)
+            self._check_views({rule.endpoint for rule in rules})
+            views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
+            self._limits.adopt(marks for view in views.values() for marks in view.all())
+            self._views = views
+            routes = list(routes_of(self._map, self._marks_of))
+            check_parameters(routes, self._limits.rules)
+            check_routes(routes, self._limits.rules)
+            return routes
 
-    def all(self) -> list[Route]:
-        return list(routes_of(self._map, self._marks_of))
+    def _check_subdomains(self, rules: Iterable[Rule]) -> None:
+        """Raise ``ConfigError`` for a rule that is never found without the name of the server."""
+        for rule in rules if self._server_name is None and not self._map.host_matching else ():
+            if rule.subdomain:
+                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
+                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
+
+    def _check_views(self, endpoints: Iterable[Any]) -> None:
+        """Raise ``ConfigError`` for a slip in the name of an endpoint. Other views may be those of another map."""
+        without_view = [name for name in endpoints if isinstance(name, str) and name not in self._given]
+        for name in self._given.keys() - endpoints:
+            if close := get_close_matches(str(name), without_view, 1):
+                raise ConfigError(f"no rule has the endpoint {name!r}. Did you mean {close[0]!r}?", "views")
 
     def find(self, request: WSGIRequest) -> Destination:
         """Return where a request goes. The request then has its endpoint and its path parameters."""
         request.endpoint = UNMATCHED
         with suppress(HTTPException):  # no route, another method, or a redirect
-            urls = self._map.bind_to_environ(dict(request.native))
+            urls = self._map.bind_to_environ(dict(request.native), self._server_name)
             rule, request.path_params = urls.match(return_rule=True)
+            if rule.endpoint not in self._views:  # it was added later
+                self.adopt()
             request.endpoint = route_template(rule.rule)
             return destination(request.endpoint, name_of(rule.endpoint), self._marks_of(rule, request.method))
         return _NO_ROUTE

@@ -105,6 +105,7 @@ bare = Flask("bare")
 urls = Map([Rule("/notes/<int:note>", endpoint="note"), Rule("/health", endpoint="health")])
 views = {"note": limit("3/minute", name="note", key="path:note")(lambda request, note: "")}
 by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls, views=views)
+urls.add(Rule("/late", endpoint=limit("3/minute", name="late")(lambda request: "")))
 around = RateLimitMiddleware(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
@@ -223,9 +224,11 @@ def test_an_application_of_werkzeug() -> None:
     """The routes of the URL map are found."""
     answer = explained("flasks:by_map", "GET", "/notes/7")
     assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/notes/{note}", "note")
-    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"note": "{path:note=7}"}
+    assert {rule["rule"]: rule.get("key") for rule in answer["rules"]} == {"note": "{path:note=7}", "late": None}
     assert explained("flasks:by_map", "GET", "/nowhere")["features"]["endpoint"] == "unmatched"
-    assert "note  @limit  /notes/{note}" in run("check", "--app", "flasks:by_map").stdout
+    shown = run("check", "--app", "flasks:by_map").stdout
+    assert "note  @limit  /notes/{note}" in shown
+    assert "late  @limit  /late" in shown
 
 
 def test_an_application_of_django() -> None:
@@ -281,6 +284,11 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
         "set unrouted = true in the rule. Routes that the lifespan adds are not known here",
     ),
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
+    "a forgotten call": (
+        ["shop:Factory.create"],
+        1,
+        "is a function. If it returns the application, write shop:Factory.create()",
+    ),
     "Flask without the extension": (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
     "no such module": (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),
     "no such name": (["shop:appl"], 2, "module 'shop' has no 'appl'"),

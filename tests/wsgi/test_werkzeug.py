@@ -52,9 +52,10 @@ def site(request: Request) -> Any:
     return VIEWS.get(view, view)(request, **values)
 
 
-def client(*rules: Rule) -> Client:
+def client(*rules: Rule, **options: Any) -> Client:
     limiter = Limiter(rules, clock=ManualClock(1_000_000.0))
-    return Client(RateLimitMiddleware(site, limiter=limiter, url_map=URLS, views=VIEWS))
+    options = {"url_map": URLS, "views": VIEWS, **options}
+    return Client(RateLimitMiddleware(site, limiter=limiter, **options))
 
 
 def statuses(client: Client, *paths: str, method: str = "GET") -> list[int]:
@@ -96,6 +97,63 @@ def test_a_rule_that_no_route_has_is_an_error() -> None:
     ):
         with pytest.raises(ConfigError, match=r"one.*no route has"):
             client(rule)
+
+
+@limit("1/minute", name="tenant", key=["path:tenant"])
+def shop(request: Request, tenant: str) -> Response:
+    return Response(tenant)
+
+
+def served(urls: Map, host: str | None = None, **options: Any) -> Client:
+    """An application that calls the endpoints of a map."""
+
+    @Request.application
+    def site(request: Request) -> Any:
+        view, values = urls.bind_to_environ(request.environ, host).match()
+        return view(request, **values)
+
+    limiter = Limiter([Rule(name="all", limits="3/minute")], clock=ManualClock(1_000_000.0))
+    return Client(RateLimitMiddleware(site, limiter=limiter, url_map=urls, **options))
+
+
+def test_a_view_is_found_by_its_subdomain() -> None:
+    """With the name of the server. Without it no rule would be found, so it is an error."""
+    urls = Map([URLRule("/", endpoint=shop, subdomain="<tenant>"), URLRule("/", endpoint=health, subdomain="health")])
+    asked = served(urls, "example.com", server_name="example.com")
+    hosts = ["a", "a", "b", "health", "health", "health"]
+    assert [asked.get("/", base_url=f"http://{host}.example.com").status_code for host in hosts] == [
+        *[200, 429, 200],
+        *[200, 200, 200],
+    ]
+    with pytest.raises(ConfigError, match=r"url_map: the rule '/' has the subdomain '<tenant>'\. Pass server_name="):
+        served(urls, "example.com")
+
+
+def test_a_rule_may_be_added_to_the_map_later() -> None:
+    """Its view is read at the first request. The counts of the others stay."""
+    urls = Map([URLRule("/t/<tenant>", endpoint=shop)])
+    asked = served(urls)
+    assert statuses(asked, "/t/a") == [200]
+    urls.add(URLRule("/health", endpoint=health))
+    urls.add(URLRule("/vote/<note>", endpoint=limit("1/minute", name="vote")(show)))
+    assert statuses(asked, "/health", "/vote/1", "/vote/1", "/t/a") == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url_map": [1]}, r"url_map: expected a Map of werkzeug.routing; got \[1\]"),
+        ({"views": [show]}, "views: expected views by endpoint; got "),
+        ({"views": {"nameed": show}}, "views: no rule has the endpoint 'nameed'. Did you mean 'named'?"),
+        ({"url_map": None}, "views: used only with url_map. Pass url_map=, or remove views"),
+        ({"url_map": None, "views": None, "server_name": "a"}, "server_name: used only with url_map"),
+    ],
+)
+def test_wrong_arguments_are_errors(options: dict[str, Any], message: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(ConfigError, match=message):
+        client(**options)
+    client(views={**VIEWS, "of another map": show})
 
 
 def test_a_view_decides_a_rule() -> None:
