@@ -114,7 +114,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
     if settings.region_header and not settings.trusted_proxies:
-        yield "region_header is read from trusted_proxies only. Set trusted_proxies"
+        yield "region_header needs trusted_proxies. Without them, your application does not start"
     for rule in rules:
         for limit in rule.limits:
             yield from _ineffective_limits(rule, limit)

@@ -14,6 +14,7 @@ _TEMPLATE: Final = Path(__file__).with_name("starter.toml")
 _PLACE: Final = "# settings\n"
 """The place of the settings in the template."""
 _EXAMPLES: Final[dict[str, Any]] = {
+    "limits": "1000/hour",
     "trusted_proxies": ["127.0.0.1"],
     "defaults": {"key": ["user|ip"]},
     "region_database": "GeoLite2-Country.mmdb",
@@ -21,6 +22,7 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "exempt": ["/health", "/static/**"],
     "secret": "at least 16 characters",
     "secret_file": "secret.txt",
+    "keyed": ["email", "user", "ip"],
     "fleet_size": 4,
 }
 """Values for settings without a default, and for those whose default shows nothing."""
@@ -35,13 +37,14 @@ def starter(name: str) -> str:
 
 
 def _line(setting: str, value: Any, meaning: str) -> str:
-    shown = f" = {toml(value)}" if value is not None else ""
-    return f"# {setting}{shown}  # {meaning}\n"
+    return f"# {setting} = {toml(value)}  # {meaning}\n"
 
 
 def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path:
     if path.suffix != ".toml":
         raise click.BadParameter(f"expected a name that ends with .toml; got {path.name!r}")
+    if path.name == "pyproject.toml":
+        raise click.BadParameter("pyproject.toml has the settings in its table [tool.ratelimit_mw]. Write another name")
     if path.exists():
         raise click.BadParameter(f"{path.name} exists. Remove it, or write another name")
     return path
@@ -55,5 +58,5 @@ def init(file: Path) -> None:
     The file contains one rule for all requests, more rules as comments, and all settings with their defaults. An
     existing file is never changed: the exit code is then 2.
     """
-    file.write_text(starter(file.name), encoding="utf-8")
+    file.write_text(starter(file.as_posix()), encoding="utf-8")
     print_text(f"{file} is written. Next: ratelimit-mw check {file}")

@@ -100,7 +100,7 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
         ),
         (
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
-            "region_header is read from trusted_proxies only",
+            "region_header needs trusted_proxies. Without them, your application does not start",
         ),
         ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
     ],
