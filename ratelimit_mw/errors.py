@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -144,5 +145,5 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
         """
         limits = ", ".join(f"{d.rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
         retry = verdict.retry_after
-        wait = "waiting does not help" if retry is None else f"retry after {retry:g} s"
+        wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
         return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"

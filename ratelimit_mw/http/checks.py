@@ -85,7 +85,8 @@ def find_admissions(
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
     found: dict[Admission, list[str]] = {}
     for name in rules or by_rule:
-        found.setdefault(by_rule[name], []).append(name)
+        if by_rule[name].limits.rules.enabled:
+            found.setdefault(by_rule[name], []).append(name)
     return list(found.items())
 
 

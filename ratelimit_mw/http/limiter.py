@@ -48,7 +48,7 @@ class HttpLimiter:
         options: HttpOptions,
         routes: bool = False,
     ) -> None:
-        check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
+        _check_arguments(options)
         self.limiter = _limiter(settings, limiter, options)
         with error_path("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
@@ -230,8 +230,16 @@ def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
     return mark
 
 
+def _check_arguments(options: HttpOptions) -> None:
+    """Raise ``ConfigError`` for an unknown argument, and for a setting that is not an argument."""
+    for name in options:
+        if name in SettingsDict.__annotations__ and name not in HttpOptions.__annotations__:
+            raise ConfigError(f'not an argument of the middleware. Pass settings={{"{name}": ...}}', name)
+    check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
+
+
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
-    own = [name for name in OF_LIMITER if name in options]
+    own = [name for name in OF_LIMITER if options.get(name) is not None]
     if limiter is None:
         if settings is None and not own:
             raise ConfigError(

@@ -124,7 +124,11 @@ class CompiledRule:
             estimate = self.estimate.read(self.captures.add(features))
             return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
         asked = features if request is None else getattr(request, "own", request)
-        cost = checked_cost(self.source.cost(asked))  # type: ignore[operator]
+        cost = self.source.cost(asked)  # type: ignore[operator]
+        try:
+            checked_cost(cost)
+        except ConfigError as error:
+            raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def limits_for(self, features: Features, limits: tuple[Limit, ...] | None = None) -> tuple[Limit, ...]:

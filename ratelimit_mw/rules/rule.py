@@ -213,8 +213,20 @@ class Rule:
 
 def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     """Return the rule with these options in the place of those that it was not given."""
-    added: dict[str, Any] = {name: value for name, value in defaults.items() if name not in rule.given}
-    return Rule(**{"limits": rule.limits, **added, **rule.given}) if added else rule
+    return rule if defaults.keys() <= rule.given.keys() else build_rule({"limits": rule.limits, **rule.given}, defaults)
+
+
+def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
+    """Build a rule with these defaults. ``ConfigError`` names them where the options alone are a rule."""
+    try:
+        return Rule(**{**defaults, **options})
+    except ConfigError as error:
+        try:
+            Rule(**options)
+        except ConfigError:
+            raise error from None
+        added = ", ".join(defaults.keys() - options.keys())
+        raise ConfigError(f"{error.message}. The rule has {added} from [defaults]", error.path, error.of) from None
 
 
 def _cost(cost: object) -> object:
@@ -224,7 +236,7 @@ def _cost(cost: object) -> object:
         return checked_cost(cost)
     if inspect.iscoroutinefunction(cost):
         raise ConfigError(f"expected a function that is not async; got {cost!r}")
-    return checked_call(cost, "the request")
+    return checked_call(cost, "the request or message")
 
 
 def _flag(value: object) -> bool:

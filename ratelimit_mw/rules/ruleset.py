@@ -21,7 +21,7 @@ from .names import printable
 from .options import RuleDefaults
 from .plan import CompiledRule, Plan
 from .routed import PathPatterns
-from .rule import Rule, with_defaults
+from .rule import Rule, build_rule, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
@@ -277,11 +277,10 @@ def _marked_rule(mark: Mark, name: str, overrides: Mapping[str, Override], defau
         try:
             return with_defaults(rule, defaults)
         except ConfigError as error:
-            place = f"the limit on {mark.view}, with the defaults of the settings"
-            raise ConfigError(error.message, error.path, place) from None
+            raise ConfigError(error.message, error.path, f"the limit on {mark.view}") from None
     override = overrides[name]
     with error_path(f"rules[{override.position}]"):
-        rule = Rule(**{"limits": rule.limits, **defaults, **rule.given, **override.options})
+        rule = build_rule({"limits": rule.limits, **rule.given, **override.options}, defaults)
         if field := rule.matches.place:
             raise ConfigError(
                 f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"

@@ -16,7 +16,7 @@ from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, defaults_of, hints_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
-from ..rules.rule import Rule
+from ..rules.rule import Rule, build_rule
 from ..rules.ruleset import Override, RuleSet
 from ..stores import Store, check_store_url
 from .environment import with_variables
@@ -55,6 +55,8 @@ class Settings:
     """
 
     rules: tuple[Rule, ...]
+    has_limits: bool
+    """Whether the rule named ``default`` is that of the setting ``limits``."""
     overrides: Mapping[str, Override]
     """The rules that change a decorator's rule, by the name of that rule."""
     defaults: RuleDefaults
@@ -182,6 +184,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
+    options["has_limits"] = options["limits"] is not None
     rules = _with_limits(rules, options.pop("limits"), options["defaults"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
     return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
@@ -195,7 +198,10 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
         return settings
     loaded = load_settings(cast(SettingsDict, given))
     changed = {name: getattr(loaded, name) for name in given if name != "limits"}
-    return replace(settings, rules=_with_limits(settings.rules, given.get("limits"), settings.defaults), **changed)
+    for argument in loaded.rules:
+        rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != _DEFAULT_RULE]
+        changed |= {"rules": _with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
+    return replace(settings, **changed)
 
 
 def _with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -> tuple[Rule, ...]:
@@ -206,7 +212,7 @@ def _with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -
         if any(rule.name == _DEFAULT_RULE for rule in rules):
             raise ConfigError(f"they have the name {_DEFAULT_RULE!r}, as one of your rules. Give that one another name")
         try:
-            return *rules, Rule(name=_DEFAULT_RULE, limits=limits, **defaults)
+            return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults)
         except ConfigError as error:
             raise ConfigError(error.message, error.path.removeprefix("limits")) from None
 
@@ -233,7 +239,7 @@ def _rules(
             if (overridden := options.pop("overrides", None)) is None:
                 if "limits" not in options:
                     raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-                rules.append(Rule(**{**defaults, **options}))
+                rules.append(build_rule(options, defaults))
                 check_rule(rules[-1], ipv6_prefix)
                 continue
             if not isinstance(overridden, str):
@@ -259,7 +265,7 @@ def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
     options = dict(table)
     if isinstance(file := options.get("per_key"), str):
         with error_path("per_key"):
-            options["per_key"] = limits = read(folder / file, "file")
+            options["per_key"] = limits = with_variables(read(folder / file, "file"))
             if not isinstance(limits, dict):
                 raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")
     return options

@@ -19,7 +19,8 @@ def read(path: Path, kind: str = "settings file") -> Any:
     """Read a settings file. Raise ``ConfigError`` with the path when it is missing, malformed or not permitted."""
     decode = _DECODERS.get(path.suffix.lower())
     if decode is None:
-        raise ConfigError(f"{path}: unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}")
+        hint = "" if path.suffix else '. For limits of all requests, write limits="100/minute"'
+        raise ConfigError(f"{path}: unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}{hint}")
     content = _content(path, kind)
     try:
         data = decode(content)

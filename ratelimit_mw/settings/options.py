@@ -44,7 +44,7 @@ class HttpOptions(TypedDict, total=False):
     ]
     body_timeout: Annotated[Duration, option("The longest time to wait for such a body, under ASGI.", "1s")]
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
-    region_header: Annotated[str, option("The header in which the trusted proxies send the country for `region`.", "")]
+    region_header: Annotated[str, option("The header with the country for `region`. It needs `trusted_proxies`.", "")]
 
 
 class ListSettings(TypedDict, total=False):
@@ -68,4 +68,6 @@ class SettingsDict(HttpOptions, total=False):
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
     secret: Annotated[str | None, option("The secret of the digests in the store, at least 16 characters.")]
     secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]
-    keyed: Annotated[Sequence[str] | None, option("Features to digest. Default with a secret: `email`, `user`, `ip`.")]
+    keyed: Annotated[
+        Sequence[str] | None, option("Features to digest. It needs a secret. Default: `email`, `user`, `ip`.")
+    ]

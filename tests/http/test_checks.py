@@ -11,13 +11,14 @@ import flask
 import flask_calls
 import pytest
 from calls import aask, ask
-from check_sites import SITES, Site, limiter
+from check_sites import RULES, SITES, Site, limiter
 from flask import Flask
+from shared_store import SharedStore
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette_apps import application
 
-from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule, load_settings
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
 from ratelimit_mw.http.limiter import DECIDED
@@ -136,6 +137,17 @@ def test_without_limits_nothing_is_decided(site: Site) -> None:
     with limits_off():
         assert [site.ask("/helper").status_code for _ in range(3)] == [200] * 3
         assert [site.ask("/reset?thread=7").status_code, site.ask("/peek?thread=7").text] == [200, "True"]
+
+
+@everywhere
+def test_switched_off_settings_need_no_features_and_no_store(kind: SiteType) -> None:
+    """With `enabled = false`, check, reset and usage of a rule whose key is missing do nothing."""
+    store = SharedStore()
+    site = kind(Limiter(RULES, store, settings=load_settings({"enabled": False})))
+    for path in ("/reset", "/reset?thread=7", "/peek", "/settle?thread=7", "/usage?rules=post", "/helper"):
+        assert site.ask(path).status_code == 200
+    assert site.ask("/usage").text == "{}"
+    assert store.calls == 0
 
 
 @everywhere

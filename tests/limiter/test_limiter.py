@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -227,6 +227,12 @@ def test_memory_and_shared_stores_decide_alike(way: Any, store: Any) -> None:
 # -- verdicts ----------------------------------------------------------------------------------------------
 
 
+class Waiting:
+    """A verdict whose time to wait is no whole number of seconds."""
+
+    rejected_by, denied, retry_after = (), False, 59.0001
+
+
 def test_a_verdict_is_true_when_allowed() -> None:
     """raise_for_limit raises for a rejected verdict only."""
     rate = limiter(rule("1/minute; 2/hour", algorithm="fixed-window"))
@@ -237,6 +243,7 @@ def test_a_verdict_is_true_when_allowed() -> None:
         rejected.raise_for_limit()
     assert caught.value.verdict is rejected
     assert str(caught.value) == "rejected by r (1/minute): retry after 20 s"
+    assert "retry after 60 s" in RateLimitExceeded.describe(cast(Any, Waiting()))
     assert isinstance(caught.value, RateLimitError)
 
 

@@ -133,6 +133,8 @@ def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
     for call in calls:
         with pytest.raises(ConfigError, match="expected a cost as a whole number"):
             call()
+    with pytest.raises(ConfigError, match=f"^rule {rate.rules.rules[0].name!r}: cost: expected a cost"):
+        calls[-1]()
     assert left(rate)[0] == 4
 
 
@@ -143,8 +145,11 @@ async def _awaited(request: Any) -> int:
 @pytest.mark.parametrize(
     ("cost", "message"),
     [
-        (lambda: 1, r"cost: expected a function of the request; got <lambda>\(\): too many"),
-        (lambda request, more: 1, "cost: expected a function of the request; .* missing a required argument: 'more'"),
+        (lambda: 1, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
+        (
+            lambda request, more: 1,
+            "cost: expected a function of the request or message; .* missing a required argument: 'more'",
+        ),
         (_awaited, "cost: expected a function that is not async"),
     ],
 )

@@ -105,12 +105,23 @@ def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
     """The error names the rule, or the view of the decorator."""
     pair: SettingsDict = {"defaults": {"key": ["user", "ip"]}}
     tables: Any = {"per_key": {"ann": "9/minute"}}
-    with pytest.raises(ConfigError, match=r'^rules\[0\] "a": per_key: per_key needs a key of one part'):
+    hint = r"Use per, or a rule of its own. The rule has key from \[defaults\]"
+    with pytest.raises(ConfigError, match=rf'^rules\[0\] "a": per_key: per_key needs a key of one part. {hint}'):
         load_settings({**pair, "rules": [{"name": "a", "limits": "5/minute", **tables}]})
     limiter = Limiter.from_settings(pair)
-    place = "the limit on shop.view, with the defaults of the settings: per_key: per_key needs a key of one part"
-    with pytest.raises(ConfigError, match=f"^{place}"):
+    with pytest.raises(ConfigError, match=f"^the limit on shop.view: per_key: per_key needs a key of one part. {hint}"):
         limiter.adopt([make_mark("5/minute", tables, "shop.view")])
+
+
+def test_only_an_error_of_the_defaults_names_them() -> None:
+    """A rule that is wrong without them has its own error, and a rule that needs them has none."""
+    lease: Any = [{"name": "a", "limits": "5/minute", "lease": "10%"}]
+    with pytest.raises(ConfigError, match=r"with options\. The rule has count_when from \[defaults\]$"):
+        load_settings({"defaults": {"count_when": {"status": 401}}, "rules": lease})
+    with pytest.raises(ConfigError, match=r"Did you mean '5/minute'\?$"):
+        load_settings({"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]})
+    burst: Any = [{"limits": "5/minute burst 9"}]
+    assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 
 
 def test_a_view_is_limited_by_the_default_key() -> None:

@@ -59,6 +59,14 @@ def test_only_braces_make_a_reference(text: str, path: str | None) -> None:
         assert load_settings(settings).exempt == (path,)
 
 
+def test_a_file_of_per_key_has_variables_too(tmp_path: Path) -> None:
+    """As every other text."""
+    (tmp_path / "clients.toml").write_text('ann = "${AMOUNT}/minute"')
+    (tmp_path / "r.toml").write_text('[[rules]]\nlimits = "5/minute"\nper_key = "clients.toml"')
+    rule = load_settings(tmp_path / "r.toml").rules[0]
+    assert str(rule.tables[0][1]["ann"][0]) == "7/minute"
+
+
 def test_the_value_of_a_variable_is_taken_as_it_is() -> None:
     """A reference in the value of a variable is text, so a password may have any character."""
     settings: Any = {"lists": {"deny": {"user": ["$${AMOUNT}", "${NESTED}"]}}}

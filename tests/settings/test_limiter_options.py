@@ -49,6 +49,16 @@ def test_a_middleware_needs_no_more_than_limits(middleware: Any) -> None:
     assert quotas(given.limiter) == {"api": ["9/minute"]}
 
 
+def test_limits_of_an_argument_replace_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once and again, also as the text of a variable. Another rule named "default" stays an error."""
+    monkeypatch.setenv("LIMITS", "9/minute")
+    settings: SettingsDict = {"limits": "5/minute", "defaults": {"key": "user"}}
+    for source in (settings, load_settings(settings), WSGIMiddleware(nothing, settings, limits="7/s").limiter.settings):
+        limiter = WSGIMiddleware(nothing, source, limits="${LIMITS}").limiter
+        assert quotas(limiter) == {"default": ["9/minute"]}
+        assert limiter.rules.rules[0].source.entries == (("user",),)
+
+
 def test_flask_takes_limits_and_counts_by_them() -> None:
     """Beside ``RATELIMIT_MW``, too, which may be read by the same extension."""
     app = Flask("shop")
@@ -118,6 +128,7 @@ def test_a_store_of_your_own_has_a_name_in_messages() -> None:
         ("redis:/cache", "store: a store URL starts with a scheme and ://"),
         (5, "store: expected text"),
         (SharedStore, "store: expected text"),
+        (None, "store: expected text; got None. Set it, or leave it out"),
     ],
 )
 def test_a_store_that_is_none_is_an_error(store: Any, message: str) -> None:
@@ -196,6 +207,12 @@ def test_switched_off_settings_are_checked() -> None:
     [
         ({}, 'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter'),
         ({"trusted_proxies": []}, "give the middleware either limits="),
+        ({"limits": None}, "give the middleware either limits="),
+        ({"rules": []}, 'rules: not an argument of the middleware. Pass settings={"rules": ...}'),
+        (
+            {"settings": "100/minute"},
+            "100/minute: unknown file type ''. Expected .toml, .json, .yaml, .yml. For limits",
+        ),
         ({"limiter": Limiter(), "settings": RULES}, "give the middleware either settings or a limiter"),
         ({"limiter": Limiter(), "limits": "5/minute"}, "limits: the limiter has its own. Pass it to the limiter"),
         ({"limiter": Limiter(), "store": URL}, "store: the limiter has its own"),
