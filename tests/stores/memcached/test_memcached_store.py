@@ -220,3 +220,19 @@ def test_a_custom_prefix_reaches_the_store_from_an_address(memcached_server: Ser
     (found,) = names_in(memcached_server, name)
     assert found.startswith(b"shop::1|")
     assert Quota.parse("2/minute").amount == 2
+
+
+def test_a_connection_in_use_is_closed_after_its_call(
+    memcached_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the limiter may call a store that is closed meanwhile."""
+    with opened(memcached_server) as store:
+        read = store._pool._read
+
+        def close_and_read(*arguments: Any) -> None:
+            store.close()
+            read(*arguments)
+
+        monkeypatch.setattr(store._pool, "_read", close_and_read)
+        assert store.apply([hit(limit_of("5/minute"))], NOW)[0].allowed
+        assert not any(store._pool._idle.values())

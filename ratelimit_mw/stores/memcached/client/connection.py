@@ -24,11 +24,13 @@ class MemcachedPool:
         self._access = access
         self._clock = clock
         self._idle: dict[MemcachedServer, list[socket.socket]] = defaultdict(list)
+        self._closings = 0
 
     def exchange(self, requests: Sequence[KeyCommands], due: float) -> list[KeyReply]:
         """Send to all servers, then read from all. An error closes the connections in use."""
         trip = RoundTrip(requests)
         used: dict[MemcachedServer, socket.socket] = {}
+        closings = self._closings
         try:
             for server, payload in trip.payloads.items():
                 used[server] = self._take(server, due)
@@ -43,14 +45,18 @@ class MemcachedPool:
                 connection.close()
             raise
         for server, connection in used.items():
-            if len(self._idle[server]) < _MAX_IDLE:
+            if closings == self._closings and len(self._idle[server]) < _MAX_IDLE:
                 self._idle[server].append(connection)
             else:
                 connection.close()
         return trip.replies()
 
     def close(self) -> None:
-        """Close the idle connections. In a child process this does not end the connections of the parent."""
+        """Close the idle connections, and those in use when their calls end.
+
+        In a child process this does not end the connections of the parent.
+        """
+        self._closings += 1
         for connections in list(self._idle.values()):
             while connections:
                 connections.pop().close()
