@@ -205,7 +205,8 @@ deep = Blueprint("deep", __name__)
 limiter.exempt(deep, flags=ExemptionScope.ANCESTORS)
 both = Blueprint("both", __name__)
 limiter.exempt(limiter.limit("2/minute")(both) or both)
-for each in (bp, deep, both):
+both.register_blueprint(deep)
+for each in (bp, both):
     app.register_blueprint(each)
 bare = Flask("bare")
 """

@@ -200,6 +200,67 @@ def test_limits_of_a_view_replace_those_of_its_blueprint(folder: Path) -> None:
     assert '(exempt("default")(api))' in found["code"][-1]
 
 
+@pytest.mark.parametrize(
+    "of_blueprint",
+    ['"1/minute", methods=["POST"]', '"2/minute", override_defaults=False', '"2/minute", per_method=True'],
+)
+def test_limits_of_a_blueprint_may_leave_the_default_limits(folder: Path, of_blueprint: str) -> None:
+    """They stay for other methods, and an exempt view and one with limits of its own have none."""
+    text = flask(
+        BLUEPRINTS,
+        ', default_limits=["3/minute"]',
+        blueprints=f"limiter.limit({of_blueprint})(api)",
+        b='@limiter.limit("5/minute")',
+        c="@limiter.exempt",
+        d='@limiter.limit("4/minute", override_defaults=False)',
+    )
+    check(*text, "GET /a", "GET /b", "GET /c", "GET /d")
+
+
+NESTED = """
+<limiter>
+outer = Blueprint("outer", __name__)
+inner = Blueprint("inner", __name__)
+<blueprints>
+@inner.get("/a")
+<a>
+def a():
+    return ""
+@outer.get("/b")
+def b():
+    return ""
+outer.register_blueprint(inner)
+app.register_blueprint(outer)
+"""
+
+
+@pytest.mark.parametrize("of_view", ["", '@limiter.limit("4/minute")', "@limiter.exempt"])
+def test_a_limit_of_a_blueprint_reaches_nested_blueprints(folder: Path, of_view: str) -> None:
+    """With one limit, it means the same. Exemptions, and limits of both, are a problem."""
+    options = ', default_limits=["3/minute"]'
+    found = check(*flask(NESTED, options, blueprints='limiter.limit("2/minute")(outer)', a=of_view), "GET /a", "GET /b")
+    assert found["problems"] == []
+    for code in ("limiter.exempt(outer)", 'limiter.limit("1/minute")(inner), limiter.limit("2/minute")(outer)'):
+        _, text, before = flask(NESTED, options, blueprints=code, a=of_view)
+        assert "it is nested" in str(migrated("flask-limiter", imported(text, before)[0])["problems"])
+
+
+TWICE = """
+<limiter>
+<login>
+def login():
+    return ""
+app.add_url_rule("/one", "one", login, methods=["GET", "POST"])
+app.add_url_rule("/two", "two", login, methods=["GET", "POST"])
+"""
+
+
+def test_a_view_with_two_endpoints_has_two_counts(folder: Path) -> None:
+    """Flask-Limiter counts by endpoint, and so do the default limits for the other methods."""
+    text = flask(TWICE, ', default_limits=["3/minute"]', login='@limiter.limit("2/minute", methods=["POST"])')
+    check(*text, "GET /one", "POST /one", "GET /two", "POST /two")
+
+
 HELPERS = """
 <limiter>
 <send>
@@ -343,6 +404,39 @@ def test_the_key_style_url_counts_by_path(folder: Path) -> None:
         *text, *(f"GET /items/{number}" for number in range(3)), "GET /who", "GET /office", "GET /weight", "GET /plan"
     )
     assert found["problems"] == []
+
+
+MIDDLEWARE = """
+<limiter>
+def plan(key):
+    return "4/minute"
+def who(request: Request):
+    return "all"
+<middleware>
+@app.get("/a")
+<a>
+async def a(request: Request):
+    return 1
+@app.get("/b")
+<b>
+async def b(request: Request):
+    return 1
+@app.get("/c")
+async def c(request: Request):
+    return 1
+"""
+
+
+def test_the_middleware_of_slowapi_adds_default_limits_to_computed_ones(folder: Path) -> None:
+    """A view whose limits are functions keeps the default limits, and one with a text does not."""
+    text = fastapi(
+        MIDDLEWARE,
+        ', default_limits=["3/minute"], key_style="endpoint"',
+        middleware="app.add_middleware(SlowAPIMiddleware)",
+        a="@limiter.limit(plan, key_func=who)",
+        b='@limiter.limit("5/minute")',
+    )
+    check(*text, "GET /a", "GET /b", "GET /c")
 
 
 NAMESAKES = """

@@ -54,13 +54,15 @@ class _Application:
             self._endpoints.setdefault(get_qualified_name(view), []).append(endpoint)
         self._rules: dict[str, list[str]] = {}
         """The names of the rules of each blueprint whose limits do not apply to all its views."""
+        self._defaults: dict[str, list[str]] = {}
+        """Those of them that are default limits for some methods."""
         self._blueprints: dict[str, str] = {}
         """The code of each blueprint."""
 
     def add(self) -> None:
         manager = self._manager
         views = {name: self._limits_of(name) for name in {**manager._route_exemptions, **manager._decorated_limits}}
-        apart = {name for name, limits in views.items() if name in manager._route_exemptions or _overrides(limits)}
+        apart = {name for name, limits in views.items() if name in manager._route_exemptions or limits}
         for blueprint in {part for name in apart for part in self._blueprints_of(self._endpoints.get(name, ()))}:
             self._rules[blueprint] = []
         for blueprint in dict.fromkeys([*manager._blueprint_exemptions, *manager._blueprint_limits]):
@@ -101,11 +103,16 @@ class _Application:
         """Return the decorators of a view. Its limits replace those of its blueprints, as far as they override."""
         endpoints = self._endpoints[name]
         blueprints = self._blueprints_of(endpoints)
+        defaults = [rule for blueprint in blueprints for rule in self._defaults.get(blueprint, ())]
         if name in self._manager._route_exemptions:
-            return self._exempt(self._manager._route_exemptions[name], around=bool(blueprints))
+            return self._exempt(self._manager._route_exemptions[name], defaults, around=bool(blueprints))
         key = ["endpoint"] if len(endpoints) > 1 else []
-        around = [rule for blueprint in blueprints for rule in self._rules[blueprint]]
-        first = self._in_place_of_defaults(limits, self._methods_of(endpoints), around, *key, where=where)
+        if _overrides(limits):
+            around = [rule for blueprint in blueprints for rule in self._rules.get(blueprint, ())]
+            first = self._in_place_of_defaults(limits, endpoints, around, *key, where=where)
+        else:  # a limit for all methods leaves none to the default limits. The innermost exemption counts
+            has_all = bool(defaults) and not any(limit.methods for limit in limits)
+            first = exempt_decorators([*exempt_from(self._findings, "default"), *defaults] if has_all else [])
         return first + decorators_of(self._findings, limits, *key, where=where)
 
     def _of_helper(self, function: Any, limits: list[Any], where: str) -> list[str]:
@@ -122,26 +129,38 @@ class _Application:
             )
         return decorators_of(self._findings, limits, *key, where=where, unrouted=True)
 
-    def _exempt(self, scope: Any, *, around: bool) -> list[str]:
+    def _exempt(self, scope: Any, defaults: list[str], *, around: bool) -> list[str]:
         """Return the exemption from the default limits, those of the application, or both: not from blueprints'."""
         words = _words_of(scope)
         if len(words) > 1 and not around:
             return ["@exempt"]
-        return exempt_decorators(exempt_from(self._findings, *words) if words else [])
+        names = exempt_from(self._findings, *words) if words else []
+        return exempt_decorators([*names, *(defaults if "default" in words else ())])
 
     def _in_place_of_defaults(
-        self, limits: list[Any], methods: set[str], more: list[str], *key: str, where: str
+        self, limits: list[Any], endpoints: list[str], more: list[str], *key: str, where: str, blueprint: str = ""
     ) -> list[str]:
         """Return the exemption from default limits, which stay for the methods that no limit names."""
         if not _overrides(limits):
             return []
         findings = self._findings
         decorators = exempt_decorators([*exempt_from(findings, "default"), *more])
-        for default in findings.defaults if (left := _without_limits(limits, methods)) else ():
+        left = _without_limits(limits, self._methods_of(endpoints))
+        for default in findings.defaults if left else ():
             of_default = {method.upper() for method in default.methods}
             if both := sorted(left & of_default if of_default else left):
-                decorators.append(findings.decorator(replace(default, methods=both), *key, where=where))
+                found = replace(default, methods=both, name=self._name_in(blueprint, self._defaults))
+                decorators.append(f"@{findings.limit_code(found, *key, where=where)}")
         return decorators
+
+    def _name_in(self, blueprint: str, *lists: dict[str, list[str]]) -> str:
+        """Return a name for a limit of a blueprint, where a view needs one to be exempt from it; else ""."""
+        if blueprint not in self._rules:
+            return ""
+        name = self._findings.rule_name(blueprint)
+        for names in (self._rules, *lists):
+            names.setdefault(blueprint, []).append(name)
+        return name
 
     def _endpoints_of_method(self, function: Any) -> list[str]:
         """Return the endpoints of the classes that have a function as a method."""
@@ -155,8 +174,7 @@ class _Application:
         code = findings.names.imported(blueprint, where, word(name))
         endpoints = [endpoint for endpoint in self._app.view_functions if name in endpoint.split(".")[:-1]]
         if exempt is None:
-            methods = self._methods_of(endpoints)
-            decorators = self._in_place_of_defaults(limits, methods, [], "endpoint", where=where)
+            decorators = self._in_place_of_defaults(limits, endpoints, [], "endpoint", where=where, blueprint=name)
         else:
             words = dict.fromkeys([*(["default"] if _overrides(limits) else []), *_words_of(exempt)])
             names = exempt_from(findings, *words) if words else []
@@ -165,20 +183,27 @@ class _Application:
             if found.name:
                 variable, rule = findings.share(found, where)
                 decorators.append(f"@{variable}")
+                self._rules.setdefault(name, []).append(rule)
             else:
-                found.name = rule = findings.rule_name(name) if name in self._rules else ""
+                found.name = self._name_in(name)
                 decorators.append(f"@{findings.limit_code(found, 'endpoint', where=where)}")
-            if name in self._rules:
-                self._rules[name].append(rule)
         for decorator in decorators:
             code = f"{decorator[1:]}({code})"
         note_handwork(findings, limits, where)
-        if any(name in full.split(".") and "." in full for full in self._app.blueprints) or "ANCESTORS" in str(exempt):
+        if self._is_nested(name, has_limits=bool(limits)):
             findings.problems.append(
                 f"{where}: it is nested. Here, limits of nested blueprints add up, and exempt(...) includes the"
                 " blueprints inside. Write exempt(...) with the names of the limits around it where you need less"
             )
         self._blueprints[where] = code
+
+    def _is_nested(self, name: str, *, has_limits: bool) -> bool:
+        """Return whether exemptions of a blueprint, or limits of several, reach blueprints around it or inside."""
+        manager = self._manager
+        nests = [full.split(".") for full in self._app.blueprints if "." in full and name in full.split(".")]
+        others = {part for parts in nests for part in parts} - {name}
+        is_shared = has_limits and not others.isdisjoint(manager._blueprint_limits)
+        return bool(nests) and (name in manager._blueprint_exemptions or is_shared)
 
 
 def _overrides(limits: Iterable[Any]) -> bool:
