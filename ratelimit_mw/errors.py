@@ -120,6 +120,13 @@ class StateError(StoreError):
         self.keys = tuple(keys)
 
 
+def rejection_of(error: BaseException | None) -> RateLimitExceeded | None:
+    """Return the rejection that an error is, or that a group has and nothing else: the error of a ``TaskGroup``."""
+    while isinstance(error, BaseExceptionGroup) and error.split(RateLimitExceeded)[1] is None:
+        error = error.exceptions[0]
+    return error if isinstance(error, RateLimitExceeded) else None
+
+
 class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
     """A request was rejected.
 

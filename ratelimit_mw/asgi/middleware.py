@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
 from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded
+from ..errors import ConfigError, RateLimitExceeded, rejection_of
 from ..http.admission import Admission
 from ..http.features import OwnFeatures
 from ..http.headers import with_headers
@@ -264,11 +264,11 @@ class ASGIAdmission(Admission):
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""
-        if isinstance(error, RateLimitExceeded):
+        if rejection := rejection_of(error):
             has_started = self.status is not None
             await self.aend(self.status or 429)
             if not has_started:
-                self.verdict = error.verdict
+                self.verdict = rejection.verdict
                 await self.reject(receive, send)
             return not has_started
         if isinstance(error, GeneratorExit):

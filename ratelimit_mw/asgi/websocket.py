@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
-from ..errors import RateLimitExceeded
+from ..errors import rejection_of
 from ..http.features import aread
 from ..rules.marks import MessageMark
 from .request import ASGIApp, Message, Receive
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .middleware import ASGIAdmission
 
 _DENIAL: Final = "websocket.http.response"
+_TOO_MANY: Final = 429
 _TRY_AGAIN_LATER: Final = 1013
 _POLICY_VIOLATION: Final = 1008
 
@@ -46,16 +47,16 @@ class WebSocketConnection:
                 await asyncio.sleep(admission.verdict.delay)
             await app(admission.native, self._receive_allowed, self._send_on)
             status = admission.status or 500
-        except RateLimitExceeded as rejection:
-            status = admission.status or 429
+        except Exception as error:
+            rejection = rejection_of(error)
+            status = admission.status or (500 if rejection is None else 429)
+            if rejection is None:
+                raise
             if admission.status is None:
                 admission.verdict = rejection.verdict
                 await self.reject()
             else:
                 await self._close()
-        except Exception:
-            status = admission.status or 500
-            raise
         finally:
             await admission.aend(status)
 
@@ -116,11 +117,18 @@ class WebSocketConnection:
 
     async def _send_on(self, message: Message) -> None:
         """Pass on a message of the application, unless the connection was closed here."""
+        if self._admission.is_open and not self._is_closed and self._is_rejection(message):
+            await self._close()
         if not self._is_closed:
             if message["type"] == "websocket.close" and self._admission.status is None:
                 self._admission.status = 403
             self._admission.is_open |= message["type"] == "websocket.accept"
             await self._admission.send(message)
+
+    def _is_rejection(self, message: Message) -> bool:
+        """Return whether an error handler responds to a rejection, as it does to one of an HTTP request."""
+        is_rejected = not self._admission.verdict or message.get("status") == _TOO_MANY
+        return is_rejected and message["type"].startswith(_DENIAL)
 
     async def _close(self) -> None:
         self._is_closed = True

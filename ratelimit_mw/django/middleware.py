@@ -14,7 +14,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from ..decision import Verdict
-from ..errors import RateLimitExceeded
+from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import adecide, decide
 from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
@@ -63,10 +63,10 @@ class RateLimitMiddleware:
     @staticmethod
     def process_exception(native: Any, error: Exception) -> Any:
         """Respond to a rejection that the view has raised."""
-        if not isinstance(error, RateLimitExceeded):
+        if (rejection := rejection_of(error)) is None:
             return None
         admission: DjangoAdmission = getattr(native, ATTRIBUTE)
-        return respond(admission.limits, admission, error)
+        return respond(admission.limits, admission, rejection)
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -123,8 +123,8 @@ class RateLimitMiddleware:
 @receiver(got_request_exception)  # type: ignore[untyped-decorator] # Django has no types
 def _note_rejection(request: Any = None, **_: Any) -> None:
     """Note a rejection that other middleware has raised. Django makes a 500 of it before this one sees it."""
-    error, admission = sys.exc_info()[1], getattr(request, ATTRIBUTE, None)
-    if isinstance(error, RateLimitExceeded) and admission is not None:
+    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ATTRIBUTE, None)
+    if error is not None and admission is not None:
         admission.raised = error
 
 

@@ -1,13 +1,17 @@
 """``check`` and ``acheck``: decide a rule by its name, in the middle of a request. The same for all frameworks."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.email import normalized_email
 from ..keys.features import checked_name, is_email
+from ..limiter.slot_queues import is_on_event_loop
 from ..rules.names import printable
 from ..rules.plan import Plan
 from ..testmode import testmode
@@ -191,6 +195,32 @@ class Check:
         settle(self._native_of(request), rule, cost)
 
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def needs_loop(
+    method: Callable[_Parameters, Coroutine[Any, Any, _Result]],
+) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
+    """Raise ``ConfigError`` for a call in a thread without an event loop, where nothing awaits it.
+
+    The functions of Django have names that say that they are async, and ``async_to_sync`` calls them in such a thread.
+    """
+
+    @wraps(method)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Coroutine[Any, Any, _Result]:
+        name: str = getattr(args[0], "__name__", "")
+        if not (name.startswith("a") or is_on_event_loop()):
+            blocking = f"anyio.from_thread.run({name}, request, RULE)"
+            raise ConfigError(f"the function that calls it is not async. Write async def, or call {blocking}", name)
+        return method(*args, **kwargs)
+
+    # asgiref asks whether a function is async, in a way that Python 3.12 has changed.
+    getattr(inspect, "markcoroutinefunction", str)(call)
+    call._is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)  # type: ignore[attr-defined]
+    return call
+
+
 class AsyncCheck:
     """Async form of ``check``, for async views: ``await check(request, "forum-post", thread=7)``.
 
@@ -212,17 +242,21 @@ class AsyncCheck:
         self.__name__ = name
         self._native_of = native_of
 
+    @needs_loop
     async def __call__(self, request: Any, rule: str, /, **features: Any) -> Verdict:
         return await NamedRule(self._native_of(request), rule, features).acheck()
 
+    @needs_loop
     async def peek(self, request: Any, rule: str, /, **features: Any) -> Verdict:
         """Async form of ``Check.peek``: the verdict of ``check``, which consumes nothing and raises no rejection."""
         return await NamedRule(self._native_of(request), rule, features).apeek()
 
+    @needs_loop
     async def reset(self, request: Any, rule: str, /, **features: Any) -> None:
         """Async form of ``Check.reset``: forget all that is counted under the key of the rule."""
         await NamedRule(self._native_of(request), rule, features, costs=False).areset()
 
+    @needs_loop
     async def settle(self, request: Any, rule: str, cost: int, /) -> None:
         """Async form of ``Check.settle``: replace the cost of the request by the true cost."""
         settle(self._native_of(request), rule, cost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -49,22 +50,35 @@ class Identify:
                 raise _missing(name, features)
             return None
 
-        async def apick(features: Awaitable[Any], request: Request) -> Any:
+        async def apick(call: _Call, request: Request) -> Any:
             holder = request.first or request
-            if holder.identified is features:  # the first feature to be read waits for the function
-                holder.identified = _checked(await features)
-            value = pick(holder.identified, request)
+            async with call.lock:
+                if holder.identified is call:
+                    features = None  # after an error, the next one calls the function again
+                    try:
+                        features = _checked(await call.result)
+                    finally:
+                        holder.identified = features
+            value = read(request)
             return await value if inspect.isawaitable(value) else value
 
         def read(request: Request) -> Any:
             holder = request.first or request
             if holder.identified is None:
                 features = self._function(request.own)
-                holder.identified = features if inspect.isawaitable(features) else _checked(features)
+                holder.identified = _Call(features) if inspect.isawaitable(features) else _checked(features)
             features = holder.identified
-            return (apick if inspect.isawaitable(features) else pick)(features, request)
+            return (apick if isinstance(features, _Call) else pick)(features, request)
 
         return read
+
+
+class _Call:
+    """A call of your async function. Its features, and checks at the same time, wait for the same result."""
+
+    def __init__(self, result: Awaitable[Any]) -> None:
+        self.result = result
+        self.lock = asyncio.Lock()
 
 
 def _checked(features: Any) -> Mapping[str, Any]:

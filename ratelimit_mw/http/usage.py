@@ -8,7 +8,7 @@ from ..decision import Decision, Verdict
 from ..rules.names import printable
 from ..rules.plan import CompiledRule, Plan
 from .admission import Admission
-from .checks import check_features, find_admissions
+from .checks import check_features, find_admissions, needs_loop
 from .features import aread, read
 
 
@@ -145,6 +145,7 @@ class AsyncUsage:
         self._native_of = native_of
         self._respond = respond
 
+    @needs_loop
     async def __call__(self, request: Any, /, *rules: str, **features: Any) -> dict[str, LimitUsage]:
         return await ClientUsage(self._native_of(request), rules, features).aread()
 
