@@ -2,13 +2,23 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Final
 
 from ..decision import Verdict
 from ..http.admission import adecide
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
 from .body import ReadAhead
-from .request import ASGIRequest, Receive
+from .request import ASGIRequest, Receive, Send
+
+_CLIENT_LEFT: Final = 499  # as in the logs of nginx
+
+
+async def respond_to_nobody(send: Send) -> None:
+    """End the request of a client that has left. Outer middleware may need a response; servers send none."""
+    with suppress(OSError):
+        await send({"type": "http.response.start", "status": _CLIENT_LEFT, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def adecide_connected(

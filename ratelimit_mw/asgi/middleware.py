@@ -24,7 +24,7 @@ from ..rules.decorators import current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
-from .connection import adecide_connected
+from .connection import adecide_connected, respond_to_nobody
 from .dependencies import DependencyDecisions
 from .error_handlers import http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
@@ -105,6 +105,7 @@ class RateLimitMiddleware:
             if limits.may_wait:
                 decided, receive = await adecide_connected(limits, plan, request, receive)
                 if decided is None:
+                    await respond_to_nobody(send)
                     return
                 verdict = decided
             else:
@@ -126,10 +127,9 @@ class RateLimitMiddleware:
                 current.set(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
-        if plan.needs_settlement or admission.has_more or verdict.open_receipt is not None:
+        admission.has_ended = True
+        if plan.needs_settlement or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
-        else:
-            admission.has_ended = True
 
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the rules that no other middleware has decided; None where one has decided all of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cache, cached_property
 from operator import itemgetter
@@ -47,9 +48,10 @@ class ASGIRequest(Request):
     @cached_property
     def own(self) -> Any:
         """The request of Starlette or FastAPI, without a body to read; this one where none of them is used."""
-        if self.index is None and "app" not in self.native:
-            return self
-        from starlette import requests  # the application has imported it
+        framework = sys.modules.get("starlette.applications")
+        if self.index is None and not (framework and isinstance(self.native.get("app"), framework.Starlette)):
+            return self  # another framework, such as Litestar, keeps its application in the scope too
+        from starlette import requests
 
         return (requests.Request if self.native["type"] == "http" else requests.HTTPConnection)(self.native)
 

@@ -61,8 +61,6 @@ class Admission:
     """The status of the response, once it has started. From then on a client may choose the number of verdicts, so
     they are settled at once, except for slots."""
     needs_settlement = False
-    has_more = False
-    """Whether there are more verdicts than the first."""
     _checked_rules: frozenset[str] = frozenset()
     _allowed: CombinedVerdict | None = None  # of all verdicts to settle, once there are several
     ends_with_body = False
@@ -78,6 +76,7 @@ class Admission:
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
     has_ended = False
     """Whether the response has ended. Verdicts from then on are settled at once."""
+    _is_settled = False
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
     outer: Mapping[Any, Admission] | None = None
@@ -146,11 +145,12 @@ class Admission:
             return verdict
         self._checked_rules |= {*verdict.rules}
         self._allowed = self._allowed or CombinedVerdict(self._before, self.verdicts)
+        for first in self.verdicts[:1]:
+            _ = first.receipt  # an end at the same time settles all verdicts, or this one settles itself
         with _lock:  # a request may check in several threads, and end in another one
             is_kept = not self.has_ended and (self.status is None or plan.has_slots)
             verdict.settler = self.limits if is_kept else self.limits.limiter
             if is_kept:
-                self.has_more = True
                 self.verdicts.append(verdict)
                 if plan.needs_settlement:
                     self._hold(plan, verdict)
@@ -287,9 +287,9 @@ class Admission:
 
     def _due(self) -> Sequence[Verdict]:
         with _lock:
-            if self.has_ended:
+            if self._is_settled:
                 return ()
-            self.has_ended = True
+            self._is_settled = self.has_ended = True
         for verdict in self.verdicts:  # before its receipt is read: no cost that another thread states is lost
             verdict.settler = self.limits.limiter
         return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.open_receipt is not None]

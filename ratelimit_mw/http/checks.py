@@ -204,7 +204,7 @@ def needs_loop(
 ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
     """Raise ``ConfigError`` for a call in a thread without an event loop, where nothing awaits it.
 
-    The functions of Django have names that say that they are async, and ``async_to_sync`` calls them in such a thread.
+    Those of Django have a blocking form, and an "a" before their name. ``async_to_sync`` calls them in such a thread.
     """
 
     @wraps(method)

@@ -90,13 +90,12 @@ class HeaderWriter:
             return []
         single = len(decisions) == 1
         if not single or decisions[0].hit[0].shadow:
-            decisions = [decision for decision in decisions if not decision.hit[0].shadow]
+            decisions = _shown(decisions, allowed)
             if not decisions:
                 return []
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
-            decisions = decisions if single else _one_of_each_limit(decisions)
             shown = decisions[0] if single else min(decisions, key=_share)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
         x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
@@ -154,9 +153,13 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     return message
 
 
-def _one_of_each_limit(decisions: Sequence[Decision]) -> Sequence[Decision]:
-    """Return the newest decision of each limit, which a view may check often: of the key with the least left."""
-    if len({decision.hit[0] for decision in decisions}) == len(decisions):
+def _shown(decisions: Iterable[Decision], allowed: bool) -> Sequence[Decision]:
+    """Return the decisions to show: for an allowed request one of each limit, which a view may have checked often.
+
+    It is the newest one, of the key with the least left.
+    """
+    decisions = [decision for decision in decisions if not decision.hit[0].shadow]
+    if not allowed or len({decision.hit[0] for decision in decisions}) == len(decisions):
         return decisions
     by_key = {decision.hit[:2]: decision for decision in decisions}
     by_limit: dict[Limit, Decision] = {}

@@ -50,7 +50,7 @@ class Identify:
                 raise _missing(name, features)
             return None
 
-        async def apick(call: _Call, request: Request) -> Any:
+        async def apick(call: _IdentifyCall, request: Request) -> Any:
             holder = request.first or request
             async with call.lock:
                 if holder.identified is call:
@@ -66,14 +66,14 @@ class Identify:
             holder = request.first or request
             if holder.identified is None:
                 features = self._function(request.own)
-                holder.identified = _Call(features) if inspect.isawaitable(features) else _checked(features)
+                holder.identified = _IdentifyCall(features) if inspect.isawaitable(features) else _checked(features)
             features = holder.identified
-            return (apick if isinstance(features, _Call) else pick)(features, request)
+            return (apick if isinstance(features, _IdentifyCall) else pick)(features, request)
 
         return read
 
 
-class _Call:
+class _IdentifyCall:
     """A call of your async function. Its features, and checks at the same time, wait for the same result."""
 
     def __init__(self, result: Awaitable[Any]) -> None:

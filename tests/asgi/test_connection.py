@@ -68,15 +68,16 @@ async def turn_until(condition: Callable[[], object]) -> None:
 
 
 def test_a_request_whose_client_leaves_ends() -> None:
-    """The application does not run, nothing is sent, and no slot is taken."""
+    """The application does not run, and no slot is taken. Other middleware gets an empty response of no use."""
 
     async def scenario(*messages: Any, **scope: Any) -> None:
-        scene = Scene()
+        scene, is_request = Scene(), "type" not in scope
         request = scene.start(*messages, **scope)
         await turn_until(lambda: scene.is_waiting)
         scene.sends.put_nowait({"type": f"{scope.get('type', 'http')}.disconnect"})
         await request
-        assert (scene.received, scene.sent, scene.is_waiting) == ([], [], False)
+        assert (scene.received, scene.is_waiting) == ([], False)
+        assert [message.get("status") for message in scene.sent] == [499, None] * is_request
         scene.free()
         assert scene.limiter.peek(WHO, cost=0).decisions[0].remaining == 1
 

@@ -14,6 +14,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
 from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
@@ -139,6 +140,21 @@ def test_a_mismatch_with_the_framework_is_logged_once(caplog: pytest.LogCaptureF
     (record,) = caplog.records
     assert "the limits of the route /old were applied" in record.message
     assert _middleware_of(app).routes.index_of({"app": app}).differences == 2
+
+
+def test_an_application_inside_of_a_function_is_no_mismatch(caplog: pytest.LogCaptureFixture) -> None:
+    """The function hides its routes. Files that are mounted have none, so another view is a mismatch."""
+    inner = Starlette(routes=[Route("/own", hello)])
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    app = Starlette(routes=[Mount("/old", StaticFiles(check_dir=False)), Mount("/in", around)])
+    app.routes.append(Route("/new", synchronous_free))
+    app.add_middleware(Rewrites)
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
+    assert (statuses(app, "/in/own"), caplog.records) == ([200], [])
+    assert (statuses(app, "/old"), len(caplog.records)) == ([200], 1)
 
 
 def synchronous_free(request: Any) -> Response:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ...http.layers import is_of_framework
 from ...http.views import ViewMarksByMethod
 from ...keys.features import INVALID, UNMATCHED
 from ...keys.values import parameter
@@ -57,7 +58,9 @@ class RouteMatch(Destination):
     def leads_to(self, endpoint: object) -> bool:
         """Return whether the framework chose this route too. ``endpoint`` is None where it has chosen none."""
         is_chosen = endpoint is None or endpoint is self.target or self.target is OPAQUE
-        return is_chosen or any(endpoint is app for app in self.passed)
+        if is_chosen or any(endpoint is app for app in self.passed):
+            return True
+        return not self.ends and not is_of_framework(self.target)  # a mount that may have an application inside
 
 
 _PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all methods that a route does not have
