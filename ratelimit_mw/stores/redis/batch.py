@@ -8,16 +8,14 @@ own operations, and each operation has its own deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from itertools import takewhile
 from typing import Any, Final, cast
 
-from redis import ResponseError
-
 from ...errors import StoreError
 from ..budget import LoopClock, LoopTimeout
-from .client.cluster import slot_of
-from .client.errors import as_store_error, error_code, timed_out
+from .client.cluster import Cluster, Location, slot_of
+from .client.errors import as_store_error, timed_out
 from .client.server import Target
 from .message import Caller, KeyName, Operation
 
@@ -32,7 +30,7 @@ Member = tuple[Operation, "asyncio.Future[Any]", float]
 
 
 class Batcher(Caller):
-    """The calls to one server, or to one slot of a cluster, on the event loop that builds it."""
+    """The calls to one server, on the event loop that builds it."""
 
     def __init__(self, target: Target, keys: KeyName, clock: LoopClock) -> None:
         super().__init__(target, keys, clock.time)
@@ -53,11 +51,19 @@ class Batcher(Caller):
         out = len(self._calls) + self._has_lone_call
         if out == 0 and self._last_was_lone and not self._waiting:
             return self._call_alone(operation, deadline)
+        return self.add(operation, deadline)
+
+    def add(self, operation: Operation, deadline: float) -> asyncio.Future[Any]:
+        """Add an operation to the next call, and return its result to come."""
+        out = len(self._calls) + self._has_lone_call
         future = self._loop.create_future()
         self._waiting.append((operation, future, deadline))
         if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _MOST_CALLS):
             self._start()
         return future
+
+    async def ask_each(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
+        return await results_of([self.join(each, deadline) for each in operations])
 
     async def _call_alone(self, operation: Operation, deadline: float) -> Any:
         """Call within the task of the request: the loop has no other task to start and wake."""
@@ -81,16 +87,24 @@ class Batcher(Caller):
             while members := self._take():
                 self._last_was_lone = len(members) == 1
                 await self._call(members)
+                await self._collect()
         finally:
             self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
+    async def _collect(self) -> None:
+        """Wait for more operations to share the next call."""
+
     def _take(self) -> list[Member]:
-        """Take half of the waiting operations, so that server and process work at one time. They share a deadline."""
-        share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
+        """Take a share of the waiting operations. They share a deadline."""
+        share = min(_MOST, self._share(len(self._waiting)))
         until = self._waiting[0][2] + _SAME_TIME if self._waiting else 0.0
         members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
         del self._waiting[: len(members)]
         return members
+
+    def _share(self, waiting: int) -> int:
+        """Return how many operations a call takes: half of them, so that server and process work at one time."""
+        return max(_WORTHWHILE, (waiting + 1) // 2)
 
     async def _call(self, members: list[Member]) -> None:
         now = self.time()
@@ -112,15 +126,23 @@ class Batcher(Caller):
                 (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
 
     async def _results(self, members: list[Member], deadline: float) -> list[Any]:
-        operations = [operation for operation, _, _ in members]
-        try:
-            return await self.ask_all(operations, deadline)
-        except ResponseError as error:
-            if error_code(error) != "TRYAGAIN" or len(members) == 1:
-                raise
-        # The slot is moving, and its keys are on two servers. The server ran nothing. Each operation has one key.
-        calls = (self.ask_alone(operation, deadline) for operation in operations)
-        return await asyncio.gather(*calls, return_exceptions=True)
+        return await self.ask_all([operation for operation, _, _ in members], deadline)
+
+
+async def results_of(futures: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Await results or errors. If the caller leaves, operations that were not sent are not consumed."""
+    results: list[Any] = []
+    try:
+        for future in futures:
+            try:
+                results.append(await future)
+            except StoreError as error:
+                results.append(error)
+    finally:
+        for future in futures[len(results) :]:
+            if isinstance(future, asyncio.Future):
+                future.cancel()
+    return results
 
 
 def _is_over(member: Member, now: float) -> bool:
@@ -131,21 +153,49 @@ def _is_over(member: Member, now: float) -> bool:
     return future.done()
 
 
-class SlotBatchers(Caller):
-    """The calls to a cluster, on the event loop that builds it: the keys of one call must be in one slot."""
+class NodeBatcher(Batcher):
+    """The calls to one server of a cluster: one message for each slot, all sent together.
 
-    def __init__(self, target: Target, keys: KeyName, clock: LoopClock) -> None:
+    A request may wait for several servers, so its next operations come a turn of the loop later. Larger calls save a
+    tenth of the processor time.
+    """
+
+    async def _collect(self) -> None:
+        await asyncio.sleep(0)
+
+    def _share(self, waiting: int) -> int:
+        return waiting
+
+    async def _results(self, members: list[Member], deadline: float) -> list[Any]:
+        return await self.ask_at_once([operation for operation, _, _ in members], deadline)
+
+
+class NodeBatchers(Caller):
+    """The calls to a cluster, on the event loop that builds it: the keys of one operation must be in one slot."""
+
+    target: Cluster
+
+    def __init__(self, target: Cluster, keys: KeyName, clock: LoopClock) -> None:
         super().__init__(target, keys, clock.time)
         self._clock = clock
         self.timeout_at = clock.timeout_at
-        self.ask = self._ask_slot
-        self._batchers: dict[int, Batcher] = {}
+        self.ask = self._ask_node
+        self._batchers: dict[Location | None, NodeBatcher] = {}
 
-    def _ask_slot(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        slot, batchers = slot_of(self.keys(operation.key)), self._batchers
-        if slot not in batchers:
+    def _ask_node(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        operation.slot = slot_of(self.keys(operation.key))
+        return self._batcher(operation).join(operation, deadline)
+
+    async def ask_each(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
+        if len(operations) == 1:
+            return await results_of([self._batcher(operations[0]).join(operations[0], deadline)])
+        return await results_of([self._batcher(each).add(each, deadline) for each in operations])
+
+    def _batcher(self, operation: Operation) -> NodeBatcher:
+        location, batchers = self.target.server_of(operation.slot or 0), self._batchers
+        if location not in batchers:
             if len(batchers) >= _MOST_BATCHERS:
                 for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
                     del batchers[idle]
-            batchers[slot] = Batcher(self.target, self.keys, self._clock)
-        return batchers[slot].join(operation, deadline)
+            batchers[location] = NodeBatcher(self.target, self.keys, self._clock)
+        return batchers[location]

@@ -5,9 +5,11 @@ The counterpart of shell.lua. This file opens no connections.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,17 +18,13 @@ from ...algorithms.limit import Limit
 from ...decision import Decision, Hit, SlotCost
 from ...errors import StateError, StoreError
 from ...receipt import Correction
-from .client.errors import as_store_error
-from .script import PACKED, LuaAlgorithm, Script, build_script
+from .client.errors import Command, MovingSlotError, as_store_error
+from .script import PACKED, LuaAlgorithm, build_script
 
 if TYPE_CHECKING:
     from .client.server import Target
 
 _CORRECT: Final = 5
-READ: Final = 6
-FORGET: Final = 7
-PROBE: Final = 8
-_SCAN: Final = 9
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
@@ -57,12 +55,18 @@ def text_of(prefix: str, name: bytes) -> str:
     return text.removeprefix(prefix)
 
 
+@cache
+def _with(algorithms: frozenset[LuaAlgorithm], lua: LuaAlgorithm) -> frozenset[LuaAlgorithm]:
+    """Return one object for equal sets: its hash, by which the script is found, is computed once."""
+    return algorithms | {lua}
+
+
 class Message:
     """The keys and arguments of one call, to which its operations add themselves."""
 
     def __init__(self, name: KeyName, operations: Sequence[Operation]) -> None:
         self._limits: list[Any] = []
-        self._algorithms: set[LuaAlgorithm] = set()
+        self._algorithms: frozenset[LuaAlgorithm] = frozenset()
         self._operations = operations
         self.name = name
         self.keys: list[bytes] = []
@@ -80,17 +84,28 @@ class Message:
     def add(self, packed: Any, lua: LuaAlgorithm) -> int:
         """Return the number of a packed limit that `lua` decides."""
         self._limits.append(packed)
-        self._algorithms.add(lua)
+        if lua not in self._algorithms:
+            self._algorithms = _with(self._algorithms, lua)
         return len(self._limits)
 
     @property
-    def script(self) -> Script:
-        return build_script(frozenset(self._algorithms))
+    def by_hash(self) -> Command:
+        """The command that names the script by its hash."""
+        return (b"EVALSHA", build_script(self._algorithms).sha, *self._arguments)
 
     @property
-    def arguments(self) -> list[Any]:
-        """The arguments of EVALSHA after the script."""
-        return [len(self.keys), *self.keys, _pack((self._limits, self.numbers_sent))]
+    def by_text(self) -> Command:
+        """The command that carries the script."""
+        return (b"EVAL", build_script(self._algorithms).text, *self._arguments)
+
+    @property
+    def slot(self) -> int | None:
+        """The slot of all keys in a cluster, if it is known."""
+        return self._operations[0].slot
+
+    @property
+    def _arguments(self) -> Sequence[Any]:
+        return (len(self.keys), *self.keys, _pack((self._limits, self.numbers_sent)))
 
     def read(self, reply: Sequence[Any]) -> list[Any]:
         """Return the result of each operation, or its own ``StoreError``."""
@@ -114,7 +129,9 @@ class Message:
 class Operation(ABC):
     """One part of a message, whose keys are in one slot. It reads its ``size`` values of the reply."""
 
-    __slots__ = ("items", "kind", "now", "size", "ttl_ms")
+    __slots__ = ("items", "kind", "now", "size", "slot", "ttl_ms")
+    slot: int | None
+    """The slot of the keys in a cluster, if the sender has computed it."""
 
     def __init__(self, kind: int, items: Sequence[Any], now: int | None, size: int = 0) -> None:
         self.kind = kind
@@ -123,6 +140,7 @@ class Operation(ABC):
         # The second lets a server that is held up in the middle of a script find all that the script has written.
         self.ttl_ms = 1_000 if now is None else _DAY_MS
         self.size = size
+        self.slot = None
 
     @property
     def key(self) -> str:
@@ -132,6 +150,15 @@ class Operation(ABC):
     def key_at(self, index: int) -> str:
         item = self.items[index]
         return item if isinstance(item, str) else str(item.key)
+
+    def split(self) -> list[Operation]:
+        """Return one operation for each key."""
+        parts = []
+        for item in self.items:
+            part = copy.copy(self)
+            part.items, part.size = [item], self.size // len(self.items)
+            parts.append(part)
+        return parts
 
     @abstractmethod
     def join(self, message: Message) -> None: ...
@@ -152,6 +179,7 @@ class HitOperation(Operation):
         self.now = now
         self.ttl_ms = 1_000 if now is None else _DAY_MS
         self.size = _FIELDS * len(hits)
+        self.slot = None
 
     def join(self, message: Message) -> None:
         arguments, numbers = message.numbers_sent, message.numbers
@@ -185,35 +213,6 @@ class CorrectOperation(Operation):
 
     def read(self, reply: Sequence[Any], start: int) -> list[int]:
         return [reply[start - 1]] * len(self.items)
-
-
-class KeyOperation(Operation):
-    """Read the texts of keys and the time, delete keys, or probe whether the server takes a write now."""
-
-    def __init__(self, kind: int, keys: Sequence[str], now: int | None = None) -> None:
-        super().__init__(kind, keys, now, len(keys) if kind == READ else 0)
-
-    def join(self, message: Message) -> None:
-        message.keys += map(message.name, self.items)
-
-    def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
-        return reply[start - 1], list(reply[start : start + self.size])
-
-
-class ScanOperation(Operation):
-    """Look at some keys of the server that has ``key``. The result is the place to go on, and the names that match."""
-
-    def __init__(self, key: str, place: int, pattern: str, count: int) -> None:
-        super().__init__(_SCAN, [key], None, 1)
-        self._arguments = (str(place), pattern, count)
-
-    def join(self, message: Message) -> None:
-        message.keys += map(message.name, self.items)
-        message.numbers_sent += self._arguments
-
-    def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes]]:
-        place, names = reply[start]
-        return int(place), names
 
 
 def number_or_text(number: int) -> int | str:
@@ -257,3 +256,35 @@ class Caller:
         """Return the results of operations that share a call, or their ``StoreError``."""
         message = Message(self.keys, operations)
         return message.read(await self.target.ask(message, deadline))
+
+    async def ask_each(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
+        """Return the results of the operations of one request, or their ``StoreError``."""
+        return await self.ask_at_once(operations, deadline)
+
+    async def ask_at_once(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
+        """Send operations that have their ``slot``. Those of one slot share a message, and all messages go out."""
+        by_slot: dict[int | None, list[Operation]] = {}
+        for each in operations:
+            if (group := by_slot.get(each.slot)) is None:
+                by_slot[each.slot] = [each]
+            else:
+                group.append(each)
+        results = await self._ask_groups(list(by_slot.values()), deadline)
+        if len(operations) > len(by_slot):
+            apart = [each for each, result in results.items() if type(result) is MovingSlotError]
+            results |= await self._ask_groups([[each] for each in apart], deadline)
+        return [results[each] for each in operations]
+
+    async def _ask_groups(self, groups: Sequence[Sequence[Operation]], deadline: float) -> dict[Operation, Any]:
+        keys, results = self.keys, dict[Operation, Any]()
+        messages = [Message(keys, group) for group in groups]
+        try:
+            replies = await self.target.ask_each(messages, deadline)
+        except Exception as error:
+            replies = [error] * len(messages)
+        for group, message, reply in zip(groups, messages, replies, strict=True):
+            if isinstance(reply, Exception):
+                results |= dict.fromkeys(group, as_store_error(reply))
+            else:
+                results.update(zip(group, message.read(reply), strict=True))
+        return results

@@ -21,7 +21,7 @@ from ..base import LOOKED_AT, KeyPage, Store, numbers_in
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from .address import Address
-from .batch import Batcher, SlotBatchers
+from .batch import Batcher, NodeBatchers
 from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster, slot_of
@@ -29,7 +29,8 @@ from .client.connect import tls_context
 from .client.connection import blocking_transport, run_blocking
 from .client.errors import as_store_error
 from .client.server import Server, Target
-from .message import PROBE, Caller, HitOperation, KeyOperation, ScanOperation, key_name, text_of
+from .key_operations import PROBE, KeyOperation, ScanOperation
+from .message import Caller, HitOperation, key_name, text_of
 from .script import PACKED
 from .steps import SteppedRequest
 
@@ -78,6 +79,8 @@ class RedisStore(Store):
         if url is None and credential_provider is not None:
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
+        self.lost_refunds = 0
+        """How many refunds to the servers of a cluster were not made, or are not known to be."""
         self._is_cluster = False
         self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
@@ -205,10 +208,16 @@ class RedisStore(Store):
         if self._open_async is None:
             raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
         clock = LoopClock(self._timeout)
-        return (SlotBatchers if self._is_cluster else Batcher)(self._open_async(clock), self._keys, clock)
+        target = self._open_async(clock)
+        if isinstance(target, Cluster):
+            return NodeBatchers(target, self._keys, clock)
+        return Batcher(target, self._keys, clock)
 
     def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
-        return SteppedRequest(caller, self._slot, now, self._timeout)
+        return SteppedRequest(caller, self._slot, now, self._timeout, self._count_lost)
+
+    def _count_lost(self, refunds: int) -> None:
+        self.lost_refunds += refunds
 
     def _slot(self, key: str) -> int:
         return slot_of(self._keys(key)) if self._is_cluster else 0

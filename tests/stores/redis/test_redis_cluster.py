@@ -58,7 +58,9 @@ def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[Stor
 
 
 class TestCompliance(StoreSmoke):
-    """Each clause of the contract of stores."""
+    """Each clause of the contract of stores. The keys of a request are in several slots."""
+
+    keeps_no_time = ("token-bucket", "gcra", "leaky-bucket")  # a refund moves a bucket to the time of the refund
 
     @pytest.fixture(autouse=True)
     def _nodes(self, nodes: list[Server]) -> None:
@@ -222,7 +224,7 @@ def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: lis
     try:
         assert [d.remaining for d in store.apply([hit(limit) for limit in limits])] == [4] * len(limits)
         other = limit_of("5/hour")
-        store._blocking.target._slots._owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
+        store._blocking.target._slots.owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
         assert store.apply([hit(other)])[0].remaining == 4
     finally:
         store.close()

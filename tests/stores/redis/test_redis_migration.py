@@ -15,7 +15,7 @@ from redis_handles import hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 
@@ -120,17 +120,21 @@ def test_a_loop_that_hits_a_moving_slot(nodes: list[Server]) -> None:
 
 
 def test_keys_of_one_request_on_both_sides_of_a_move(nodes: list[Server]) -> None:
-    """Several limits kept in one slot by the prefix, one of whose keys has moved: an error, no charge."""
+    """Several limits in one slot, one of whose keys has moved: each key is asked at its server, all or nothing."""
     store, prefix = opened(nodes, "{both}:"), "{both}:"
     hits = [hit(limit_of("5/hour")), hit(limit_of("6/hour"))]
     store.apply(hits)
     move = Move(nodes, prefix)
     move.begin()
     move.move(prefix + hits[0].key)
-    with pytest.raises(StoreError, match="TRYAGAIN"):
-        store.apply(hits)
-    assert [store.apply([one._replace(cost=0)])[0].remaining for one in hits] == [4, 5]
+    assert [decision.remaining for decision in store.apply(hits)] == [3, 4]
+    assert [(d.allowed, d.remaining) for d in store.apply([hits[0], hits[1]._replace(cost=9)])] == [
+        (True, 3),
+        (False, 4),
+    ]
+    store.correct([Correction(one.limit, one.key, 1, None) for one in hits])
+    assert [store.apply([one._replace(cost=0)])[0].remaining for one in hits] == [2, 3]
     move.move(prefix + hits[1].key)
     move.end()
-    assert [decision.remaining for decision in store.apply(hits)] == [3, 4]
+    assert [decision.remaining for decision in store.apply(hits)] == [1, 2]
     store.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, Final
@@ -66,6 +66,14 @@ async def aconnect(
     return AsyncRedisConnection(login, clock, timeout)
 
 
+class _Replies(list[Any]):
+    """The replies to commands that were sent together. The result of the future is the error of the connection."""
+
+    def __init__(self, are_complete: asyncio.Future[ConnectionError | None], expected: int) -> None:
+        self.are_complete = are_complete
+        self.expected = expected
+
+
 class AsyncRedisConnection(asyncio.Protocol):
     """The connection of a login, which calls share.
 
@@ -80,38 +88,43 @@ class AsyncRedisConnection(asyncio.Protocol):
         self._timeout = timeout
         self._heard_at = 0.0
         self._parser = Reader(replyError=redis.ResponseError, notEnoughData=_MORE)
-        self._waiting: deque[asyncio.Future[Any] | None] = deque()
+        self._waiting: deque[_Replies] = deque()
         self.is_usable = True
         login.transport.set_protocol(self)
 
-    async def call(self, *commands: Command) -> Any:
-        """Return the reply to the last of the commands. Raises ``ResponseError`` for an error reply."""
+    def send(self, commands: Sequence[Command]) -> _Replies:
+        """Send commands. Pass the result to ``receive``."""
         if not self.is_usable:
             raise ConnectionError(_LOST)
         if not self._waiting:
             self._heard_at = self._time()
-        future = self._loop.create_future()
-        self._waiting += (*repeat(None, len(commands) - 1), future)
+        replies = _Replies(self._loop.create_future(), len(commands))
+        self._waiting += repeat(replies, len(commands))
         self._login.transport.write(b"".join(map(pack_command, commands)))
+        return replies
+
+    async def receive(self, replies: _Replies) -> list[Any]:
+        """Return the reply to each command, or the error that the server replied."""
         try:
-            reply = await future
+            error = await replies.are_complete
         except asyncio.CancelledError:
             if self._time() - self._heard_at > self._timeout / 2:
                 self.retire()
             raise
-        if isinstance(reply, redis.ResponseError):
-            if error_code(reply) == "READONLY":
-                self.retire()
-            raise reply
-        return reply
+        if error is not None:
+            raise error
+        if any(isinstance(reply, redis.ResponseError) and error_code(reply) == "READONLY" for reply in replies):
+            self.retire()
+        return replies
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not _MORE:
-                future = self._waiting.popleft()
-                if future is not None and not future.done():
-                    future.set_result(reply)
+                replies = self._waiting.popleft()
+                replies.append(reply)
+                if len(replies) == replies.expected and not replies.are_complete.done():
+                    replies.are_complete.set_result(None)
         except (HiredisError, IndexError) as error:  # bytes that are no reply, or a reply without a call
             self.connection_lost(error)
         self._heard_at = self._time()
@@ -120,14 +133,14 @@ class AsyncRedisConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
-        for future in self._waiting:
-            if future is not None and not future.done():
-                future.set_exception(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}"))
+        for replies in self._waiting:
+            if not replies.are_complete.done():
+                replies.are_complete.set_result(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}"))
 
     def retire(self) -> None:
         """Take no more calls. Close as soon as no call waits."""
         self.is_usable = False
-        if all(future is None or future.done() for future in self._waiting):
+        if all(replies.are_complete.done() for replies in self._waiting):
             self.close()
 
     def close(self) -> None:
@@ -143,15 +156,15 @@ class AsyncRedisConnectionHolder:
         self._connection: AsyncRedisConnection | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, *commands: Command, deadline: float) -> Any:
-        """Return the reply to the last of the commands, sent one after another. The deadline bounds a connect only."""
+    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+        """Send commands, and return the call that awaits their replies. The deadline bounds a connect only."""
         connection = self._connection
         if connection is None or not connection.is_usable:
             async with self._connecting:  # one of several calls connects for all
                 connection = self._connection
                 if connection is None or not connection.is_usable:
                     connection = self._connection = await self._connect(deadline)
-        return await connection.call(*commands)
+        return partial(connection.receive, connection.send(commands))
 
     def retire(self) -> None:
         if self._connection is not None:

@@ -4,10 +4,11 @@ Blocking calls and event loops share the code. A call is sent again only to the 
 the redirecting server has not run it.
 """
 
+from __future__ import annotations
+
 import asyncio
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from redis import ResponseError
@@ -15,8 +16,8 @@ from redis import ResponseError
 from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .errors import error_code
-from .server import ConnectionPool, Target, Transport, evaluate
+from .errors import Command, error_code
+from .server import ConnectionPool, Target, Transport, call
 
 Location = tuple[str, int]
 """Host and port of a server."""
@@ -25,7 +26,8 @@ _SLOTS: Final = 16384
 _SAMPLES: Final = 1024
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
-_MOST_HOPS: Final = 5
+_MOST_HOPS: Final = 6
+_ENDLESS: Final = "Redis: the servers of the cluster redirect to each other"
 
 
 class Cluster(Target):
@@ -37,17 +39,52 @@ class Cluster(Target):
         self._refreshing = transport.lock()
 
     async def ask(self, message: Message, deadline: float) -> Any:
-        await self._refresh(deadline)
-        slot = slot_of(message.keys[0])
-        location, asking = self._slots.owner(slot), False
+        (reply,) = await self.ask_each([message], deadline)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def ask_each(self, messages: Sequence[Message], deadline: float) -> list[Any]:
+        """Return the reply to each message, or its error. All go out at once, those of one server together."""
+        if self._slots.is_stale or not self._slots.version:
+            await self._refresh(deadline)
+        calls = [Call(message, self._slots) for message in messages]
         for _ in range(_MOST_HOPS):
-            call = self._pool(location).call
-            reply = evaluate(partial(call, _ASKING) if asking else call, message, deadline)
+            if not (waiting := [each for each in calls if each.reply is None]):
+                break
+            await self._send(waiting, deadline)
+        return [StoreError(_ENDLESS) if each.reply is None else each.reply for each in calls]
+
+    async def _send(self, calls: Sequence[Call], deadline: float) -> None:
+        """Send each call to its server, then await all replies. A server that fails fails its own calls only."""
+        by_server: dict[Location, list[Call]] = {}
+        for each in calls:
+            by_server.setdefault(each.location, []).append(each)
+        flights = []
+        for location, own in by_server.items():
+            began = self._transport.time()
             try:
-                return await self._watch(location, reply, deadline)
-            except ResponseError as error:
-                location, asking = self._slots.redirect(error, location, slot)
-        raise StoreError("Redis: the servers of the cluster redirect to each other")
+                commands = [command for each in own for command in each.commands]
+                receive = await self._watch(location, self._pool(location).send(commands, deadline), began, deadline)
+                flights.append((location, own, began, receive))
+            except Exception as error:
+                fail(own, error)
+        for location, own, began, receive in flights:
+            try:
+                replies = iter(await self._watch(location, receive(), began, deadline))
+                for each in own:
+                    for _ in each.commands:
+                        reply = next(replies)
+                    if isinstance(reply, ResponseError):
+                        each.redirect(reply, self._slots)
+                    else:
+                        each.reply = reply
+            except Exception as error:
+                fail(own, error)
+
+    def server_of(self, slot: int) -> Location | None:
+        """Return the server that has a slot, as far as it is known."""
+        return self._slots.owners[slot]
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         await self._refresh(deadline)
@@ -77,7 +114,7 @@ class Cluster(Target):
             until = now + (deadline - now) / 2  # leaves time for another server
             try:
                 with self._transport.timeout_at(until):
-                    reply = await self._watch(location, self._pool(location).call(_MAP, deadline=until), until)
+                    reply = await self._watch(location, call(self._pool(location), _MAP, until), now, until)
                 self._slots.load(reply, location)
                 return
             except Exception as error:
@@ -89,9 +126,8 @@ class Cluster(Target):
         if failure is not None and not self._slots.version:
             raise failure
 
-    async def _watch(self, location: Location, reply: Awaitable[Any], deadline: float) -> Any:
+    async def _watch(self, location: Location, reply: Awaitable[Any], began: float, deadline: float) -> Any:
         """Return the reply of a server. If the server is silent, another server may have its slots."""
-        began = self._transport.time()
         try:
             return await reply
         except ResponseError:
@@ -109,24 +145,53 @@ class Cluster(Target):
         return pool
 
 
+class Call:
+    """A message on its way: the server that it goes to next, or its reply, which may be an error."""
+
+    __slots__ = ("commands", "location", "message", "reply", "slot")
+
+    def __init__(self, message: Message, slots: SlotMap) -> None:
+        self.message = message
+        slot = message.slot
+        self.slot = slot = slot_of(message.keys[0]) if slot is None else slot
+        self.commands: Sequence[Command] = (message.by_hash,)
+        self.reply: Any = None
+        if (owner := slots.owners[slot]) is None:
+            slots.is_stale = True
+            self.reply = StoreError(f"Redis: no known server of the cluster has slot {self.slot}")
+        else:
+            self.location = owner
+
+    def redirect(self, reply: ResponseError, slots: SlotMap) -> None:
+        """Go on to the server that an error reply names, or keep it. A server that lacks the script gets the script."""
+        code = error_code(reply)
+        if code == "NOSCRIPT":
+            self.commands = (*self.commands[:-1], self.message.by_text)
+        elif code in ("MOVED", "ASK"):
+            self.location = slots.redirect(reply, self.location, self.slot)
+            self.commands = (*((_ASKING,) if code == "ASK" else ()), self.commands[-1])
+        else:
+            slots.is_stale = slots.is_stale or code == "CLUSTERDOWN"
+            self.reply = reply
+
+
+def fail(calls: Sequence[Call], error: Exception) -> None:
+    for each in calls:
+        each.reply = error
+
+
 class SlotMap:
     """Which server has which slot, as far as it is known."""
 
     def __init__(self, seeds: Sequence[Location]) -> None:
         self._seeds = list(seeds)
-        self._owners: list[Location | None] = [None] * _SLOTS
+        self.owners: list[Location | None] = [None] * _SLOTS
+        """The server of each slot."""
         self._primaries: list[Location] = []
         self._silent: set[Location] = set()
         self.is_stale = True
         self.version = 0
         """How often the map was read."""
-
-    def owner(self, slot: int) -> Location:
-        location = self._owners[slot]
-        if location is None:
-            self.is_stale = True
-            raise StoreError(f"Redis: no known server of the cluster has slot {slot}")
-        return location
 
     def locations(self) -> list[Location]:
         """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
@@ -141,7 +206,7 @@ class SlotMap:
             location = (host.decode() if host and host != b"?" else source[0], int(port))
             owners[first : last + 1] = [location] * (last + 1 - first)
             primaries[location] = None
-        self._owners, self._primaries = owners, list(primaries)
+        self.owners, self._primaries = owners, list(primaries)
         self.version += 1
         self._silent = self._silent.intersection(self.locations()) - {source}
 
@@ -150,24 +215,20 @@ class SlotMap:
         self._silent.add(location)
         self.is_stale = True
 
-    def redirect(self, error: ResponseError, source: Location, slot: int) -> tuple[Location, bool]:
-        """Return the server after a MOVED or ASK of ``source``, and whether it needs ASKING. Raises any other error."""
-        code = error_code(error)
-        if code not in ("MOVED", "ASK"):
-            self.is_stale = self.is_stale or code == "CLUSTERDOWN"
-            raise error
+    def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
+        """Return the server that a MOVED or ASK of ``source`` names."""
         host, _, port = str(error).rpartition(" ")[2].rpartition(":")
         location = (host if host and host != "?" else source[0], int(port))
-        if code == "MOVED":
-            self._owners[slot] = location
+        if error_code(error) == "MOVED":
+            self.owners[slot] = location
             self.is_stale = True  # other slots may have moved too
-        return location, code == "ASK"
+        return location
 
     def samples(self, slot: Callable[[str], int]) -> list[str]:
         """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""
         keys: dict[Location | None, str] = {}
         for i in range(_SAMPLES):
-            keys.setdefault(self._owners[slot(f"ping{i}")], f"ping{i}")
+            keys.setdefault(self.owners[slot(f"ping{i}")], f"ping{i}")
             if len(keys) == len(self._primaries):
                 break
         return list(keys.values())

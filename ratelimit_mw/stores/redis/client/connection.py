@@ -6,8 +6,8 @@ they never wait for an event loop, so `run_blocking` runs them and those that ca
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -79,11 +79,16 @@ class DeadlineCalls:
         self.socket = DeadlineSocket(open_socket(*self.open_arguments), clock, deadline)
         return self.socket
 
-    def call(self, command: Command, deadline: float) -> Any:
-        """Return the reply. Raises ``ResponseError`` for an error reply."""
+    def send(self, commands: Sequence[Command], deadline: float) -> None:
         self.socket.deadline = deadline
-        self.send_packed_command((pack_command(command),), check_health=False)
-        return self.read_response()
+        self.send_packed_command(tuple(map(pack_command, commands)), check_health=False)
+
+    def receive(self) -> Any:
+        """Return the reply to a command, or the error that the server replied."""
+        try:
+            return self.read_response()
+        except redis.ResponseError as error:
+            return error
 
 
 class RedisConnection(DeadlineCalls, redis.Connection):  # type: ignore[misc]
@@ -114,23 +119,29 @@ class RedisConnectionPool:
         self._pid = os.getpid()
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
-    async def call(self, *commands: Command, deadline: float) -> Any:
-        """Return the reply to the last of the commands, which go over one connection."""
-        connection, reply = self._take() or await self._connect(deadline), None
+    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+        """Send commands over one connection, and return the call that reads their replies."""
+        connection = self._take() or await self._connect(deadline)
+        with self._closed_on_failure(connection):
+            connection.send(commands, deadline)
+        return partial(self._receive, connection, len(commands))
+
+    async def _receive(self, connection: DeadlineCalls, count: int) -> list[Any]:
+        with self._closed_on_failure(connection):
+            replies = [connection.receive() for _ in range(count)]
+        self._idle.append(connection)
+        if any(isinstance(reply, redis.ResponseError) and error_code(reply) == "READONLY" for reply in replies):
+            self.close()  # the next call looks for the primary again
+        return replies
+
+    @contextmanager
+    def _closed_on_failure(self, connection: DeadlineCalls) -> Iterator[None]:
         try:
-            for command in commands:
-                reply = connection.call(command, deadline)
-        except redis.ResponseError as error:
-            self._idle.append(connection)
-            if error_code(error) == "READONLY":
-                self.close()  # the next call looks for the primary again
-            raise
+            yield
         except BaseException:
             connection.disconnect()
             self.close()  # the idle connections may be dead too, and no other call should have to find out
             raise
-        self._idle.append(connection)
-        return reply
 
     def _take(self) -> DeadlineCalls | None:
         if os.getpid() != self._pid:  # a fork that ran no hooks

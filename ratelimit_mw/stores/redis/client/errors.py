@@ -34,6 +34,10 @@ def error_code(error: Exception) -> str:
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
+class MovingSlotError(StoreError):
+    """The keys of an operation are on two servers, because their slot is moving. The server has run nothing."""
+
+
 def timed_out() -> StoreError:
     return StoreError("Redis did not answer within its time budget")
 
@@ -50,6 +54,7 @@ def as_store_error(error: Exception) -> RateLimitError:
         text = str(error).partition(", with args beginning with")[0]
         error.args = (text,)
         text = text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
-        return StoreError(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
+        kind = MovingSlotError if code == "TRYAGAIN" else StoreError
+        return kind(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
     text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
     return StoreError(f"Redis: {type(error).__name__}: {text}")

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -12,16 +12,19 @@ from redis import ResponseError
 from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .errors import as_store_error, error_code
+from .errors import Command, as_store_error, error_code
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
 
 
 class ConnectionPool(Protocol):
-    """The connections to one server. ``call`` is the reply to the last of its commands, which share a connection."""
+    """The connections to one server."""
 
-    def call(self, *commands: Any, deadline: float) -> Awaitable[Any]: ...
+    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+        """Send commands over one connection. Return the call that awaits the reply, or the error reply, to each."""
+        ...
+
     def retire(self) -> None: ...
     def close(self) -> None: ...
 
@@ -50,6 +53,10 @@ class Target(ABC):
     def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
         """Return the reply to a message. On an event loop the caller bounds the call."""
 
+    async def ask_each(self, messages: Sequence[Message], deadline: float) -> list[Any]:
+        """Return the reply to each message, or its error. The messages of a cluster go out at once."""
+        return [await self.ask(message, deadline) for message in messages]
+
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         """Return a key on each primary."""
         return ["ping"]
@@ -66,7 +73,7 @@ class Server(Target):
         self._pool = transport.pool(self._connect)
 
     def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
-        return evaluate(self._pool.call, message, deadline)
+        return evaluate(partial(call, self._pool), message, deadline)
 
     def close(self) -> None:
         self._pool.close()
@@ -78,15 +85,22 @@ class Server(Target):
         return await self._transport.connect(self._address, *location, deadline)
 
 
+async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
+    """Return the reply to a command. Raises ``ResponseError`` for an error reply."""
+    (reply,) = await (await pool.send((command,), deadline))()
+    if isinstance(reply, ResponseError):
+        raise reply
+    return reply
+
+
 async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> Any:
     """Return the reply to a message. A server that lacks the script gets the call once more, with the script."""
-    script, arguments = message.script, message.arguments
     try:
-        return await call((b"EVALSHA", script.sha, *arguments), deadline=deadline)
+        return await call(message.by_hash, deadline=deadline)
     except ResponseError as error:
         if error_code(error) != "NOSCRIPT":
             raise
-    return await call((b"EVAL", script.text, *arguments), deadline=deadline)
+    return await call(message.by_text, deadline=deadline)
 
 
 async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:
@@ -99,7 +113,7 @@ async def find_primary(address: Address, transport: Transport, deadline: float) 
         sentinel = transport.open(address.sentinels, *address.hosts[(first + i) % count])
         try:
             with transport.timeout_at(until):
-                return _parse_primary(await sentinel.call((b"SENTINEL", b"MASTER", address.service), deadline=until))
+                return _parse_primary(await call(sentinel, (b"SENTINEL", b"MASTER", address.service), until))
         except Exception as error:
             failure = error
         finally:

@@ -1,0 +1,97 @@
+"""Hits of algorithms without Lua: decided here on the state that was read, and written if that is unchanged."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ...algorithms.limit import Limit
+from ...decision import Decision, Hit
+from .message import HitOperation, Message, undecodable
+from .script import SWAP
+
+_LONGEST_US: Final = 1 << 53
+
+
+def rejects(decisions: Iterable[Decision]) -> bool:
+    """Return whether a request with these decisions is rejected."""
+    for decision in decisions:  # noqa: SIM110 - on the path of each request, and faster
+        if not decision.allowed and not decision.source.shadow:
+            return True
+    return False
+
+
+class Swap(NamedTuple):
+    """A hit decided here: the arguments for swap.lua, the decision, and the decision of a peek."""
+
+    packed: dict[str, Any]
+    decision: Decision
+    peek: Decision
+
+
+class MixedHitOperation(HitOperation):
+    """Hits of which some are decided here, by the states that were read at ``at``. The server decides the others."""
+
+    def __init__(
+        self, hits: Sequence[Hit], now: int | None, at: int, consume: bool, is_rejected: bool, swaps: dict[int, Swap]
+    ) -> None:
+        super().__init__(hits, now, consume, is_rejected)
+        self.now = at
+        self._swaps = swaps
+        self._is_rejected = is_rejected
+
+    def join(self, message: Message) -> None:
+        for i, (limit, key, cost) in enumerate(self.items):
+            if swap := self._swaps.get(i):
+                number = message.add(swap.packed, SWAP)
+            else:
+                number = message.numbers.get(limit) or message.number(limit)
+            message.numbers_sent += (number, cost)
+            message.keys.append(message.name(key))
+
+    def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
+        decisions = super().read(reply, start)
+        for i, swap in self._swaps.items():
+            decisions[i] = swap.decision
+        if self._is_rejected or rejects(decisions):
+            for i, swap in self._swaps.items():
+                decisions[i] = swap.peek if swap.decision.allowed else swap.decision
+        return decisions
+
+
+def decide_here(hit: Hit, text: bytes | None, at: int) -> Swap:
+    """Decide a hit on the state that the server has as a text."""
+    limit, key, cost = hit
+    state = load_state(limit, key, text)
+    kept, decision = limit.decide(state, at, cost)
+    peek = limit.decide(state, at, 0)[1]
+    decision.hit = peek.hit = hit
+    return Swap(pack_swap(limit, text, kept, kept is not state, decision), decision, peek)
+
+
+def load_state(limit: Limit, key: str, text: bytes | None) -> Any:
+    """Return the state of a text; ``StateError`` for a text that is none."""
+    try:
+        return None if text is None else limit.algorithm.load(text)
+    except ValueError as error:
+        raise undecodable(key) from error
+
+
+def pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, decision: Decision) -> dict[str, Any]:
+    """Return the arguments for swap.lua, which leaves the state as it is when ``kept`` is False."""
+    return {
+        "kind": SWAP.name,
+        "lasts": min(decision.reset_us, _LONGEST_US),
+        "allowed": decision.allowed,
+        "shadow": limit.shadow,
+        "expected": _pack_text(expected),
+        "kept": _pack_text(None if kept is None else limit.algorithm.dump(kept)) if changes else False,
+    }
+
+
+def _pack_text(data: bytes | None) -> msgspec.Raw | None:
+    """Return bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
+    return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)

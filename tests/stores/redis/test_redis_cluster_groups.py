@@ -1,0 +1,307 @@
+"""Requests whose limits are in several slots of a cluster: few messages, all at once, and all limits or none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
+from servers import HOST, STEADY, Server, cluster_running
+
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.client.aconnection import AsyncRedisConnection
+from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
+from ratelimit_mw.stores.redis.client.connection import DeadlineCalls
+from ratelimit_mw.stores.redis.store import RedisStore
+
+pytestmark = pytest.mark.slow
+
+WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
+THREE: dict[str, list[str]] = {"address": ["ip"], "account": ["user"], "login": ["endpoint", "ip"]}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
+        yield found
+
+
+@pytest.fixture
+def servers(nodes: list[Server]) -> Iterator[list[redis.Redis]]:
+    """The primaries, without keys."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(client(node)) for node in nodes[:3]]
+        for each in found:
+            each.flushall()
+        yield found
+
+
+class Scene:
+    """A limiter on the cluster, with the commands of each request and its rounds."""
+
+    def __init__(self, nodes: Sequence[Server], servers: Sequence[redis.Redis], is_async: bool, rules: Any) -> None:
+        store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
+        assert isinstance(store, RedisStore)
+        self.store = store
+        settings = Settings(rejection_cache=0, fleet_size=1)
+        self.limiter = Limiter([Rule(name=name, **rule) for name, rule in rules.items()], store, settings=settings)
+        self.servers = servers
+        self._runner = asyncio.Runner() if is_async else None
+
+    def ask(self) -> Verdict:
+        return self._runner.run(self.limiter.ahit(WHO)) if self._runner else self.limiter.hit(WHO)
+
+    def peek(self) -> list[int]:
+        verdict = self._runner.run(self.limiter.apeek(WHO, cost=0)) if self._runner else self.limiter.peek(WHO, cost=0)
+        return [decision.remaining for decision in verdict.decisions]
+
+    def commands(self, verdict: bool) -> int:
+        """Return the number of commands of one request."""
+        for server in self.servers:
+            server.config_resetstat()
+        assert bool(self.ask()) is verdict
+        return sum(calls(server).get("evalsha", 0) for server in self.servers)
+
+    def close(self) -> None:
+        if self._runner:
+            self._runner.run(self.limiter.aclose())
+            self._runner.close()
+        self.limiter.close()
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "async"])
+def scene(nodes: list[Server], servers: list[redis.Redis], request: pytest.FixtureRequest) -> Iterator[Any]:
+    opened: list[Scene] = []
+
+    def build(**rules: Any) -> Scene:
+        opened.append(Scene(nodes, servers, request.param, rules))
+        for _ in range(2):
+            opened[-1].ask()  # connects, and each server learns the script
+        return opened[-1]
+
+    yield build
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of messages of each round: what goes out before the first reply is read."""
+    found: list[int] = []
+    is_sending = [False]
+
+    def sending(original: Any) -> Any:
+        def send(self: Any, commands: Sequence[Any], *rest: Any) -> Any:
+            if not is_sending[0]:
+                found.append(0)
+            is_sending[0] = True
+            found[-1] += len(commands)
+            return original(self, commands, *rest)
+
+        return send
+
+    def receiving(original: Any) -> Any:
+        def receive(self: Any, *rest: Any) -> Any:
+            is_sending[0] = False
+            return original(self, *rest)
+
+        return receive
+
+    monkeypatch.setattr(DeadlineCalls, "send", sending(DeadlineCalls.send))
+    monkeypatch.setattr(DeadlineCalls, "receive", receiving(DeadlineCalls.receive))
+    monkeypatch.setattr(AsyncRedisConnection, "send", sending(AsyncRedisConnection.send))
+    monkeypatch.setattr(AsyncRedisConnection, "data_received", receiving(AsyncRedisConnection.data_received))
+    return found
+
+
+def test_two_windows_of_a_client_are_one_command(scene: Callable[..., Scene]) -> None:
+    """Allowed and rejected: the hash tag keeps both keys in one slot."""
+    one = scene(api={"limits": "3/minute; 20/hour"})
+    assert [one.commands(True), one.commands(False)] == [1, 1]
+    assert one.peek() == [0, 17]
+
+
+def test_three_rules_are_one_round_trip(scene: Callable[..., Scene], rounds: list[int]) -> None:
+    """By IP address, by user, and by endpoint and IP address: two slots, asked at once."""
+    one = scene(**{name: {"limits": "9/hour", "key": key} for name, key in THREE.items()})
+    rounds.clear()
+    assert one.commands(True) == 2
+    assert rounds == [2]
+
+
+def test_a_rejection_is_two_round_trips(scene: Callable[..., Scene], rounds: list[int]) -> None:
+    """The second one refunds and looks, in one message for each slot. All limits are as before."""
+    limits = {"address": "9/hour", "account": "3/hour", "login": "9/hour"}
+    one = scene(**{name: {"limits": limits[name], "key": key} for name, key in THREE.items()})
+    assert one.ask()
+    before = one.peek()
+    rounds.clear()
+    assert one.commands(False) == 3
+    assert rounds == [2, 1]
+    verdict = one.ask()
+    assert [(d.rule, d.allowed, d.remaining) for d in verdict.decisions] == [
+        ("address", True, 6),
+        ("account", False, 0),
+        ("login", True, 6),
+    ]
+    assert one.peek() == before == [6, 0, 6]
+    assert one.store.lost_refunds == 0
+
+
+def test_a_peek_that_would_be_rejected_consumes_nothing(scene: Callable[..., Scene]) -> None:
+    """The numbers are those of a request without a cost."""
+    one = scene(address={"limits": "9/hour"}, account={"limits": "2/hour", "key": "user"})
+    look = one._runner.run(one.limiter.apeek(WHO)) if one._runner else one.limiter.peek(WHO)
+    assert [(d.allowed, d.remaining) for d in look.decisions] == [(True, 7), (False, 0)]
+    assert one.peek() == [7, 0]
+
+
+def test_requests_of_one_loop_share_calls_by_server(nodes: list[Server], servers: list[redis.Redis]) -> None:
+    """Of 300 requests with three limits at once, exactly those pass that the tightest limit allows."""
+    rules = [
+        Rule(name=name, limits="50/hour" if name == "login" else "999/hour", key=key) for name, key in THREE.items()
+    ]
+
+    async def run() -> tuple[int, list[int]]:
+        store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
+        limiter = Limiter(rules, store, settings=Settings(rejection_cache=0, fleet_size=1))
+        passed = sum(map(bool, await asyncio.gather(*(limiter.ahit(WHO) for _ in range(300)))))
+        while passed < 50 and await limiter.ahit(WHO):  # others may have been rejected before a refund
+            passed += 1
+        left = [decision.remaining for decision in (await limiter.apeek(WHO, cost=0)).decisions]
+        await limiter.aclose()
+        return passed, left
+
+    assert asyncio.run(run()) == (50, [949, 949, 0])
+
+
+def apart(nodes: Sequence[Server], servers: Sequence[redis.Redis]) -> tuple[Limit, Limit, Server]:
+    """Return two limits on two servers, and the server of the second one."""
+
+    def port(limit: Limit) -> int:
+        number = slot_of(b"rl:" + hit(limit).key.encode())
+        slots: Any = servers[0].execute_command("CLUSTER SLOTS")
+        return next(port for first, last, (_, port, *_), *_ in slots if first <= number <= last)
+
+    first = limit_of("9/hour")
+    second = next(limit for limit in iter(lambda: limit_of("9/hour"), None) if port(limit) != port(first))
+    return first, second, next(node for node in nodes if node.port == port(second))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_silent_server_has_the_others_refunded(
+    nodes: list[Server], servers: list[redis.Redis], is_async: bool
+) -> None:
+    """The request fails in its time budget, and the other limit is as before. The unknown refund is counted."""
+    first, second, server = apart(nodes, servers)
+    store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", 300_000)
+    assert isinstance(store, RedisStore)
+    hits = [hit(first), hit(second)]
+    with asyncio.Runner() as runner:
+        apply = (lambda hits: runner.run(store.aapply(hits))) if is_async else store.apply
+        apply(hits)
+        server.pause()
+        try:
+            with pytest.raises(StoreError, match="time budget"):
+                apply(hits)
+            assert apply([hit(first, cost=0)])[0].remaining == 8
+        finally:
+            server.resume()
+        assert store.lost_refunds == 1
+        assert apply(hits)[0].remaining == 7
+        runner.run(store.aclose())
+    store.close()
+
+
+def test_a_refund_that_fails_is_counted_and_the_request_is_rejected(
+    nodes: list[Server], servers: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rejection stands, whatever happens to the refunds of the other limits."""
+    first, second, _ = apart(nodes, servers)
+    store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
+    assert isinstance(store, RedisStore)
+    ask, asked = Cluster.ask_each, [0]
+
+    async def failing(self: Cluster, messages: Any, deadline: float) -> Any:
+        asked[0] += 1
+        return [OSError("cut")] * len(messages) if asked[0] == 2 else await ask(self, messages, deadline)
+
+    monkeypatch.setattr(Cluster, "ask_each", failing)
+    decisions = store.apply([hit(first), hit(second, cost=10)], NOW)
+    assert [(d.allowed, d.remaining) for d in decisions] == [(True, 8), (False, 9)]
+    assert store.lost_refunds == 1
+    store.close()
+
+
+def test_requests_with_two_windows_while_their_slots_move(  # noqa: C901 - two ways beside each other
+    nodes: list[Server], servers: list[redis.Redis]
+) -> None:
+    """20 clients, by a thread and on a loop, while each slot moves: no error, and each has exactly its limit of 40."""
+    rules = [Rule(name="two", limits="40/day; 400/7d", key=["ip"], algorithm="sliding-window-counter")]
+    addresses = [f"198.51.100.{i}" for i in range(20)]
+    url, passed = f"redis+cluster://{HOST}:{nodes[0].port}", dict.fromkeys(addresses, 0)
+    settings = Settings(rejection_cache=0, fleet_size=1, on_store_error="deny")
+    lock, moved = threading.Lock(), threading.Event()
+
+    def count(address: str, verdict: Verdict) -> None:
+        with lock:
+            passed[address] += bool(verdict)
+
+    def in_thread() -> None:
+        limiter = Limiter(rules, open_store(url, PATIENT), settings=settings)
+        for address in addresses * 20:
+            count(address, limiter.hit({"ip": address}))
+        moved.wait(60)
+        for address in addresses * 40:
+            count(address, limiter.hit({"ip": address}))
+        assert limiter.local_decisions == 0
+        limiter.close()
+
+    async def on_loop() -> None:
+        limiter = Limiter(rules, open_store(url, PATIENT), settings=settings)
+        for _ in range(40):
+            found = await asyncio.gather(*(limiter.ahit({"ip": address}) for address in addresses))
+            for address, verdict in zip(addresses, found, strict=True):
+                count(address, verdict)
+            await asyncio.sleep(0.01)
+        assert limiter.local_decisions == 0
+        await limiter.aclose()
+
+    threads = [threading.Thread(target=in_thread), threading.Thread(target=lambda: asyncio.run(on_loop()))]
+    for thread in threads:
+        thread.start()
+    try:
+        for address in addresses:
+            move(servers, slot_of(f"ip={address}".encode()))
+    finally:
+        moved.set()
+        for thread in threads:
+            thread.join()
+    assert passed == dict.fromkeys(addresses, 40)
+
+
+def move(servers: Sequence[redis.Redis], number: int) -> None:
+    """Move a slot to another server, one key after another."""
+    slots: Any = servers[0].execute_command("CLUSTER SLOTS")
+    port = next(port for first, last, (_, port, *_), *_ in slots if first <= number <= last)
+    ports = [int(server.connection_pool.connection_kwargs["port"]) for server in servers]
+    source = servers[ports.index(port)]
+    target, target_port = next((each, p) for each, p in zip(servers, ports, strict=True) if p != port)
+    names = [server.execute_command("CLUSTER MYID").decode() for server in (source, target)]
+    target.execute_command("CLUSTER SETSLOT", number, "IMPORTING", names[0])
+    source.execute_command("CLUSTER SETSLOT", number, "MIGRATING", names[1])
+    while keys := source.execute_command("CLUSTER GETKEYSINSLOT", number, 1):
+        source.migrate(HOST, target_port, keys, 0, 5_000)
+        time.sleep(0.01)
+    for server in (target, source, *servers):
+        server.execute_command("CLUSTER SETSLOT", number, "NODE", names[1])
