@@ -84,9 +84,11 @@ def find_admissions(
     for admission in admissions.values():
         left = by_rule.keys() - {name for name, outer in by_rule.items() if outer.has_decided(name)}
         by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
-    for name in rules:
-        if name not in by_rule:
-            raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
+    if unknown := [name for name in rules if name not in by_rule]:
+        if list(admissions.values())[-1].limits.adopt_named(unknown):
+            return find_admissions(native, rules, called)
+        name = unknown[0]
+        raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
     found: dict[Admission, list[str]] = {}
     for name in rules or by_rule:
         if by_rule[name].limits.rules.enabled:

@@ -1,27 +1,28 @@
 """A limiter that speaks HTTP: features, headers and rejections, built once from the arguments of a middleware."""
 
 import dataclasses
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
-from ..forksafe import create_lock
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
+from ..rules.decorators import marks_made
 from ..rules.marks import Mark, ViewMarks
+from ..rules.names import printable
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet
 from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
 from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
-from .features import FeatureReader, OwnFeatures, Read, checked_functions
+from .features import IDENTIFY, FeatureReader, OwnFeatures, Read, checked_functions
 from .headers import HeaderWriter
 from .region import Region
 from .route_checks import check_no_views
@@ -68,33 +69,44 @@ class HttpLimiter:
         self.own_features = frozenset(checked_functions(features))
         self._routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
-        self._adopting = create_lock(self, "_adopting", threading.Lock)
         if routes:  # else ``adopt_no_routes`` follows
-            self._prepare()
+            self._prepare(self.limiter.rules)
 
     is_outer = False
     """Whether a middleware with the same rules is inside. It decides the rules in ``left``."""
 
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
-        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
-        views = list(views)
-        self._provided |= provided or {}
+        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
+
+        Then no limit is added, and those of before stay in force.
+        """
+        views, provided = list(views), {**self._provided, **(provided or {})}
         marks = [mark for view in views for mark in view.every]
-        self.limiter.adopt(marks)
+
+        def prepare(rules: RuleSet) -> None:
+            for view in views:
+                rules.check(view)
+            self._prepare(rules, provided)
+
+        overridden = self.limiter.rules.unused.keys() - {mark.rule.name or printable(mark.view) for mark in marks}
+        self.limiter.adopt([*marks, *_called_later(overridden)], prepare)
         for mark in marks:
             mark.is_routed = True
-        for view in views:
-            self.limiter.rules.check(view)
-        self._prepare()
 
     def adopt_called(self, marks: Iterable[Mark]) -> list[Mark]:
         """Add the limits of a function that a view calls, at its first call. Return the marks that it had then."""
-        with self._adopting:
-            known = self.limiter.rules.marks
+        with self.limiter.adopting:
+            known = self.rules.marks
             marks = [mark if mark in known else _earlier(mark, known) for mark in marks]
             if added := set(marks).difference(known):
                 self.adopt([ViewMarks(tuple(added))])
             return marks
+
+    def adopt_named(self, names: Collection[str]) -> bool:
+        """Add the limits of functions that no view has called yet, by their names. Return whether there are any."""
+        if marks := _called_later(names):
+            self.adopt_called(marks)
+        return bool(marks)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
@@ -103,20 +115,17 @@ class HttpLimiter:
         """
         self._routes = False
         if self.is_outer:
-            self._prepare()
+            self._prepare(self.limiter.rules)
         else:
             self.adopt(())
 
-    def _prepare(self) -> None:
-        """Check the rules and lists that are decided here, and build the reader of their features."""
-        rules, parts, unknown = self._decided_here()
-        left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
-        self.left = tuple(rule.name for rule in left)
-        """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
-        by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
-        self.needs_user = by_user and not self.is_outer
-        """Whether a rule or a list that is decided here never applies without a user."""
-        provided = {self.limiter.rules.rule_of(mark): names for mark, names in self._provided.items()}
+    def _prepare(self, every: RuleSet, by_mark: Mapping[Mark, Collection[str]] = MappingProxyType({})) -> None:
+        """Check the rules and lists that are decided here, and build the reader of their features.
+
+        ``by_mark`` has the features that views provide. Nothing changes before all checks have passed.
+        """
+        rules, parts, unknown = self._decided_here(every)
+        provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
         passed: list[str] = []
         needs = dict.fromkeys(parts, "a list")
         for rule in rules.rules:
@@ -132,15 +141,21 @@ class HttpLimiter:
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request under the new rules can then read their features.
         self.reader = self._build_reader(needs, routes=self._routes, passed=passed)
+        left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
+        self.left = tuple(rule.name for rule in left)
+        """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
+        by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
+        self.needs_user = by_user and not (self.is_outer or IDENTIFY in self.own_features)
+        """Whether a rule or a list that is decided here never applies without the user of the framework."""
         waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
+        self._provided = dict(by_mark)
         self.rules = rules
         self.plan = rules.plan_for
 
-    def _decided_here(self) -> tuple[RuleSet, tuple[str, ...], set[CompiledRule]]:
+    def _decided_here(self, rules: RuleSet) -> tuple[RuleSet, tuple[str, ...], set[CompiledRule]]:
         """Return the rules, the parts of the lists, and the rules of which only the inner middleware knows enough."""
-        rules = self.limiter.rules
         if self._routes:
             return rules, rules.lists.parts, set()
         if not self.is_outer:
@@ -219,8 +234,7 @@ def _is_from_settings(limiter: Limiter) -> bool:
 
 def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
     """Return the mark that a function inside of a view had in an earlier request, else this one."""
-    named = mark.view, mark.rule.name
-    same = [other for other in known if mark.is_late and other.is_late and (other.view, other.rule.name) == named]
+    same = [other for other in known if _is_same_decorator(mark, other)]
     for other in same:
         if other.rule == mark.rule:
             return other
@@ -236,6 +250,21 @@ def _check_arguments(options: HttpOptions) -> None:
         if name in SettingsDict.__annotations__ and name not in HttpOptions.__annotations__:
             raise ConfigError(f'not an argument of the middleware. Pass settings={{"{name}": ...}}', name)
     check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
+
+
+def _is_same_decorator(mark: Mark, other: Mark) -> bool:
+    """Return whether marks are of one decorator that ran again: in a view, or with a name, for example in a test."""
+    is_same = (mark.place, mark.view, mark.rule.name) == (other.place, other.view, other.rule.name)
+    return is_same and (bool(mark.place and mark.rule.name) or (mark.is_late and other.is_late))
+
+
+def _called_later(names: Collection[str]) -> list[Mark]:
+    """Return the marks of functions that no view has called yet, by the names of their rules, where they are unique."""
+    found: dict[str, dict[str | Mark, Mark]] = {}
+    for mark in sorted(marks_made, key=lambda mark: mark.order) if names else ():
+        if mark.rule.unrouted and (name := mark.rule.name or printable(mark.view)) in names:
+            found.setdefault(name, {})[mark.place if mark.rule.name else mark] = mark
+    return [mark for marks in found.values() if len(marks) == 1 for mark in marks.values()]
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:

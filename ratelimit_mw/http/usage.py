@@ -1,10 +1,12 @@
 """``usage`` and ``ausage``: how much is left for the client of a request. The same for all frameworks."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypedDict
 
 from ..decision import Decision, Verdict
+from ..errors import ConfigError
 from ..rules.names import printable
 from ..rules.plan import CompiledRule, Plan
 from .admission import Admission
@@ -32,7 +34,7 @@ class ClientUsage:
 
     def __init__(self, native: Mapping[str, Any], rules: Iterable[str], features: Mapping[str, Any]) -> None:
         self._order = [printable(rule) for rule in rules]
-        self._asked: list[tuple[Admission, Plan, dict[str, Any]]] = []
+        self._asked: list[tuple[Admission, tuple[CompiledRule, ...], dict[str, Any]]] = []
         for admission, names in find_admissions(native, self._order, "usage"):
             limits = admission.limits
             compiled = [limits.rules.by_name[name] for name in names]
@@ -40,21 +42,42 @@ class ClientUsage:
                 can_read = limits.reader.can_read
                 compiled = [rule for rule in compiled if can_read(rule.source.needs_without_cost, features)]
             plan = _plan(tuple(rule for rule in compiled if not rule.shadow))
-            self._asked.append((admission, plan, check_features("usage", features, plan, limits.reader, self._order)))
+            given = check_features("usage", features, plan, limits.reader, self._order)
+            self._asked.append((admission, plan.rules, given))
 
     def read(self) -> dict[str, LimitUsage]:
         verdicts = []
-        for admission, plan, given in self._asked:
-            features = read(admission.limits, plan, admission.now, given, admission.resolve)
-            verdicts.append(admission.limits.limiter.decide(_with_key(plan, features), features, 0, consume=False))
+        for admission, rules, features in self._asked:
+            limits, request, found = admission.limits, admission.now, []
+            for rule in rules:
+                with self._leaving_out():
+                    features = read(limits, _plan((rule,)), request, features, admission.resolve)
+                    found.append(rule)
+            verdicts += [limits.limiter.decide(plan, features, 0, consume=False) for plan in _plans(found, features)]
         return self._in_order(verdicts)
 
     async def aread(self) -> dict[str, LimitUsage]:
         verdicts = []
-        for admission, plan, given in self._asked:
-            features, limiter = await aread(admission.limits, plan, admission.now, given), admission.limits.limiter
-            verdicts.append(await limiter.adecide(_with_key(plan, features), features, 0, consume=False))
+        for admission, rules, features in self._asked:
+            limits, request, found = admission.limits, admission.now, []
+            for rule in rules:
+                with self._leaving_out():
+                    features = await aread(limits, _plan((rule,)), request, features)
+                    found.append(rule)
+            plans, adecide = _plans(found, features), limits.limiter.adecide
+            verdicts += [await adecide(plan, features, 0, consume=False) for plan in plans]
         return self._in_order(verdicts)
+
+    @contextmanager
+    def _leaving_out(self) -> Iterator[None]:
+        """Without names, leave out a rule by a feature whose function raises an error: it may need its own routes."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception:
+            if self._order:
+                raise
 
     def _in_order(self, verdicts: Iterable[Verdict]) -> dict[str, LimitUsage]:
         found: dict[str, Decision] = {}
@@ -70,9 +93,11 @@ def _plan(rules: tuple[CompiledRule, ...]) -> Plan:
     return Plan(rules).without_costs
 
 
-def _with_key(plan: Plan, features: Mapping[str, Any]) -> Plan:
-    """Return the rules of a plan that have a key for these features."""
-    return _plan(tuple(rule for rule in plan.rules if rule.key.build(features) is not None))
+def _plans(rules: Iterable[CompiledRule], features: Mapping[str, Any]) -> list[Plan]:
+    """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
+    keyed = [rule for rule in rules if rule.key.build(features) is not None]
+    alone = [(rule,) for rule in keyed if rule.looks_up]
+    return list(map(_plan, [tuple(rule for rule in keyed if not rule.looks_up), *alone]))
 
 
 def _usage_of(decision: Decision) -> LimitUsage:

@@ -77,7 +77,7 @@ class Inspection(Resets):
         self.start()
         if features is None:
             return run_blocking(self._list(self._call, rule, place, rejected))
-        hits = run(self.rules.hits(rule or "", features, self._time()))
+        hits = run(self.rules.hits(rule or "", features, self._time))
         return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
 
     async def ainspect(
@@ -87,7 +87,7 @@ class Inspection(Resets):
         await self.astart()
         if features is None:
             return await self._list(self._acall, rule, place, rejected)
-        hits = await arun(self.rules.hits(rule or "", features, self._time()))
+        hits = await arun(self.rules.hits(rule or "", features, self._time))
         return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
 
     async def _list(self, call: Call, rule: str | None, place: str, rejected: bool) -> KeyStates:

@@ -5,12 +5,14 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_hits_before
 from ..errors import error_path
+from ..forksafe import create_lock
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import arun, run
@@ -73,8 +75,10 @@ class Limiter(Slots):
         self._time = self._clock or process_clock
         self.settings = Settings() if settings is None else settings
         self._own_rules = checked_rules(rules)
-        self._marks: set[Mark] = set()
-        compiled = self._compile_rules()
+        self._marks: dict[Mark, None] = {}
+        self.adopting = create_lock(self, "adopting", threading.RLock)
+        """Held while rules are added."""
+        self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
         with error_path("store"):
             self.store = open_store(store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
@@ -87,7 +91,7 @@ class Limiter(Slots):
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain)
         self.breaker = self._failover and self._failover.breaker
-        self._use(compiled)
+        self._check(self.rules)
 
     @classmethod
     def from_settings(
@@ -111,29 +115,30 @@ class Limiter(Slots):
         """The number of decisions that were made without the store, because it was unreachable."""
         return self._failover.tally.local if self._failover else 0
 
-    def adopt(self, marks: Iterable[Mark]) -> None:
+    def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
 
         Args:
             marks: The rules that decorators declare. A mark that was added before changes nothing.
+            prepare: Called with all rules before they are used. If it raises an error, no rule is added.
 
         Raises:
             ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
         """
-        self._marks |= set(marks)
-        self._use(self._compile_rules().require_complete())
+        with self.adopting:
+            every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
+            rules = RuleSet(self._own_rules, every, before=self.rules.by_name, **self.settings.of_rule_set)
+            self._check(rules.require_complete())
+            prepare(rules)
+            self._marks, self.rules = every, rules
 
-    def _compile_rules(self) -> RuleSet:
-        return RuleSet(self._own_rules, self._marks, **self.settings.of_rule_set)
-
-    def _use(self, rules: RuleSet) -> None:
-        """Check the limits of these rules and decide by them from now on."""
+    def _check(self, rules: RuleSet) -> None:
+        """Raise ``ConfigError`` for a limit that the store cannot keep. Prepare the store for leases."""
         for rule in rules.rules:
             rule.check = self._chain.check
             for limit in rule.all_limits():
                 with error_path(f"rule {limit.rule!r}"):
                     rule.check(limit)
-        self.rules = rules
         if self._failover and self._leases is None and any(rule.may_lease for rule in rules.rules):
             self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
 
@@ -209,7 +214,7 @@ class Limiter(Slots):
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
         if plan.looks_up:
-            plan = run(plan.look_up(features, self._time()))
+            plan = run(plan.look_up(features, self._time))
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
@@ -231,7 +236,7 @@ class Limiter(Slots):
     ) -> Verdict:
         """Async form of ``decide``."""
         if plan.looks_up:
-            plan = await arun(plan.look_up(features, self._time()))
+            plan = await arun(plan.look_up(features, self._time))
         if not (self.waits or plan.waits):
             return self.decide(plan, features, cost, consume, request)
         hits = self._prepare(plan, features, cost, consume, request)

@@ -99,7 +99,7 @@ class Resets(Settlement):
 
     def _keys(self, name: str, features: Features) -> Lookups[list[str]]:
         suffix = testmode.key_suffix if self._clock is None else ""
-        return [key + suffix for key in (yield from self.rules.keys(name, features, self._time()))]
+        return [key + suffix for key in (yield from self.rules.keys(name, features, self._time))]
 
     def _forget(self, keys: Sequence[str], rule: str) -> None:
         with _logging_outage(rule):

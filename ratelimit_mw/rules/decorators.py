@@ -78,7 +78,8 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
         if added and _is_bound_for_request(view):
             require_decided(added, view)
             return view
-        added.append(Mark(rule, _checked_name(view, name_of(view), place), is_late=current.get() is not None))
+        name, is_late = _checked_name(view, name_of(view), place), current.get() is not None
+        added.append(Mark(rule, name, is_late=is_late, place=place))
         marks_made.add(added[-1])
         return mark_view(view, ViewMarks((added[-1],)))
 
@@ -236,7 +237,7 @@ def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     guarded: Any = view
     marks = combine(marks_of(view), added)
     if inspect.isclass(view):
-        _guard_dispatcher(view)
+        _guard_entries(view, marks)
     elif not (holds_views(view) or isinstance(guarded, MarkedURLs) or hasattr(view, ATTRIBUTE)):
         wrapped = guarded = _guard(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
@@ -284,11 +285,27 @@ def inside_guard(view: Any) -> Any:
     return view.__wrapped__ if getattr(view, "__code__", None) in _GUARDS else view
 
 
-def _guard_dispatcher(view: type) -> None:
-    """Put the guard around the methods that enter a class-based view."""
-    for name in _DISPATCHERS if ATTRIBUTE not in vars(view) else ():
-        if (dispatch := getattr(view, name, None)) is not None:
-            setattr(view, name, _guard(dispatch, lambda self, *_: type(self)))
+def _guard_entries(view: type, marks: ViewMarks) -> None:
+    """Put the guard around the methods that enter a class. Raise ``ConfigError`` where no code can enter it."""
+    before = vars(view).get(ATTRIBUTE)
+    guarded = [] if before is None else _entries(view, before)
+    for name in _entries(view, marks):
+        if name not in guarded:
+            setattr(view, name, _guard(getattr(view, name), lambda self, *_: type(self)))
+
+
+def _entries(view: type, marks: ViewMarks) -> list[str]:
+    """Return the methods that enter a class-based view. Without any, your own code may only call its objects."""
+    names = [name for name in _DISPATCHERS if hasattr(view, name)]
+    unrouted = [mark for mark in marks.every if mark.rule.unrouted]
+    if names or not unrouted or hasattr(view, "__await__"):  # Starlette awaits such a class
+        return names
+    if not any("__call__" in vars(base) for base in view.__mro__):
+        message = (
+            f"{unrouted[0].view} is a class without dispatch or __call__, so nothing is limited. Decorate a method"
+        )
+        raise ConfigError(message, of=unrouted[0].place)
+    return ["__call__"]
 
 
 def _undecided(view: object, args: Sequence[Any]) -> tuple[Decider | None, Sequence[Mark]]:

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from hashlib import blake2b
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from time import monotonic
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..algorithms.limit import Limit
-from ..clock import SECOND
+from ..clock import SECOND, Clock
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..keys.parts import LONGEST
@@ -32,6 +32,10 @@ _MAX_VALUES: Final = 10_000
 _RETRY: Final = SECOND  # after an error, in microseconds
 _LONGEST: Final = 5.0  # seconds that a request waits for a call
 _LOG_EVERY: Final = 60.0  # seconds
+_MUST_AWAIT: Final = (
+    "the function is async, and code that is not async cannot await it on an event loop. Make this code async: an async"
+    " helper, await check(...), or await limiter.ahit(...). Or pass a function that is not async"
+)
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -62,6 +66,7 @@ class LimitsLookup:
         otherwise: str,
     ) -> None:
         self.function, self.parse = function, parse
+        self._is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
         self._kept_us = kept_us
         self._name, self._otherwise = name, otherwise
         self._young: dict[object, _Known] = {}
@@ -74,9 +79,9 @@ class LimitsLookup:
     def _after_fork(self, _intact: bool) -> None:
         self._calls = {}  # they belong to threads of the parent
 
-    def find(self, values: Sequence[Any], now: int) -> Lookups[_Limits | None]:
-        """Find the limits of the values of a key at ``now``; None when the function returned None, or failed."""
-        key = tuple(map(_cached_as, values))
+    def find(self, values: Sequence[Any], clock: Clock) -> Lookups[_Limits | None]:
+        """Find the limits of the values of a key; None when the function returned None, or failed."""
+        key, now = tuple(map(_cached_as, values)), clock()
         known = self._young.get(key)
         if known is not None and self._is_fresh(known, now):
             return known.limits
@@ -85,7 +90,7 @@ class LimitsLookup:
             if known is not None and self._is_fresh(known, now):
                 return known.limits
             if call is None or call.is_late:
-                call = self._calls[key] = LimitsCall(self, key, values, now, known and known.limits)
+                call = self._calls[key] = LimitsCall(self, key, values, clock, known and known.limits)
             elif known is not None:
                 return known.limits  # another request looks them up again
         return (yield call)
@@ -94,11 +99,12 @@ class LimitsLookup:
         return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back
 
     def keep(self, call: LimitsCall, limits: _Limits | None, span: int) -> None:
-        """Keep the result of a call, and hand it to the requests that wait for it."""
+        """Keep the result of a call from its end on, and hand it to the requests that wait for it."""
+        until = call.clock() + span
         with self._lock:
             if len(self._young) >= _MAX_VALUES // 2:
                 self._old, self._young = self._young, {}
-            self._young[call.key] = _Known(limits, call.now + span)
+            self._young[call.key] = _Known(limits, until)
             if self._calls.get(call.key) is call:
                 del self._calls[call.key]
         call.future.set_result(limits)
@@ -114,6 +120,11 @@ class LimitsLookup:
             effect = f"The last limits of a client stay in force. Without any, {self._otherwise}"
             _log.error("%s: no limits from the function (%s). %s", self._name, reason, effect)
 
+    def require_await(self) -> None:
+        """Raise ``ConfigError`` for an async function that a request cannot await."""
+        if self._is_async and _on_event_loop():
+            raise ConfigError(_MUST_AWAIT, of=self._name)
+
 
 class LimitsCall:
     """One call of the function of a rule. The first request to wait makes it; later ones share its result.
@@ -122,9 +133,9 @@ class LimitsCall:
     """
 
     def __init__(
-        self, lookup: LimitsLookup, key: object, values: Sequence[Any], now: int, last: _Limits | None
+        self, lookup: LimitsLookup, key: object, values: Sequence[Any], clock: Clock, last: _Limits | None
     ) -> None:
-        self.key, self.now, self.last = key, now, last
+        self.key, self.clock, self.last = key, clock, last
         self.future: Future[_Limits | None] = Future()
         self.future.set_running_or_notify_cancel()
         self._lookup, self._values = lookup, values
@@ -137,7 +148,8 @@ class LimitsCall:
         return monotonic() >= self._late_at
 
     def wait(self) -> _Limits | None:
-        """Return the limits."""
+        """Return the limits. Where this cannot await them, other requests may make the call."""
+        self._lookup.require_await()
         if self._turn.acquire(blocking=False):
             with self._ending():
                 result = self._lookup.function(*self._values)
@@ -204,13 +216,18 @@ async def _in_time(result: Awaitable[Any]) -> Any:
 
 def _run_alone(result: Any) -> Any:
     """Await a result in an event loop of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _on_event_loop():
         return asyncio.run(_in_time(result))
     if iscoroutine(result):
         result.close()
-    raise ConfigError("the function is async. On an event loop, use the async methods of the limiter, such as ahit")
+    raise ConfigError(_MUST_AWAIT)
+
+
+def _on_event_loop() -> bool:
+    try:
+        return bool(asyncio.get_running_loop())
+    except RuntimeError:
+        return False
 
 
 def _cached_as(value: Any) -> object:

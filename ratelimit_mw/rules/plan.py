@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..algorithms.limit import Limit
-from ..clock import SECOND
+from ..clock import SECOND, Clock
 from ..decision import EarlyVerdict, Hit, make_hit
 from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
@@ -29,14 +29,16 @@ UNLIMITED: Final = "unlimited"
 class CompiledRule:
     """A rule with its limits and its key maker built."""
 
-    def __init__(self, rule: Rule, name: str, make_key: Callable[..., KeyMaker] = KeyMaker) -> None:
+    def __init__(
+        self, rule: Rule, name: str, make_key: Callable[..., KeyMaker] = KeyMaker, may_hold_slots: bool = True
+    ) -> None:
         self.source = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.check: Callable[[Limit], None] = lambda _: None
         """The store's check of limits from a function."""
-        self.may_hold_slots = True
-        """Whether limits from a function may be concurrency limits."""
+        self.may_hold_slots = may_hold_slots
+        """Whether limits from a function may be concurrency limits: not for messages."""
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], tuple[Limit, ...]] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
@@ -61,6 +63,10 @@ class CompiledRule:
         self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
         self.least_cost = self.fixed_cost or 1
         """The cost of the next request, as far as it is known without the request."""
+
+    def is_same(self, rule: Rule, may_hold_slots: bool) -> bool:
+        """Return whether another rule of this name is the same, so that the limits of this one stay known."""
+        return self.source == rule and self.may_hold_slots == may_hold_slots
 
     def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
@@ -96,14 +102,14 @@ class CompiledRule:
             self._found[quotas] = limits
         return limits
 
-    def look_up(self, features: Features, now: int) -> Lookups[tuple[Limit, ...] | None]:
+    def look_up(self, features: Features, clock: Clock) -> Lookups[tuple[Limit, ...] | None]:
         """Find the limits of a client, from functions too; None when a function failed that had to return them."""
         values = self.key.values(features)
         limits: tuple[Limit, ...] | None = self.limits
-        if self._of_key is not None and (own := (yield from self._of_key.find(values, now))) is not None:
+        if self._of_key is not None and (own := (yield from self._of_key.find(values, clock))) is not None:
             return own
         if self._of_rule is not None:
-            limits = yield from self._of_rule.find(values, now)
+            limits = yield from self._of_rule.find(values, clock)
         return self.limits_for(features, limits or ()) or limits
 
     def with_limits(self, limits: tuple[Limit, ...] | None) -> CompiledRule:
@@ -209,7 +215,7 @@ class Plan:
         """The same rules for a look, which needs no features of their costs."""
         return Plan([rule.without_cost() for rule in self.rules], self.lists)
 
-    def look_up(self, features: Features, now: int) -> Lookups[Plan]:
+    def look_up(self, features: Features, clock: Clock) -> Lookups[Plan]:
         """Find the limits of a client that come from functions, and return the plan with them."""
         if self.lists is not None and self.lists.allows(features) is not None:
             return self
@@ -217,7 +223,7 @@ class Plan:
         for rule in self.rules:
             applies = rule.looks_up and (rule.where is None or rule.where(features))
             is_needed = applies and rule.key.build(features) is not None
-            limits.append((yield from rule.look_up(features, now)) if is_needed else None)
+            limits.append((yield from rule.look_up(features, clock)) if is_needed else None)
         key = tuple(limits)
         if (plan := self._found.get(key)) is None:
             if len(self._found) >= _MAX_FOUND:

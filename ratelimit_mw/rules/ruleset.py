@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ..clock import Clock
 from ..decision import Hit
 from ..errors import ConfigError, error_path, suggestion
 from ..keys.features import Features
@@ -36,8 +37,7 @@ class Override(NamedTuple):
 
 class RuleSet:
     """Rules with unique names. While an override has no mark, no plan is built: see ``require_complete``.
-
-    Where it is not ``enabled``, rules are checked, and every plan is empty.
+    Where it is not ``enabled``, all plans are empty. Rules of ``before`` that are the same keep the limits they know.
     """
 
     def __init__(
@@ -49,21 +49,24 @@ class RuleSet:
         secret: Secret = NO_SECRET,
         defaults: RuleDefaults | None = None,
         enabled: bool = True,
+        before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
-        rules, overrides = checked_rules(rules), overrides or {}
+        rules, overrides, before = checked_rules(rules), overrides or {}, before or {}
         everywhere = len(rules)
         marks, self._of_mark = _number_marks(marks, everywhere)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
         places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
-        self._unused = {name: override for name, override in overrides.items() if name not in self._marked}
+        self.unused = {name: override for name, override in overrides.items() if name not in self._marked}
         rules = [with_defaults(rule, defaults or {}) for rule in rules]
         rules += [_marked_rule(*each, overrides, defaults or {}) for each in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
-        self.rules = [CompiledRule(rule, name, make_key) for rule, name in zip(rules, names, strict=True)]
-        for mark, rule in zip(marks, self.rules[len(rules) - len(marks) :], strict=True):
-            rule.may_hold_slots = not isinstance(mark, MessageMark)
+        may_hold = [True] * everywhere + [not isinstance(mark, MessageMark) for mark in marks]
+        self.rules = [
+            old if (old := before.get(name)) and old.is_same(rule, holds) else CompiledRule(rule, name, make_key, holds)
+            for rule, name, holds in zip(rules, names, may_hold, strict=True)
+        ]
         self.by_name = dict(zip(names, self.rules, strict=True))
         compiled = zip(self.rules, places, strict=True)
         _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
@@ -113,19 +116,19 @@ class RuleSet:
         except KeyError:
             return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
-    def keys(self, name: str, features: Features, now: int) -> Lookups[list[str]]:
+    def keys(self, name: str, features: Features, clock: Clock) -> Lookups[list[str]]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule, key = self._keyed(name, features)
-        known = (yield from rule.look_up(features, now)) if rule.looks_up else None
+        known = (yield from rule.look_up(features, clock)) if rule.looks_up else None
         limits = rule.all_limits()  # those of functions are known now, with their periods, which the keys have
         if limits or known is not None:
             return list(dict.fromkeys(limit.prefix + key for limit in limits))
         raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
 
-    def hits(self, name: str, features: Features, now: int) -> Lookups[list[Hit]]:
+    def hits(self, name: str, features: Features, clock: Clock) -> Lookups[list[Hit]]:
         """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
         rule, key = self._keyed(name, features)
-        limits = yield from rule.look_up(features, now)
+        limits = yield from rule.look_up(features, clock)
         return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
 
     def named(self, name: str) -> CompiledRule:
@@ -146,7 +149,7 @@ class RuleSet:
 
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
-        for name, override in self._unused.items():
+        for name, override in self.unused.items():
             message = f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}"
             raise ConfigError(message, f"rules[{override.position}].overrides")
         return self
@@ -154,7 +157,7 @@ class RuleSet:
     def without_overrides(self) -> RuleSet:
         """Return these rules for a middleware that does not see the decorators."""
         rules = copy.copy(self)
-        rules._unused = {}
+        rules.unused = {}
         return rules
 
     @property
@@ -179,10 +182,9 @@ class RuleSet:
 
     def check(self, view: ViewMarks) -> None:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
-        for name in view.exempt or ():
-            if name not in self.by_name:
-                message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
-                raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
+        for name in set(view.exempt or ()).difference(self.by_name):
+            message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
+            raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
@@ -243,10 +245,9 @@ def _number_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[M
 
     A limit object on several views is one rule with one count. The first of the views gives it its name.
     """
-    marks = sorted(set(marks), key=lambda mark: mark.order)
-    firsts: dict[int, Mark] = {}
+    marks, firsts = list(marks), dict[int, Mark]()
     for mark in marks:
-        firsts.setdefault(id(mark.rule), mark)
+        firsts[id(mark.rule)] = min(mark, firsts.get(id(mark.rule), mark), key=lambda mark: mark.order)
     numbers = {rule: i for i, rule in enumerate(firsts, start)}
     return list(firsts.values()), {mark: numbers[id(mark.rule)] for mark in marks}
 

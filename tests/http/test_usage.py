@@ -132,6 +132,31 @@ def test_two_limiters_show_all_their_rules() -> None:
     assert {rule: left["remaining"] for rule, left in ask(app, "/u").json().items()} == {"outer": 4, "inner": 4}
 
 
+def fail(_: Any) -> str:
+    raise OSError
+
+
+@pytest.mark.parametrize("usage", [in_starlette.usage, in_flask.usage], ids=["Starlette", "Flask"])
+def test_a_rule_that_fails_hides_no_other_rule(usage: Any) -> None:
+    """A function of limits fails for one rule, the function of a feature for another, which only its own route has."""
+    down = Rule(name="down", limits=fail, match={"view": ""})
+    team = Rule(name="team", limits="1/s", key=["team"], match={"path": "/team"}, unrouted=True)
+    limiter = Limiter([*RULES, down, team], clock=ManualClock(1_000_000.0))
+    if usage is in_flask.usage:
+        app = flask.Flask("usage")
+        app.add_url_rule("/u", "u", usage.view())
+        app.add_url_rule("/named", "named", usage.view("team"))
+        in_flask.RateLimiter(app, limiter=limiter, features={"team": fail})
+        left, named = json.loads(ask_flask(app, "/u").data), lambda: ask_flask(app, "/named")
+    else:
+        star = Starlette(routes=[Route("/u", usage.view()), Route("/named", usage.view("team"))])
+        star.add_middleware(in_starlette.RateLimitMiddleware, limiter=limiter, features={"team": fail})
+        left, named = ask(star, "/u").json(), lambda: ask(star, "/named")
+    assert {name: each["remaining"] for name, each in left.items()} == {"both": 9, "down": 0}
+    with suppress(OSError):
+        assert named().status_code == 500
+
+
 def test_usage_needs_the_middleware() -> None:
     """Without it there is nothing to show."""
     with pytest.raises(MissingMiddlewareError), flask.Flask("app").test_request_context():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from ratelimit_mw import INVALID, ConfigError, Limiter, Quota, Rule
 from ratelimit_mw.rules import lookup
+from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.starlette import limit, messages
 from ratelimit_mw.testing import ManualClock
 
@@ -98,6 +98,38 @@ def test_nothing_is_kept_without_a_ttl() -> None:
     limiter.hit(ALICE)
     limiter.hit(ALICE)
     assert len(plans.calls) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_result_is_kept_from_the_end_of_the_call(fails: bool) -> None:
+    """A function that takes longer than its ttl is not called by every request."""
+    clock, calls = ManualClock(1_000_000.0), []
+
+    def limits_of(user: str) -> str:
+        calls.append(user)
+        clock.advance(5)
+        if fails:
+            raise OSError
+        return "5/minute"
+
+    limiter = build(limits_of, clock, limits_ttl="1s")
+    for _ in range(3):
+        limiter.peek(ALICE)
+    assert len(calls) == 1
+    clock.advance(1.01)
+    limiter.peek(ALICE)
+    assert len(calls) == 2
+
+
+def test_new_rules_keep_the_limits_of_the_others() -> None:
+    """A limit of a decorator is added while the database is down."""
+    plans = Plans("5/minute")
+    limiter = build(plans, limits_ttl="1h")
+    limiter.hit(ALICE)
+    plans.result = OSError()
+    limiter.adopt([make_mark("20/minute", {}, "shop.view")])
+    assert limiter.hit(ALICE).decisions[0].remaining == 3
+    assert plans.calls == ["alice"]
 
 
 def test_a_clock_that_goes_back_ends_the_cache() -> None:
@@ -279,21 +311,26 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_of_the_function(caplog: 
 
 
 def test_a_blocking_call_on_an_event_loop_says_what_to_use(caplog: pytest.LogCaptureFixture) -> None:
-    """`hit` cannot await there."""
+    """`hit` cannot await there. The error is not kept: a thread without an event loop can make the call."""
 
     async def limits_of(user: str) -> str:
         return "5/minute"
 
-    async def scenario(function: Callable[..., Any]) -> bool:
-        return build(function).hit(ALICE).unavailable
+    async def scenario(limiter: Limiter) -> bool:
+        return limiter.hit(ALICE).unavailable
 
     class Later:
         def __await__(self) -> Any:
             yield
 
-    assert asyncio.run(scenario(limits_of))
-    assert "such as ahit" in caplog.text
-    assert asyncio.run(scenario(lambda user: Later()))
+    limiter = build(limits_of)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"rule 'api': limits: the function is async, .* await limiter.ahit"):
+            asyncio.run(scenario(limiter))
+    assert limiter.hit(ALICE).allowed
+    assert asyncio.run(scenario(build(lambda user: Later())))
+    assert asyncio.run(scenario(build(lambda user: limits_of(user))))
+    assert "await limiter.ahit" in caplog.text
 
 
 def test_concurrent_tasks_share_one_call() -> None:

@@ -61,6 +61,16 @@ def test_a_rule_by_user_without_a_source_of_users_is_logged(caplog: pytest.LogCa
     assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in messages[0]
 
 
+def test_a_function_that_knows_no_user_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """``features=identify`` returns no user for an anonymous client, and authentication is not needed."""
+    asgi_request._warn_of_missing_users.cache_clear()
+    limiter = Limiter([Rule(limits="1/minute", key=["user"])])
+    app = Starlette(routes=[Route("/", hello)])
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, features=lambda request: {})
+    assert statuses(app, "/") == [200]
+    assert "counts by user" not in caplog.text
+
+
 def test_the_user_is_the_user_of_the_authentication_middleware() -> None:
     """Users have their own counts when Starlette's AuthenticationMiddleware runs outside, from any IP address."""
 
