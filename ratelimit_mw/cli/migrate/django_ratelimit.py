@@ -22,14 +22,16 @@ def read_django_ratelimit(_app: Any, name: str) -> Findings:
     findings = Findings(name, "{}(None, request)")
     _add_settings(findings, settings)
     targets = [(target, where, _limits_of(part)) for target, where, part in _targets(get_resolver())]
+    checks = list(find_checks())
     groups = [limit["group"] for _, _, limits in targets for limit in limits]
+    groups += [check.get("group") for check in checks]
     for view, where, limits in targets:
         if functions := [limit["fn"] for limit in limits if limit["fn"] is not None]:
             view, where = name_of_function(functions[-1]), place_of(functions[-1])
         decorators = [_decorator(findings, limit, groups, where) for limit in limits]
         findings.add_view(view, where, list(filter(None, decorators)))
-    for call in find_checks():
-        _add_check(findings, call)
+    for check in checks:
+        _add_check(findings, check)
     findings.code = [
         "# MIDDLEWARE, after AuthenticationMiddleware:",
         '"ratelimit_mw.django.RateLimitMiddleware"',
@@ -130,6 +132,11 @@ def _add_check(findings: Findings, arguments: dict[str, Any]) -> None:
     name, rate, method = (arguments.get(part) for part in ("group", "rate", "method"))
     if computed := [part for part in arguments["computed"] if part in ("group", "key", "rate", "method")]:
         findings.problems.append(f"{where}: is_ratelimited: write its rule by hand: {', '.join(computed)} is computed")
+    elif name and findings.is_shared(name):
+        findings.problems.append(
+            f"{where}: is_ratelimited: the decorator with the group {name!r} has the same count. Write check(request,"
+            f' "{name}") in place of both'
+        )
     elif name and rate:
         methods = [method] if isinstance(method, str) else method or ()
         key = _key(findings, arguments.get("key", "ip"), where)
@@ -166,7 +173,7 @@ def _add_settings(findings: Findings, settings: Any) -> None:
     backend, location = cache.get("BACKEND", ""), cache.get("LOCATION", "")
     servers = re.split(r"[;,]", location) if isinstance(location, str) else list(location)
     if "redis" in backend.lower():
-        findings.add_store(servers[0])  # it receives all writes
+        findings.add_store("".join(servers[:1]))  # the first one receives all writes
     elif "memcached" in backend.lower():
         findings.add_store(f"memcached://{','.join(servers)}")
     elif backend:

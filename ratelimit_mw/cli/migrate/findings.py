@@ -156,6 +156,9 @@ class Findings:
             self._check_scope(found.name, fields, where)
         return self._shared[key]
 
+    def is_shared(self, name: str) -> bool:
+        return any(scope == name for scope, _ in self._shared)
+
     def _check_scope(self, scope: str, fields: dict[str, Any], where: str) -> None:
         """Add a problem for limits of one scope that share a count in the other package, and do not here."""
         limits = fields["limits"] if isinstance(fields["limits"], list) else [fields["limits"]]

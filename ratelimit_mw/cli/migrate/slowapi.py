@@ -29,7 +29,8 @@ def read_slowapi(app: Any, name: str) -> Findings:
     style = "endpoint" if limiter._key_style == "endpoint" else "path"
     findings.add_store(limiter._storage_uri or limiter.get_app_config("RATELIMIT_STORAGE_URL", None))
     add_limiter(findings, limiter, limiter._default_limits, limiter._application_limits, style)
-    has_middleware = any(each.cls.__name__.startswith("SlowAPI") for each in app.user_middleware)
+    classes = [base for each in app.user_middleware for base in getattr(each.cls, "__mro__", ())]
+    has_middleware = any(base.__module__.startswith("slowapi.") for base in classes)
     if findings.rules and not has_middleware:
         findings.note(
             "default_limits and application_limits: without SlowAPIMiddleware, slowapi applies them to no view, except"
