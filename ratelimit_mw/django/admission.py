@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import sys
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from importlib import import_module
 from typing import Any, Final
@@ -17,7 +17,9 @@ from ..http.admission import Admission
 from ..http.features import read
 from ..http.limiter import HttpLimiter
 from ..http.true_costs import read_costs
+from ..rules.decorators import current
 from ..rules.plan import Plan
+from ..wsgi.response import ResponseBody
 from .request import DjangoRequest
 
 ATTRIBUTE: Final = "_ratelimit_mw"
@@ -80,6 +82,15 @@ class DjangoAdmission(Admission):
             self._shown["ratelimit"] = self.shown
         return verdict
 
+    def close(self, status: int | None) -> None:
+        """End the request with its body. Code that keeps Django's request finds it later too."""
+        self.is_streamed = False
+        self.end(status)
+
+    async def aclose(self, status: int | None) -> None:
+        self.is_streamed = False
+        await self.aend(status)
+
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         """Return the error for a rejection. REST framework responds to its own form of the error with a 429."""
         if "rest_framework.views" not in sys.modules:
@@ -97,40 +108,32 @@ class DjangoAdmission(Admission):
             response.headers.setdefault("Cache-Control", "no-store")
 
 
-def ends_later(response: Any, admission: DjangoAdmission) -> bool:
-    """Return whether slots are held while the response streams. A cost may be stated until the stream ends.
+def watch(response: Any, admission: DjangoAdmission) -> None:
+    """Run a stream in its request, and close the admission with it.
 
     Under ASGI Django does not close a response whose stream fails or whose start cannot be sent. So the stream and,
     on an event loop, the response object are watched too.
     """
-    if not response.streaming or not admission.verdict.decisions:
-        return False
-    status = response.status_code
+    admission.is_streamed, status = True, response.status_code
     # Not streaming_content: it refers to the response, which would then be collected late.
     if response.is_async:
         response.streaming_content = _awatch_stream(response._iterator, admission, status)
     elif getattr(response, "file_to_stream", None) is None:  # servers send and close files by themselves
-        response.streaming_content = _watch_stream(response._iterator, admission, status)
-    response._resource_closers.append(lambda: admission.end(status))
-    if admission.ends_with_body:
-        _watch_response(response, admission, status)
-    return admission.ends_with_body
-
-
-def _watch_stream(content: Iterator[Any], admission: DjangoAdmission, status: int) -> Iterator[Any]:
-    try:
-        yield from content
-    finally:
-        admission.end(status)
+        response.streaming_content = ResponseBody(response._iterator, admission)
+    response._resource_closers.append(lambda: admission.close(status))
+    _watch_response(response, admission, status)
 
 
 async def _awatch_stream(content: Any, admission: DjangoAdmission, status: int) -> AsyncIterator[Any]:
+    before = current.get()
+    current.set(admission)
     try:
         async with aclosing(content) if hasattr(content, "aclose") else nullcontext():
             async for part in content:
                 yield part
     finally:
-        await admission.aend(status)
+        current.set(before)
+        await admission.aclose(status)
 
 
 def _watch_response(response: Any, admission: DjangoAdmission, status: int) -> None:
@@ -142,7 +145,7 @@ def _watch_response(response: Any, admission: DjangoAdmission, status: int) -> N
 
     def end() -> None:
         if not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(admission.aend(status), loop)
+            asyncio.run_coroutine_threadsafe(admission.aclose(status), loop)
 
     finalizer = weakref.finalize(response, end)
     finalizer.atexit = False

@@ -21,7 +21,7 @@ from ..http.limiter import HttpLimiter
 from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.decorators import current
 from ..stores.blocking import run_blocking
-from .admission import ATTRIBUTE, DjangoAdmission, ends_later, resolve
+from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
 from .limits import ProjectLimits, project_limits
 from .pages import arespond, respond
 from .signals import asend_rejection, send_rejection
@@ -91,7 +91,9 @@ class RateLimitMiddleware:
                     type(self), admission
                 )
             admission.add_headers(response)
-            if not ends_later(response, admission):
+            if response.streaming:
+                watch(response, admission)
+            if not (response.streaming and admission.ends_with_body):
                 await self._end(admission, response.status_code)
             return response
         finally:

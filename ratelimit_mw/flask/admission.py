@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from flask import Response, current_app, g
+from flask import Response, current_app, g, has_app_context
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.rejection import Rejection
+from ..rules.decorators import Decider
 from .request import FlaskRequest
 
 
@@ -19,12 +20,15 @@ class FlaskAdmission(Admission):
     """Shows all decisions in ``flask.g.ratelimit``."""
 
     request: FlaskRequest
+    before: Decider | None
+    """The request of this thread before this one."""
 
     def renew(self) -> FlaskRequest:
         return FlaskRequest(self.request.framework_request)
 
     def show(self) -> None:
-        g.ratelimit = self.shown
+        if has_app_context():  # a stream may run without one
+            g.ratelimit = self.shown
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return cast(RateLimitExceeded, self.http_error(verdict, _RAISED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 from flask import Flask, current_app, request_finished
@@ -70,6 +71,7 @@ class RateLimiter:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
         hooks = app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
         app.url_value_preprocessors[None].insert(0, hooks.keep_parameters)
+        app.handle_exception = partial(hooks.handle_exception, app.handle_exception)  # type: ignore[method-assign]
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, hooks.respond)  # that of the application stays
         app.before_request(hooks.decide)
         app.after_request(hooks.add_headers)

@@ -4,14 +4,15 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import flask
 from flask import Flask, Response, g
+from flask.globals import request_ctx
 
+from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.limiter import DECIDED, HttpLimiter
@@ -22,12 +23,15 @@ from ..http.views import ViewMarksByMethod
 from ..rules.decorators import current
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
+from ..rules.plan import Plan
 from ..settings.framework import SETTING, check_left_over
 from ..wsgi.request import VERDICT
+from ..wsgi.response import ResponseBody
 from ..wsgi.url_map import routes_of as routes_of_map
 from .admission import FlaskAdmission
 from .request import SENT_PARAMS, FlaskRequest
 
+_ADMISSION: Final = "_ratelimit_mw"
 _UNMARKED: Final = ViewMarks()
 _ON_THE_WAY: Final = (
     "full_dispatch_request",
@@ -47,9 +51,6 @@ class FlaskHooks:
         self._configured = app.config.get(SETTING)
         self._views: dict[str, ViewMarksByMethod] | None = None
         self._reading = threading.Lock()
-        # One environ may pass through several applications.
-        self._key = f"ratelimit_mw.flask.{id(self)}"
-        self._leave_key = f"{self._key}.leave"
         self.limiter = limits.limiter
         readers.add(self)
 
@@ -100,12 +101,9 @@ class FlaskHooks:
         plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
             plan = self.limits.undecided(plan, environ)
-        before = current.get()
         verdict = decide(self.limits, plan, request)
-        admission = environ[self._key] = FlaskAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
-        environ[self._leave_key] = partial(admission.leave, before)
+        admission = self._admit(request, plan, verdict)
         admission.enter(marks)
-        g.ratelimit = environ[VERDICT]
         if not verdict.allowed:
             return self._reject(admission)
         if plan.may_delay and verdict.delay:
@@ -114,7 +112,7 @@ class FlaskHooks:
 
     def add_headers(self, response: Response) -> Response:
         """Run after the request: the rate limit headers replace those of the application."""
-        if admission := flask.request.environ.get(self._key):
+        if admission := _admission():
             for name in read_costs(admission, response.headers) if admission.true_costs else ():
                 response.headers.pop(name, None)
             added = admission.text_headers(response.status_code)
@@ -123,41 +121,69 @@ class FlaskHooks:
         return response
 
     def end_with_response(self, _app: Flask, response: Response, **_: Any) -> None:
-        """Run for the final response. A stream keeps its slots, and may state its cost, until it is closed."""
-        admission: FlaskAdmission | None = flask.request.environ.get(self._key)
+        """Run for the final response. A stream runs in its request, and holds its slots, until it is closed."""
+        admission = _admission()
         if admission is None:
             return
         status = admission.status = response.status_code
         if admission.ends_with_body:
             response.direct_passthrough = False  # Werkzeug does not close a file that the server sends by itself
-        if response.is_streamed and not response.direct_passthrough:
-            response.call_on_close(lambda: admission.end(status))
+        admission.is_streamed = response.is_streamed and not response.direct_passthrough
+        if admission.is_streamed:
+            response.response = ResponseBody(response.response, admission)
+            current.set(admission.before)
             # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
-            if admission.ends_with_body and status < 300:
-                del flask.request.environ[self._key]
+            if not (admission.ends_with_body and status < 300):
+                admission.end(status)
 
     def end(self, error: BaseException | None) -> None:
-        """Run when the request's context ends."""
-        environ = flask.request.environ
-        if leave := environ.pop(self._leave_key, None):
-            leave()
-        admission: FlaskAdmission | None = environ.pop(self._key, None)
-        if admission is not None:
-            admission.end(admission.status or (500 if error is None or isinstance(error, Exception) else None))
+        """Run when the request's context ends. A copy of the context, in another thread, has no admission."""
+        admission = _admission()
+        if admission is None or admission.is_streamed:
+            return
+        delattr(request_ctx, _ADMISSION)
+        current.set(admission.before)
+        admission.close(admission.status or (500 if error is None or isinstance(error, Exception) else None))
 
     def respond(self, error: RateLimitExceeded) -> Any:
         """Run for a rejection that code of the application has raised, where the application has no handler for it."""
-        admission: FlaskAdmission | None = flask.request.environ.get(self._key)
-        if admission is None:  # the request is over, or a function before ours has raised it
-            raise error
+        request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        admission = _admission() or self._admit(FlaskRequest(request), Plan([]), Verdict())  # raised before ``decide``
         admission.verdict = error.verdict
         return self._app.handle_http_exception(admission.http_error(error.verdict))
+
+    def handle_exception(self, make_error: Callable[..., Response], *context: Any) -> Response:
+        """Run for an error that an error handler has raised, or a function before or after the request.
+
+        ``make_error`` is Flask's own method, which makes a 500 of it. The error is the last argument.
+        """
+        if not isinstance(context[-1], RateLimitExceeded):
+            return make_error(*context)
+        finish: Callable[..., Response] = self._app.finalize_request
+        try:
+            rejection = self._app.handle_user_exception(*context)
+        except Exception as failure:  # of an error handler
+            return make_error(*context[:-1], failure)
+        return self.add_headers(finish(*context[:-1], rejection, from_error_handler=True))
+
+    def _admit(self, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
+        environ = request.native
+        admission = FlaskAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        admission.before = current.get()
+        setattr(request_ctx, _ADMISSION, admission)
+        g.ratelimit = environ[VERDICT]
+        return admission
 
     def _reject(self, admission: FlaskAdmission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""
         if self.limits.reject:
             return self._app.make_response(admission.own_response())
         raise admission.error(admission.verdict)
+
+
+def _admission() -> FlaskAdmission | None:
+    """Return the admission of this context, not of its environ, which copies of the context and other apps share."""
+    return getattr(request_ctx, _ADMISSION, None)
 
 
 def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:

@@ -14,7 +14,7 @@ from ..decision import CombinedVerdict, Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
 from ..rules.costs import HeaderCost
-from ..rules.decorators import Decider, current
+from ..rules.decorators import current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .features import aread, read
@@ -74,9 +74,11 @@ class Admission:
     _headers: list[Header] | None = None
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
+    is_streamed = False
+    """Whether its response is a stream that is not closed. Checks in it take slots, also after an ``end``."""
     has_ended = False
     """Whether the response has ended. Verdicts from then on are settled at once."""
-    _is_settled = False
+    _settled = 0  # the number of verdicts that are settled
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
     outer: Mapping[Any, Admission] | None = None
@@ -130,9 +132,10 @@ class Admission:
             self.marks = (*self.marks, *marks.every) if self.marks else marks.every
         current.set(self)
 
-    def leave(self, before: Decider | None) -> None:
-        """Give the place back to the request before, so that no cycle is left to the garbage collector."""
-        current.set(before)
+    def close(self, status: int | None) -> None:
+        """End the request with its body. Nothing finds it any more, so that the garbage collector gets no cycle."""
+        self.is_streamed = False
+        self.end(status)
         if self.outer is None:
             self.native.pop(DECIDED, None)
         else:
@@ -274,7 +277,7 @@ class Admission:
         return next((value.decode("ascii") for name, value in headers if name == b"retry-after"), None)
 
     def end(self, status: int | None) -> None:
-        """Settle everything once. The status is None for an unknown outcome. A cost stated later is settled at once."""
+        """Settle each verdict once. The status is None for an unknown outcome. Later costs are settled at once."""
         if due := self._due():
             self.limits.limiter.conclude(CombinedVerdict(due), status)
 
@@ -287,9 +290,8 @@ class Admission:
 
     def _due(self) -> Sequence[Verdict]:
         with _lock:
-            if self._is_settled:
-                return ()
-            self._is_settled = self.has_ended = True
-        for verdict in self.verdicts:  # before its receipt is read: no cost that another thread states is lost
+            self.has_ended |= not self.is_streamed
+            due, self._settled = self.verdicts[self._settled :], len(self.verdicts)
+        for verdict in due:  # before its receipt is read: no cost that another thread states is lost
             verdict.settler = self.limits.limiter
-        return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.open_receipt is not None]
+        return [verdict for verdict in due if self.needs_settlement or verdict.open_receipt is not None]

@@ -33,7 +33,9 @@ class Resets(Settlement):
         """
         keys = verdict.receipt.drop(rule)
         if self._must_not_wait():
-            self._start(self._aforget(keys, rule))
+            task = self._start(self._aforget(keys, rule))
+            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
+            task.add_done_callback(lambda task: self._forget(keys, rule) if task.cancelled() else None)
         else:
             self._forget(keys, rule)
 

@@ -21,7 +21,7 @@ from ..limiter.limiter import Limiter
 from ..rules.decorators import current
 from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
-from .response import ResponseBody, WSGIAdmission
+from .response import ResponseBody, WSGIAdmission, is_complete
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -99,21 +99,21 @@ class RateLimitMiddleware:
             if plan.may_delay and verdict.delay:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
-            if admission.needs_settlement:
+            if admission.needs_settlement or not is_complete(body, environ):
                 return ResponseBody(body, admission)
         except RateLimitExceeded as error:
-            admission.end(admission.status or 429)
+            admission.close(admission.status or 429)
             if admission.status is not None:
                 raise
             admission.verdict = error.verdict
             return self._reject(admission)
         except BaseException as error:  # where the server stops, the outcome is not known
-            admission.end((admission.status or 500) if isinstance(error, Exception) else None)
+            admission.close((admission.status or 500) if isinstance(error, Exception) else None)
             raise
         finally:
-            admission.leave(before)
-        admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
-        return body  # unwrapped, so that servers recognize their file wrappers
+            current.set(before)
+        admission.close(admission.status)
+        return body
 
     def look_around(self) -> None:
         """Look for a middleware inside, check the rules, and log notes. Raises ``ConfigError`` for invalid rules."""

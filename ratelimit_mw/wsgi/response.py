@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..http.admission import Admission
 from ..http.headers import TextHeader
 from ..http.true_costs import read_costs
+from ..rules.decorators import current
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+
+_COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
 
 
 class WSGIAdmission(Admission):
@@ -37,20 +41,20 @@ class WSGIAdmission(Admission):
 
 
 class ResponseBody:
-    """The application's iterable. It ends the admission when it is closed or fails."""
+    """The application's iterable, whose code runs in its request. That ends when the iterable is closed or fails."""
 
-    def __init__(self, body: Iterable[bytes], admission: Admission) -> None:
+    def __init__(self, body: Iterable[Any], admission: Admission) -> None:
         self._body = body
-        self._chunks = iter(body)
+        self._next = iter(body).__next__
         self._admission = admission
         self._closed = False
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> bytes:
+    def __next__(self) -> Any:
         try:
-            return next(self._chunks)
+            return self._run(self._next)
         except Exception:  # not every server closes an iterable that it has read to its end
             self._end()
             raise
@@ -59,9 +63,22 @@ class ResponseBody:
         try:
             if not self._closed and hasattr(self._body, "close"):
                 self._closed = True
-                self._body.close()
+                self._run(self._body.close)
         finally:
             self._end()
 
+    def _run(self, step: Callable[[], Any]) -> Any:
+        before = current.get()
+        current.set(self._admission)
+        try:
+            return step()
+        finally:
+            current.set(before)
+
     def _end(self) -> None:
-        self._admission.end(self._admission.status or 500)
+        self._admission.close(self._admission.status or 500)
+
+
+def is_complete(body: Any, environ: WSGIEnvironment) -> bool:
+    """Return whether no code of the application runs in a body: in lists and files, which servers recognize."""
+    return type(body) is environ.get("wsgi.file_wrapper") or any(hasattr(body, name) for name in _COMPLETE)

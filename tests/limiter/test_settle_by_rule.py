@@ -218,6 +218,17 @@ def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
     assert left(limiter)[2:] == ([993, 4993] if change == "settle" else [1000, 5000])
 
 
+def test_a_reset_outlives_its_event_loop() -> None:
+    """An async view of Flask has a loop of its own, which ends with the view and cancels the task of the reset."""
+    limiter = built(SharedStore())
+
+    async def view() -> None:
+        (await limiter.ahit(WHO))["tokens"].reset()
+
+    asyncio.run(view())
+    assert left(limiter)[2:] == [1000, 5000]
+
+
 def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     """An unreachable store cannot settle or reset. The limiter logs this, and views go on."""
     store = SharedStore()

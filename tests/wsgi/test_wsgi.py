@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -119,15 +120,15 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
 
 
 def test_the_iterable_of_the_application_is_returned() -> None:
-    """Unless the outcome counts, the server gets the same object, with its length or file wrapper."""
-    body = Body([b"x"])
+    """Unless the outcome counts, the server gets the same list or file, which it may send in its own way."""
+    for body in ([b"x"], Body([b"x"]), io.BytesIO(b"x")):
 
-    def app(environ: Environ, start_response: Any) -> Body:
-        start_response("200 OK", HEADERS)
-        return body
+        def app(environ: Environ, start_response: Any, body: Any = body) -> Any:
+            start_response("200 OK", HEADERS)
+            return body
 
-    iterable = RateLimitMiddleware(app, limiter=limiter())(environ_of(), lambda *_: None)  # type: ignore[arg-type, return-value]
-    assert iterable is body
+        environ = environ_of(**{"wsgi.file_wrapper": Body})
+        assert RateLimitMiddleware(app, limiter=limiter())(environ, lambda *_: None) is body  # type: ignore[arg-type, return-value]
 
 
 @RULES
