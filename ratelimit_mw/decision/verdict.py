@@ -82,15 +82,13 @@ class Verdict:
         return (self,)
 
     def state(self, rule: str, due: Due) -> None:
-        """State the cost of one rule. Internal; a limiter applies it.
+        """State the cost of one rule of this part. Internal; a limiter applies it.
 
         Args:
             rule: The name of the rule.
             due: The cost that each of its hits must have consumed in the end.
         """
-        for part in self.parts:
-            if rule in part:
-                part.receipt.stated[rule] = due
+        self.receipt.stated[rule] = due
 
     def settle(self, cost: int) -> None:
         """Settle the true cost of the request. When several rules apply, call ``verdict[rule].settle(cost)``.

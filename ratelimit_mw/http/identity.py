@@ -53,12 +53,7 @@ class Identify:
         async def apick(call: _IdentifyCall, request: Request) -> Any:
             holder = request.first or request
             async with call.lock:
-                if holder.identified is call:
-                    features = None  # after an error, the next one calls the function again
-                    try:
-                        features = _checked(await call.result)
-                    finally:
-                        holder.identified = features
+                await call.end(holder)
             value = read(request)
             return await value if inspect.isawaitable(value) else value
 
@@ -79,6 +74,16 @@ class _IdentifyCall:
     def __init__(self, result: Awaitable[Any]) -> None:
         self.result = result
         self.lock = asyncio.Lock()
+
+    async def end(self, holder: Request) -> None:
+        """Wait for the result, and keep it. After an error, the next one calls the function again."""
+        if holder.identified is not self:
+            return
+        features = None
+        try:
+            features = _checked(await self.result)
+        finally:
+            holder.identified = features
 
 
 def _checked(features: Any) -> Mapping[str, Any]:

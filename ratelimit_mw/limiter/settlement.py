@@ -155,8 +155,8 @@ class Settlement:
     def _release(self, verdict: Verdict) -> None:
         for part in verdict.parts:
             self._slots.release(part)
-        for rule in verdict.rules:
-            verdict.state(rule, refund_due)
+            for rule in part.rules:
+                part.state(rule, refund_due)
 
     def _end(self, verdict: Verdict, status: int | None) -> None:
         for part in verdict.parts:
