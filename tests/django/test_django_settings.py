@@ -61,7 +61,7 @@ def test_decorators_work_without_settings() -> None:
         ("absent.toml", "RATELIMIT_MW: settings file 'absent.toml' not found in "),
         ({"settings": TWICE, "limiter": "django_calls.CLIENT"}, "either settings"),
         ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
-        ({"settings": TWICE, "rules": []}, "rules: unknown argument"),
+        ({"settings": TWICE, "rules": []}, "rules: not an argument of the middleware"),
         ({**TWICE, "features": {"user": "django_calls.CLIENT"}}, "expected a function"),
         ({**TWICE, "features": {"user": lambda: "alice"}}, "RATELIMIT_MW.features.'user'.: expected a function of the"),
         ({**TWICE, "features": ["user"]}, "expected a table"),
