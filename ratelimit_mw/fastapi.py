@@ -12,15 +12,13 @@ from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Never, Unpack
 
-from .asgi.dependencies import DependencyLimit, decisions_of
+from .asgi.dependencies import DependencyLimit, check_provided, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .http.checks import AsyncCheck
 from .http.usage import NO_STORE, AsyncUsage, LimitUsage
-from .keys.annotations import check_return
 from .keys.features import checked_name
-from .keys.parts import part_of
 from .rules import decorators
 from .rules.decorators import AnyView, call_site, exempt, make_mark, messages
 from .rules.options import Limits, RuleOptions
@@ -102,12 +100,15 @@ class RateLimit(DependencyLimit, Depends):
         self, limits: Limits, *, features: Mapping[str, Any] | None = None, **options: Unpack[RuleOptions]
     ) -> None:
         where = f"{sys._getframe(1).f_globals.get('__name__', '')}.RateLimit"
+        place = f"RateLimit at {call_site()}"
         try:
             mark = make_mark(limits, options, where)
-            dependencies = _dependencies(features or {}, mark.rule.parts)
+            dependencies = _dependencies(features or {})
         except ConfigError as error:
-            raise ConfigError(error.message, error.path, f"RateLimit at {call_site()}") from None
-        super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()})
+            raise ConfigError(error.message, error.path, place) from None
+        super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()}, place)
+        if "key" in options:  # else it may be a default of the settings, which are not known yet
+            check_provided(self, mark.rule)
         self._names = {f"feature_{i}": name for i, name in enumerate(dependencies)}
         parameters = [Parameter("connection", Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
         for parameter, name in self._names.items():
@@ -132,26 +133,17 @@ class RateLimit(DependencyLimit, Depends):
 RateLimit.__init__.__annotations__ = {}
 
 
-def _dependencies(features: Any, parts: tuple[str, ...]) -> dict[str, Depends]:
+def _dependencies(features: Any) -> dict[str, Depends]:
     if not isinstance(features, Mapping):
         raise ConfigError(f'expected {{"user": current_user}}, dependencies by feature; got {features!r}', "features")
     dependencies = {}
     for name, call in features.items():
         with error_path(f"features[{name!r}]"):
-            dependencies[name] = _dependency(checked_name(name), call, parts)
+            checked_name(name)
+            if not isinstance(call, Depends) and not callable(call):
+                raise ConfigError(f"expected a dependency: a function, or Depends(function); got {call!r}")
+            dependencies[name] = call if isinstance(call, Depends) else Depends(call)
     return dependencies
-
-
-def _dependency(name: str, call: Callable[..., Any] | Depends, parts: tuple[str, ...]) -> Depends:
-    used = [part for part in map(part_of, parts) if part.feature == name]
-    if not used:
-        raise ConfigError(f"the limit does not use it: its key, match, per and cost need {', '.join(parts)}")
-    if not isinstance(call, Depends) and not callable(call):
-        raise ConfigError(f"expected a dependency: a function, or Depends(function); got {call!r}")
-    depends = call if isinstance(call, Depends) else Depends(call)
-    for part in used if depends.dependency else ():
-        check_return(part, depends.dependency, provides=True)
-    return depends
 
 
 class Usage:

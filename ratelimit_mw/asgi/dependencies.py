@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from ..decision import Verdict
+from ..errors import ConfigError, error_path
 from ..http.limiter import DECIDED
+from ..keys.annotations import check_return
+from ..keys.features import checked_name
+from ..keys.parts import part_of
 from ..rules.marks import Mark
+from ..rules.rule import Rule
 
 if TYPE_CHECKING:
     from .middleware import ASGIAdmission
@@ -21,9 +26,25 @@ class DependencyLimit:
     ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
     """
 
-    def __init__(self, mark: Mark, provides: Mapping[str, object]) -> None:
+    def __init__(self, mark: Mark, provides: Mapping[str, object], place: str) -> None:
         self.mark = mark
         self.provides = provides
+        self.place = place
+
+
+def check_provided(limit: DependencyLimit, rule: Rule) -> None:
+    """Raise ``ConfigError`` for a feature of a limit that its rule does not use, or cannot count."""
+    try:
+        for name, call in limit.provides.items():
+            with error_path(f"features[{name!r}]"):
+                used = [part for part in map(part_of, rule.parts) if part.feature == checked_name(name)]
+                if not used:
+                    needs = ", ".join(rule.parts)
+                    raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
+                for part in used if call else ():
+                    check_return(part, call, provides=True)
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, limit.place) from None
 
 
 class DependencyDecisions:

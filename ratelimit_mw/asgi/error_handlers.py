@@ -82,7 +82,8 @@ async def _respond(request: Any, error: RateLimitExceeded) -> Any:
         raise error
     admission = list(admissions.values())[-1]
     admission.verdict = error.verdict
-    return lambda _, receive, send: admission.reject(receive, send)
+    handler = find_handler(request.scope.get("app"))
+    return lambda _, receive, send: admission.reject(receive, send, handler)
 
 
 @cache

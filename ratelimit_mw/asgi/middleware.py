@@ -26,7 +26,7 @@ from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
 from .connection import adecide_connected, respond_to_nobody
 from .dependencies import DependencyDecisions
-from .error_handlers import http_error
+from .error_handlers import RejectionHandler, http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
 from .routes.index import RouteIndexes
 from .routes.tree import RouteMatch
@@ -277,10 +277,11 @@ class ASGIAdmission(Admission):
             await self.aend((self.status or _ERROR) if isinstance(error, Exception) else None)
         return False
 
-    async def reject(self, receive: Receive, send: Send) -> None:
+    async def reject(self, receive: Receive, send: Send, handler: RejectionHandler | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's."""
         request, reject = self.request, self.limits.reject
-        handler = None if request.index is None or self.native["type"] != "http" else request.index.handler
+        if request.index is not None and self.native["type"] == "http":
+            handler = handler or request.index.handler
         if reject is not None:
             response = reject(request.own, self.verdict)
             if inspect.isawaitable(response):

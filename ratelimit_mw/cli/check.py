@@ -10,7 +10,7 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
-from ..http.notes import NOT_ENABLED
+from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
@@ -104,7 +104,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     if not settings.enabled:
         yield NOT_ENABLED
     if not rules and not settings.overrides:
-        yield "there are no rules, so no request is limited"
+        yield NO_RULES
     if source.overview.is_file:
         yield from describe_overrides(settings.overrides)
     for name, users in required.items():

@@ -22,6 +22,7 @@ from .layers import has_inner, is_inner, is_of_framework, layers_of
 from .limiter import OF_USER, HttpLimiter, requires_user
 
 NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
+NO_RULES: Final = "there are no rules, so no request is limited"
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
 _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
@@ -36,9 +37,12 @@ _log = logging.getLogger("ratelimit_mw")
 
 def log_notes(limits: HttpLimiter, app: object) -> None:
     """Log each note about an application and its limits, once in this process."""
-    if not limits.limiter.rules.enabled:
+    rules = limits.limiter.rules
+    if not rules.enabled:
         log_note(NOT_ENABLED)
-    packages = set(map(_package_of, limits.limiter.rules.marks))
+    if not (rules.rules or rules.lists.entries or marks_made or limits.is_outer):
+        log_note(NO_RULES)
+    packages = set(map(_package_of, rules.marks))
     log_all(*notes_on_layers(app), *notes_on_stages(limits, app))
     log_all(*notes_on_workers(limits.limiter), *notes_on_marks(packages))
 

@@ -225,7 +225,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+: limits: cannot parse"),
     ({"limits": "5/m", "match": {"path": "/x"}}, "a decorated view has the path of its route"),
     (
-        {"limits": "5/m", "features": {"user": current_user}},
+        {"limits": "5/m", "key": "ip", "features": {"user": current_user}},
         r"features\['user'\]: the limit does not use it: .* need ip",
     ),
     ({"limits": "5/m", "key": "user", "features": ["user"]}, r"py:\d+: features: expected .*; got \['user'\]"),
@@ -242,6 +242,18 @@ def test_an_invalid_dependency_is_rejected_when_built(arguments: dict[str, Any],
     """A dependency without a meaning raises an error at its line."""
     with pytest.raises(ConfigError, match=message):
         RateLimit(**arguments)
+
+
+def test_a_dependency_may_provide_the_key_of_the_defaults() -> None:
+    """Whether the limit uses it is known at the start, together with the settings."""
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[RateLimit("1/minute", features={"user": current_user})])
+    limited(app, limiter=Limiter.from_settings({"defaults": {"key": "user"}}, clock=ManualClock(1_000_000.0)))
+    assert [ask(app, headers={"x-user": name}).status_code for name in ("ann", "ann", "bob")] == [200, 429, 200]
+    other = FastAPI(routes=app.routes)
+    limited(other)
+    with pytest.raises(ConfigError, match=r"^RateLimit at .*py:\d+: features\['user'\]: the limit does not use it"):
+        ask(other)
 
 
 @pytest.mark.parametrize("place", ["route", "router", "application", "annotation", "default"])

@@ -191,6 +191,22 @@ def test_the_log_names_a_switched_off_limiter(caplog: pytest.LogCaptureFixture) 
     assert [record.message for record in caplog.records].count(NOT_ENABLED) == 1
 
 
+@pytest.mark.parametrize("settings", [{}, {"limits": None}, {"lists": {"deny": {"ip": ["192.0.2.7"]}}}, RULES])
+def test_the_log_names_a_limiter_without_rules(
+    settings: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a variable of the environment is not set. A list alone is no mistake."""
+    from ratelimit_mw.http import notes
+
+    monkeypatch.setattr(notes, "marks_made", set())
+    notes.log_note.cache_clear()
+    app = Flask("shop")
+    RateLimiter(app, settings, limits=None)
+    app.test_client().get("/")
+    expected = settings.keys() <= {"limits"}
+    assert ([record.message for record in caplog.records].count(notes.NO_RULES) == 1) is expected
+
+
 def test_switched_off_settings_are_checked() -> None:
     """A mistake shows before the day on which the limits are switched on again."""
     with pytest.raises(ConfigError, match=r"^rules\[0\]: limits: cannot parse"):

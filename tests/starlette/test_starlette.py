@@ -12,7 +12,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.exceptions import HTTPException
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import Limiter, RateLimitError, Rule
@@ -173,6 +173,31 @@ def test_a_handler_for_all_http_errors_shapes_the_rejection(status: int) -> None
         response = [ask(app, path, headers=headers) for _ in range(3)][-1]
         assert response.text == f"mine: {status} rejected by"
         assert status == 403 or response.headers["retry-after"] == "60"
+
+
+def test_a_mounted_application_shapes_the_rejections_of_its_views() -> None:
+    """By its handler for HTTPException, else by that of the outer application."""
+
+    def handlers(name: str) -> Any:
+        async def handle(request: Any, error: Any) -> Response:
+            return PlainTextResponse(f"{name} {error.status_code}", status_code=error.status_code)
+
+        return {HTTPException: handle}
+
+    async def checks(request: Any) -> Response:
+        await check(request, "named")
+        return PlainTextResponse("checked")
+
+    routes = [Route("/", checks)]
+    mounts = [
+        Mount("/own", Starlette(routes=routes, exception_handlers=handlers("own"))),
+        Mount("/none", Starlette(routes=routes)),
+    ]
+    only_checked = Rule(name="named", limits="1/minute", match={"view": ""})
+    app = application([*mounts, *routes], only_checked, exception_handlers=handlers("outer"))
+    responses = [ask(app, path) for path in ("/", "/own/", "/none/", "/")]
+    assert [response.text for response in responses] == ["checked", "own 429", "outer 429", "outer 429"]
+    assert {response.headers.get("retry-after") for response in responses} == {None, "60"}
 
 
 def test_a_handler_for_another_status_is_not_called() -> None:

@@ -153,7 +153,8 @@ def test_an_application_inside_of_a_function_is_no_mismatch(caplog: pytest.LogCa
     app.routes.append(Route("/new", synchronous_free))
     app.add_middleware(Rewrites)
     app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
-    assert (statuses(app, "/in/own"), caplog.records) == ([200], [])
+    app.routes.append(Mount("/exempt", exempt(inner)))
+    assert (statuses(app, "/in/own", "/exempt/own"), caplog.records) == ([200, 200], [])
     assert (statuses(app, "/old"), len(caplog.records)) == ([200], 1)
 
 

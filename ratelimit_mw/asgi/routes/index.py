@@ -17,6 +17,8 @@ from ...http.limiter import HttpLimiter
 from ...http.notes import applications_read, log_notes
 from ...http.route_checks import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
+from ...rules.rule import with_defaults
+from ..dependencies import check_provided
 from ..error_handlers import RejectionHandler, find_handler, handle_rejections, handles_status
 from ..openapi import OpenAPIWithLimits, describe_response
 from .reader import RouteReader, application_behind
@@ -189,6 +191,8 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
     limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
+    for limit in reader.limits:
+        check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
     applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
     check_parameters(routes, limits.rules)
