@@ -19,7 +19,7 @@ from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from ..wsgi.request import WSGIRequest
 from .output import Failure
-from .source import Routed, Source
+from .source import Routed, Source, environ_of
 
 _FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
 """The module of each framework that opens its applications. It is imported by name: it needs the framework."""
@@ -48,7 +48,7 @@ class MiddlewareSource(Source):
 
     def route(self, request: ASGIRequest) -> Routed:
         if self._map is not None:
-            native = WSGIRequest(_environ_of(request))
+            native = WSGIRequest(environ_of(request, self._map.server_name))
             return Routed(request.sent_path, self._map.find(native), native.path_params)
         if self._index is None:
             return super().route(request)
@@ -104,14 +104,6 @@ def _source_of_framework(app: object, name: str) -> Source | None:
             source: Source | None = importlib.import_module(module).open_source(app, name)
             return source
     return None
-
-
-def _environ_of(request: ASGIRequest) -> dict[str, Any]:
-    """Return a request as the WSGI environ from which Werkzeug finds its route."""
-    host = request.header("host") or "localhost"
-    path = request.native["path"].encode().decode("latin-1")
-    server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
-    return {**server, "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
 
 
 def import_application(name: str, option: str) -> Any:

@@ -61,3 +61,11 @@ class Source:
     def notes(self) -> Iterator[str]:
         """Yield notes about the place of the limits in the application."""
         yield from ()
+
+
+def environ_of(request: ASGIRequest, server_name: str | None) -> dict[str, Any]:
+    """Return a request as the WSGI environ from which Werkzeug finds its route. Its default host is the server."""
+    host = request.header("host") or server_name or "localhost"
+    path = request.native["path"].encode().decode("latin-1")
+    server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
+    return {**server, "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}

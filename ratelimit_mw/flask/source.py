@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from flask import Flask
 from werkzeug.exceptions import HTTPException
 
 from ..asgi.request import ASGIRequest
-from ..cli.source import Routed, Source
+from ..cli.source import Routed, Source, environ_of
 from ..http.layers import layers_of
 from ..http.notes import notes_on_stages
 from ..keys.features import UNMATCHED
@@ -29,8 +30,9 @@ class FlaskSource(Source):
 
     def route(self, request: ASGIRequest) -> Routed:
         with suppress(HTTPException):
-            urls = self._app.url_map.bind(request.header("host") or "localhost")
-            rule, params = urls.match(request.native["path"], request.method, return_rule=True)
+            environ = environ_of(request, self._app.config["SERVER_NAME"])
+            urls: Any = self._app.create_url_adapter(self._app.request_class(environ))  # with subdomains
+            rule, params = urls.match(return_rule=True)
             marks = marks_for(self._app, self._views[rule.endpoint], request.method, rule)
             return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
         return Routed(request.sent_path, Destination(UNMATCHED))

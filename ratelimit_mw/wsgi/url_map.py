@@ -68,7 +68,7 @@ class MapRoutes:
         self._limits = limits
         self._map = url_map
         self._given = views
-        self._server_name = server_name
+        self.server_name = server_name
         self._views: dict[Any, ViewMarksByMethod] = {}
         self._adopting = create_lock(self, "_adopting", threading.Lock)
 
@@ -88,7 +88,7 @@ class MapRoutes:
 
     def _check_subdomains(self, rules: Iterable[Rule]) -> None:
         """Raise ``ConfigError`` for a rule that is never found without the name of the server."""
-        for rule in rules if self._server_name is None and not self._map.host_matching else ():
+        for rule in rules if self.server_name is None and not self._map.host_matching else ():
             if rule.subdomain:
                 message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
                 raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
@@ -104,7 +104,7 @@ class MapRoutes:
         """Return where a request goes. The request then has its endpoint and its path parameters."""
         request.endpoint = UNMATCHED
         with suppress(HTTPException):  # no route, another method, or a redirect
-            urls = self._map.bind_to_environ(dict(request.native), self._server_name)
+            urls = self._map.bind_to_environ(dict(request.native), self.server_name)
             rule, request.path_params = urls.match(return_rule=True)
             if rule.endpoint not in self._views:  # it was added later
                 self.adopt()

@@ -102,6 +102,11 @@ found = Flask("found")
 RateLimiter(found, {})
 found.get("/orders")(limit(lambda ip: "5/minute", name="orders", key="ip")(lambda: ""))
 bare = Flask("bare")
+hosted = Flask("hosted", subdomain_matching=True)
+hosted.config["SERVER_NAME"] = "example.com"
+RateLimiter(hosted, {})
+hosted.add_url_rule("/", "home", lambda: "")
+hosted.add_url_rule("/", "shop", limit("5/minute", name="shop")(lambda tenant: ""), subdomain="<tenant>")
 urls = Map([Rule("/notes/<int:note>", endpoint="note"), Rule("/health", endpoint="health")])
 views = {"note": limit("3/minute", name="note", key="path:note")(lambda request, note: "")}
 by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls, views=views)
@@ -218,6 +223,12 @@ def test_an_application_of_flask() -> None:
     }
     for name in ("flasks:app", "flasks:around"):  # the middleware around it has the same rules, and no routes
         assert "item  @limit    /items/{number}" in run("check", "--app", name).stdout
+
+
+def test_an_application_of_flask_with_subdomains() -> None:
+    """The route depends on the host, which is by default the server itself."""
+    for words, view in ((["--host", "a.example.com"], "shop"), ([], "home")):
+        assert explained("flasks:hosted", "GET", "/", *words)["features"]["view"] == view
 
 
 def test_an_application_of_werkzeug() -> None:
