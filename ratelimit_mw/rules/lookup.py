@@ -32,6 +32,7 @@ _MAX_VALUES: Final = 10_000
 _RETRY: Final = SECOND  # after an error, in microseconds
 _LONGEST: Final = 5.0  # seconds that a request waits for a call
 _LOG_EVERY: Final = 60.0  # seconds
+_TOO_LATE: Final = "it takes too long"
 _MUST_AWAIT: Final = (
     "the function is async, and code that is not async cannot await it on an event loop. Make this code async: an async"
     " helper, await check(...), or await limiter.ahit(...). Or pass a function that is not async"
@@ -105,15 +106,19 @@ class LimitsLookup:
             if len(self._young) >= _MAX_VALUES // 2:
                 self._old, self._young = self._young, {}
             self._young[call.key] = _Known(limits, until)
+            call.last = limits
             if self._calls.get(call.key) is call:
                 del self._calls[call.key]
-        call.future.set_result(limits)
+            if not call.future.done():  # a call that was too late has failed before
+                call.future.set_result(limits)
 
     def succeed(self, call: LimitsCall, result: object) -> None:
         self.keep(call, self.parse(result), self._kept_us)
 
     def fail(self, call: LimitsCall, reason: str) -> None:
         """Keep the last limits of the value for a moment, so that not every request waits for an error."""
+        if call.future.done():
+            return
         self.keep(call, call.last, _RETRY)
         if (now := monotonic()) >= self._logs_at:
             self._logs_at = now + _LOG_EVERY
@@ -155,9 +160,10 @@ class LimitsCall:
                 result = self._lookup.function(*self._values)
                 self._lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
         try:
-            return self.future.result(_LONGEST)
+            self.future.result(_LONGEST)
         except TimeoutError:
-            return self.last
+            self._lookup.fail(self, _TOO_LATE)
+        return self.last
 
     async def await_(self) -> _Limits | None:
         """Async form of ``wait``."""
@@ -168,7 +174,9 @@ class LimitsCall:
         future = asyncio.wrap_future(self.future)
         try:
             await asyncio.wait([future], timeout=_LONGEST)
-            return future.result() if future.done() else self.last
+            if not future.done():
+                self._lookup.fail(self, _TOO_LATE)
+            return self.last
         finally:
             future.cancel()
 
@@ -185,8 +193,7 @@ class LimitsCall:
         except Exception as error:
             self._lookup.fail(self, _reason(error))
         finally:
-            if not self.future.done():
-                self._lookup.fail(self, "it was interrupted")
+            self._lookup.fail(self, "it was interrupted")
 
 
 def run(lookups: Lookups[Result]) -> Result:

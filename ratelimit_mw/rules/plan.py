@@ -116,6 +116,7 @@ class CompiledRule:
         """Return the rule with these limits for all clients; without them, its requests are rejected."""
         rule = copy.copy(self)
         rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
+        rule._found = {}  # it has no other limits
         return rule
 
     def without_cost(self) -> CompiledRule:

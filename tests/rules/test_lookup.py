@@ -399,7 +399,7 @@ def test_an_expired_result_is_used_while_it_is_looked_up_again() -> None:
 
 
 def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another request then makes another call. An async function is cancelled."""
+    """Nor do the next ones, for a second. Then another request makes another call. An async function is cancelled."""
     monkeypatch.setattr(lookup, "_LONGEST", 0.01)
     arrived, gate, calls = threading.Event(), threading.Event(), []
 
@@ -410,7 +410,8 @@ def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.M
             gate.wait()
         return "5/minute"
 
-    limiter = build(limits_of)
+    clock = ManualClock(1_000_000.0)
+    limiter = build(limits_of, clock)
     (lookup_of_rule,) = [limiter.rules.rules[0]._of_rule]
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(limiter.hit, ALICE)
@@ -419,6 +420,9 @@ def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.M
         (call,) = lookup_of_rule._calls.values()
         assert call.wait() is None
         assert asyncio.run(call.await_()) is None
+        assert limiter.hit(ALICE).unavailable
+        assert calls == ["alice"]
+        clock.advance(1)
         assert limiter.hit(ALICE).allowed
         gate.set()
         assert hanging.result()
