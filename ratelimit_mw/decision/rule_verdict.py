@@ -42,7 +42,7 @@ class RuleVerdict:
     def settle(self, cost: int) -> None:
         """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
 
-        Where a view has checked the rule several times, the true cost is that of all checks since the last call.
+        If your view has checked the rule several times, pass the total cost of all checks since the last call.
 
         Args:
             cost: The true cost in units of the limit, a whole number from 0 to 10**12.
@@ -60,7 +60,7 @@ class RuleVerdict:
         self._settle()
 
     def count(self) -> None:
-        """Count this request for every status of its response. Use it with ``count_when = {marked = true}``."""
+        """Count this request for every status of its response. You use it with ``count_when = {marked = true}``."""
         for verdict in self._verdicts:
             verdict.receipt.marked.add(self._rule)
         self._settle()
@@ -78,7 +78,7 @@ class RuleVerdict:
 
 
 def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
-    """State the true cost of a rule at the last hit of each key. Hits before it that have no stated cost get none.
+    """State the true cost of a rule at the last hit of each key. Earlier hits without a stated cost get the cost 0.
 
     Raises ``ConfigError`` when ``cost`` is not one.
     """

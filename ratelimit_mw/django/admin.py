@@ -33,7 +33,7 @@ _FEATURE: Final = "f-"
 
 
 class LimitedClientAdmin(admin.ModelAdmin):  # type: ignore[misc] # Django has no types
-    """Show who is limited now, find a client by the features of a key, and unlock."""
+    """Show which clients are limited now, find a client by the features of its key, and unlock it."""
 
     def has_add_permission(self, request: Any) -> bool:
         return False

@@ -96,7 +96,7 @@ def _page_of(admission: DjangoAdmission) -> Callable[[Any, RateLimitExceeded], A
 
 
 def _context(error: RateLimitExceeded, retry_after: str | None) -> dict[str, Any]:
-    """Return what the template is rendered with. It has no verdict: a template would look up its rules."""
+    """Return the context of the template. It has no verdict, because a template would look up the verdict's rules."""
     seconds = retry_after and int(retry_after)
     return {"exception": error, "rejected_by": error.verdict.rejected_by, "retry_after": seconds}
 
@@ -114,7 +114,7 @@ def _template() -> Any:
 
 
 def _checked(admission: DjangoAdmission, response: Any) -> HttpResponseBase:
-    """Return the response as one of Django. For ``None`` it is the package's own."""
+    """Return a response of Django. For ``None``, return the response of this package."""
     if response is None:
         response = admission.rejection()
     if isinstance(response, Rejection):

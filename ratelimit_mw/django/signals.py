@@ -12,7 +12,8 @@ __all__ = ["request_limited"]
 request_limited = Signal()
 """Sent once for each rejected request, with ``sender``, the middleware's class, and with ``request`` and ``verdict``.
 
-Rules in shadow mode reject no request, so they send nothing. An error in a receiver is logged, and changes no response.
+Rules in shadow mode reject no request, so they send no signal. Django logs an error in your receiver, and the client
+receives the same response.
 """
 
 

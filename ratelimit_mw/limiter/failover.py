@@ -282,7 +282,7 @@ class FailoverStore(ChainLink):
 
 
 def _local_hit(hit: Hit, limit: Limit) -> Hit:
-    """Return the hit for local counting. A cost that fits the whole limit, but not the part of a process, takes it."""
+    """Return the hit for local counting. A cost above the part of a process, but within the limit, takes the part."""
     is_held = limit.limit < hit.cost <= hit.limit.limit and not hit.limit.quota.concurrent
     return hit._replace(limit=limit, cost=limit.limit if is_held else hit.cost)
 

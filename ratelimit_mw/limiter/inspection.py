@@ -15,7 +15,7 @@ from ..stores.blocking import run_blocking
 from .resets import Resets
 
 _MOST: Final = 100
-"""Where that many decisions are found, a page ends."""
+"""A page ends after this number of decisions."""
 _MOST_CALLS: Final = 10
 """The most calls of the store that list keys for one page."""
 _AT_ONCE: Final = 100
@@ -45,16 +45,16 @@ class Inspection(Resets):
     def inspect(
         self, rule: str | None = None, features: Features | None = None, place: str = "", rejected: bool = False
     ) -> KeyStates:
-        """Show what is left under the keys of the store, a page at a time. Consume nothing.
+        """Show how much is left for each key in the store, a page at a time. Consume nothing.
 
-        A page looks at 10,000 keys at most, so it may be empty before the last one. Where the limits of a rule differ
-        by client, such as by plan, a listed key is decided by the lowest of them that it may have.
+        The store reads at most 10,000 keys for a page, so a page may be empty before the last page. If the limits of a
+        rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have.
 
         Args:
             rule: The name of the only rule to show.
             features: The features of the only key to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
                 one key of one rule.
-            place: Where the page begins: ``next`` of the page before.
+            place: The place where the page begins: pass ``next`` of the page before.
             rejected: Show only keys whose next request would be rejected.
 
         Returns:

@@ -43,7 +43,7 @@ class Decider(Protocol):
 current: ContextVar[Decider | None] = ContextVar("ratelimit_mw.current", default=None)
 """The request of this thread or task."""
 FIND_DIRECT: Final[list[Callable[[Sequence[Any]], Decider | None]]] = []
-"""Functions of adapters. They find the request in the arguments of a view that a test calls without a middleware."""
+"""Functions of adapters. They find the request in the arguments, if a test calls a view without a middleware."""
 
 
 class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views
@@ -138,7 +138,7 @@ def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
-    A limit on a view inside of an exempt blueprint, class or include still applies, and a limit on such a blueprint.
+    A limit on a view inside of an exempt blueprint, class or include still applies. So does a limit on that blueprint.
 
     Args:
         rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.

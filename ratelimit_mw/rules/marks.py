@@ -68,7 +68,7 @@ class ViewMarks:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
 
     def is_exempt_from(self, rule: str, marks: Iterable[Mark] = ()) -> bool:
-        """Return whether a rule does not apply, which these marks give, or the settings."""
+        """Return whether a rule does not apply. The rule is from these marks, or from the settings."""
         if self.exempt is None:
             return False
         return rule in self.exempt if self.exempt else set(self.inside).isdisjoint(marks)
@@ -113,7 +113,7 @@ class MarksReader(Protocol):
 
 
 readers: Final = WeakSet[MarksReader]()
-"""The adapters whose views may get further marks while they serve: those of a blueprint, which no call passes."""
+"""The adapters whose views may get marks while they serve: those of a blueprint, whose calls no guard sees."""
 
 
 class MarkedURLs:
@@ -150,7 +150,7 @@ def view_of(views: Iterable[object]) -> ViewMarks:
 
 
 def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
-    """All marks of both, each once. The exemption of the second one replaces that of the first one."""
+    """All marks of both objects, each once. The exemption of the second object replaces that of the first."""
     exempting = second if second.exempt is not None else first
     return ViewMarks(
         tuple(dict.fromkeys((*first.marks, *second.marks))),

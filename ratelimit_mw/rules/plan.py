@@ -120,7 +120,7 @@ class CompiledRule:
         return rule
 
     def without_cost(self) -> CompiledRule:
-        """Return the rule for a look, which needs no features of its cost."""
+        """Return the rule for a peek, which needs no features of its cost."""
         rule = copy.copy(self)
         rule.needs = self.source.needs_without_cost
         return rule
@@ -213,7 +213,7 @@ class Plan:
 
     @cached_property
     def without_costs(self) -> Plan:
-        """The same rules for a look, which needs no features of their costs."""
+        """The same rules for a peek, which needs no features of their costs."""
         return Plan([rule.without_cost() for rule in self.rules], self.lists)
 
     def look_up(self, features: Features, clock: Clock) -> Lookups[Plan]:
