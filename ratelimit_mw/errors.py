@@ -121,7 +121,7 @@ class StateError(StoreError):
 
 
 def rejection_of(error: BaseException | None) -> RateLimitExceeded | None:
-    """Return the rejection that an error is, or that a group has and nothing else: the error of a ``TaskGroup``."""
+    """Return the error if it is a rejection, or the first rejection of a ``TaskGroup`` in which nothing else failed."""
     while isinstance(error, BaseExceptionGroup) and error.split(RateLimitExceeded)[1] is None:
         error = error.exceptions[0]
     return error if isinstance(error, RateLimitExceeded) else None

@@ -55,7 +55,7 @@ class _Application:
         self._rules: dict[str, list[str]] = {}
         """The names of the rules of each blueprint whose limits do not apply to all its views."""
         self._defaults: dict[str, list[str]] = {}
-        """Those of them that are default limits for some methods."""
+        """The names of such rules that are default limits for some methods."""
         self._blueprints: dict[str, str] = {}
         """The code of each blueprint."""
 
