@@ -30,6 +30,8 @@ from .models import LimitedClient
 _TEMPLATE: Final = "admin/ratelimit_mw/limitedclient/change_list.html"
 _FEATURE: Final = "f-"
 """The start of the parameters with features."""
+_LONGEST: Final = 1e10
+"""The longest wait that the page shows, in seconds. ``timedelta`` has an end."""
 
 
 class LimitedClientAdmin(admin.ModelAdmin):  # type: ignore[misc] # Django has no types
@@ -133,7 +135,7 @@ def _row(decision: Decision, rule: CompiledRule, is_exact: bool) -> dict[str, An
         "decision": decision,
         "client": _shown(decision.client) or "all clients",
         "is_lowest": not is_exact and bool(rule.tables or rule.looks_up),
-        "wait": None if wait is None else timedelta(seconds=ceil(wait)),
+        "wait": None if wait is None else timedelta(seconds=ceil(min(wait, _LONGEST))),
         "key": json.dumps(decision.key),
     }
 
@@ -148,7 +150,7 @@ def _text(form: str) -> str:
     """Return a text that a form or a URL of the page carries as JSON."""
     try:
         text = json.loads(form)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for many brackets
         text = None
     if not isinstance(text, str):
         raise ConfigError("the form has no key of the store. Open the page again")

@@ -295,7 +295,9 @@ def test_many_clients_have_several_pages(limiter: Limiter) -> None:
     assert "Next page" not in second.links
 
 
-@pytest.mark.parametrize("query", ["?place=x", "?place=%22x%22", "?place=5", "?rule=nothing&place=%225%22"])
+@pytest.mark.parametrize(
+    "query", ["?place=x", "?place=%22x%22", "?place=5", "?rule=nothing&place=%225%22", f"?place={'[' * 3_000}"]
+)
 def test_an_invalid_place_is_a_message(limiter: Limiter, query: str) -> None:
     assert 'class="errornote"' in opened(query).text
 
@@ -310,6 +312,24 @@ def test_there_is_neither_a_table_nor_a_migration(capsys: pytest.CaptureFixture[
     call_command("makemigrations", check=True, dry_run=True)
     assert "No changes detected" in capsys.readouterr().out
     assert not [name for name in connection.introspection.table_names() if "ratelimit" in name]
+
+
+def test_dumpdata_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """It reads every model, whether it is managed or not."""
+    for options in ({}, {"use_base_manager": True}):
+        call_command("dumpdata", "ratelimit_mw", **options)
+        assert capsys.readouterr().out.strip() == "[]"
+
+
+def test_a_debt_of_centuries_is_shown() -> None:
+    """A ``timedelta`` ends before such a wait does."""
+    rule = Rule(name="odd", limits="1/30d", key=["ip"], algorithm="gcra", match={"view": ""})
+    with site(None, rule):
+        from ratelimit_mw.django import limiter
+
+        verdict = limiter().decide(limiter().rules.plan_named("odd", None), {"ip": "192.0.2.7"})
+        limiter().settle(verdict, 10**12)
+        assert opened().table[0][3] == "limited for 115740 days, 17:46:40"
 
 
 def test_the_model_has_no_mistakes(limiter: Limiter) -> None:
