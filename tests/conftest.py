@@ -17,7 +17,7 @@ from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 from ratelimit_mw import clock
-from ratelimit_mw.rules.decorators import current
+from ratelimit_mw.rules.guard import current
 
 WALL_AT_ZERO = clock._WALL_AT_ZERO
 MINUTE = 60_000_000_000  # in nanoseconds

@@ -20,7 +20,7 @@ from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
-from ..rules.decorators import current
+from ..rules.guard import current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead

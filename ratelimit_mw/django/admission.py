@@ -17,7 +17,7 @@ from ..http.admission import Admission
 from ..http.features import read
 from ..http.limiter import HttpLimiter
 from ..http.true_costs import read_costs
-from ..rules.decorators import current
+from ..rules.guard import current
 from ..rules.plan import Plan
 from ..wsgi.response import ResponseBody
 from .request import DjangoRequest

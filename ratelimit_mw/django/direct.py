@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from ..decision import Verdict
 from ..http.limiter import DECIDED
-from ..rules.decorators import FIND_DIRECT
+from ..rules.guard import FIND_DIRECT
 from ..rules.plan import Plan
 from .admission import ATTRIBUTE, DjangoAdmission
 from .limits import project_limits

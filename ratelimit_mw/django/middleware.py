@@ -19,7 +19,7 @@ from ..http.admission import adecide, decide
 from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_all, log_note, notes_on_allow_list
-from ..rules.decorators import current
+from ..rules.guard import current
 from ..stores.blocking import run_blocking
 from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
 from .limits import ProjectLimits, project_limits

@@ -22,8 +22,8 @@ from django.views import View
 
 from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
-from ..rules.decorators import inside_guard
 from ..rules.describe import Route
+from ..rules.guard import inside_guard
 from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind

@@ -12,7 +12,7 @@ from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.rejection import Rejection
-from ..rules.decorators import Decider
+from ..rules.guard import Decider
 from .request import FlaskRequest
 
 

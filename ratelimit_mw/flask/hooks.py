@@ -20,8 +20,8 @@ from ..http.notes import applications_read, log_notes
 from ..http.route_checks import check_parameters, check_routes
 from ..http.true_costs import read_costs
 from ..http.views import ViewMarksByMethod
-from ..rules.decorators import current
 from ..rules.describe import Route
+from ..rules.guard import current
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan
 from ..settings.framework import SETTING, check_left_over

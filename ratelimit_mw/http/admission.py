@@ -14,7 +14,7 @@ from ..decision import CombinedVerdict, Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
 from ..rules.costs import HeaderCost
-from ..rules.decorators import current
+from ..rules.guard import current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .features import aread, read

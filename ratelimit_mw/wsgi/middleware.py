@@ -18,7 +18,7 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.notes import log_notes
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
-from ..rules.decorators import current
+from ..rules.guard import current
 from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
 from .response import ResponseBody, WSGIAdmission, is_complete

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..http.admission import Admission
 from ..http.headers import TextHeader
 from ..http.true_costs import read_costs
-from ..rules.decorators import current
+from ..rules.guard import current
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -9,7 +9,7 @@ from calls import BODY, START, aask, limited
 from starlette.routing import WebSocketRoute
 from websocket_calls import aconnect, application
 
-from ratelimit_mw.rules.decorators import current
+from ratelimit_mw.rules.guard import current
 
 
 @pytest.mark.parametrize("fails", [False, True])
