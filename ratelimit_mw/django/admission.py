@@ -24,6 +24,7 @@ from .request import DjangoRequest
 
 ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""
+_FIRST_ERROR: Final = 400
 
 
 def resolve(value: Any) -> Any:
@@ -39,11 +40,9 @@ class DjangoAdmission(Admission):
     """Shows all decisions together in ``request.ratelimit``, also when a throttle rejects."""
 
     request: Any
-    is_throttled = False
-    """Whether a throttle has rejected the request, so that REST framework writes the response."""
     raised: RateLimitExceeded | None = None
     """A rejection that other middleware has raised."""
-    _throttled: tuple[Verdict, ...] = ()
+    _throttled: tuple[tuple[Any, Verdict], ...] = ()  # with their views
 
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
         self.is_outer = is_outer
@@ -61,26 +60,34 @@ class DjangoAdmission(Admission):
 
     resolve = staticmethod(resolve)
 
-    def throttle(self, plan: Plan, request: Any, provided: Mapping[str, Any]) -> Verdict:
-        """Decide the plan of a throttle. After a rejection, the other throttles only add how long they reject."""
-        before, is_first, limiter = self.verdict, not self.is_throttled, self.limits.limiter
-        features = read(self.limits, plan, request, provided, resolve)
-        verdict = limiter.decide(plan, features, None, is_first, request)
-        if is_first:
+    def throttle(self, plan: Plan, request: Any, provided: Mapping[str, Any], view: Any) -> Verdict:
+        """Decide the plan of a throttle. Its rejection is that of the request only after ``reject``."""
+        limiter = self.limits.limiter
+        verdict = limiter.decide(plan, read(self.limits, plan, request, provided, resolve), None, True, request)
+        self._throttled = (*self._throttled, (view, verdict))
+        if verdict:
             self.add(plan, verdict)
             if verdict.settler is limiter and plan.needs_settlement:
                 limiter.conclude(verdict, None)
-        if is_first and not verdict:  # throttles run one after the other, so they are all or nothing
-            for earlier in self._throttled:
-                limiter.refund(earlier)
-            self.verdicts[:] = [kept for kept in self.verdicts if kept not in self._throttled]
-        self._throttled = (*self._throttled, verdict) if verdict else ()
-        self.is_throttled |= not verdict
-        if is_first or not verdict:
-            self.verdict = CombinedVerdict([before, verdict])
-        if verdict.decisions or not verdict:
-            self._shown["ratelimit"] = self.shown
+            if verdict.decisions:
+                self._shown["ratelimit"] = self.shown
         return verdict
+
+    def reject(self, view: Any, wait: float | None) -> None:
+        """Reject the request by the throttles of a view. They run one after the other, and are all or nothing.
+
+        A throttle that waits longer has not rejected: code around it has allowed the request.
+        """
+        before, verdicts = self.verdict, [verdict for by, verdict in self._throttled if by is view]
+        for verdict in filter(None, verdicts):
+            self.limits.limiter.refund(verdict)
+        self.verdicts[:] = [kept for kept in self.verdicts if kept not in verdicts]
+        self._throttled = tuple(pair for pair in self._throttled if pair[0] is not view)
+        rejecting = [verdict for verdict in verdicts if not verdict]
+        if rejecting:
+            ends = [each for each in rejecting if wait is None or (each.retry_after or 0.0) <= wait]
+            self.verdict = CombinedVerdict([before, *(ends or rejecting)])
+        self._shown["ratelimit"] = self.shown
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""
@@ -104,7 +111,7 @@ class DjangoAdmission(Admission):
         added = self.text_headers(response.status_code)
         for name, value in () if self.keeps_headers(response.headers.items()) else added:
             response.headers[name] = value
-        if self.is_throttled:
+        if not self.verdict.allowed and response.status_code >= _FIRST_ERROR:
             response.headers.setdefault("Cache-Control", "no-store")
 
 

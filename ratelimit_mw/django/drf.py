@@ -5,7 +5,7 @@ names, scopes and rates of those in ``rest_framework.throttling``, and the limit
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class Throttle:
         self.verdict = Verdict()
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rules of the view's scope. After another throttle has rejected, nothing is consumed.
+        """Decide the rules of the view's scope. If the view rejects the request, all its throttles are refunded.
 
         Args:
             request: The request of REST framework.
@@ -73,7 +73,7 @@ class Throttle:
         names, earlier = project_limits().rules_of(scope, type(view)), admission.request
         plan = admission.limits.plan(earlier, earlier.to)
         plan = plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))
-        self.verdict = _decide(admission, plan, request, {SCOPE: scope})
+        self.verdict = _decide(admission, plan, request, {SCOPE: scope}, view)
         return self.verdict.allowed
 
     def wait(self) -> float | None:
@@ -161,7 +161,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc] #
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rate. After another throttle has rejected, nothing is consumed.
+        """Decide the rate. If the view rejects the request, all its throttles are refunded.
 
         Args:
             request: The request of REST framework.
@@ -175,7 +175,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc] #
         own = key if type(self).get_cache_key not in _KEYS_OF_FRAMEWORK else None
         features = {THROTTLE: own, "user": user_key(request.user), "ip": self.get_ident(request)}
         quota = Quota(self.num_requests, self.duration)
-        self.verdict = _decide_rate(request, self.scope or name_of(type(self)) or "", quota, features)
+        self.verdict = _decide_rate(request, self.scope or name_of(type(self)) or "", quota, features, view)
         return bool(self.throttle_success() if self.verdict else self.throttle_failure())
 
     def throttle_success(self) -> bool:
@@ -199,6 +199,22 @@ class ScopedRateThrottle(throttling.ScopedRateThrottle, SimpleRateThrottle):  # 
     """Limit the views with a ``throttle_scope`` by the rate of this scope, as ``UserRateThrottle`` does."""
 
 
+class _Throttled:
+    """The method ``throttled`` of a view. When it raises, and only then, the throttles have rejected the request."""
+
+    def __init__(self, view: Any, throttled: Callable[[Any, float | None], Any]) -> None:
+        self._view = view
+        self._throttled = throttled
+
+    def __call__(self, request: Any, wait: float | None) -> Any:
+        try:
+            return self._throttled(request, wait)
+        except Exception:
+            admission: Any = admission_of(request, may_be_direct=True)
+            admission.reject(self._view, wait)
+            raise
+
+
 _KEYS_OF_FRAMEWORK: Final = {
     cls.get_cache_key
     for cls in (throttling.AnonRateThrottle, throttling.UserRateThrottle, throttling.ScopedRateThrottle)
@@ -206,7 +222,7 @@ _KEYS_OF_FRAMEWORK: Final = {
 _PACKAGES: Final = ("rest_framework.", "ratelimit_mw.")
 
 
-def _decide_rate(request: Any, name: str, quota: Quota, features: Mapping[str, Any]) -> Verdict:
+def _decide_rate(request: Any, name: str, quota: Quota, features: Mapping[str, Any], view: Any) -> Verdict:
     admission: Any = admission_of(request, may_be_direct=True)
     mark = mark_of(admission.limits.limiter, name, quota)
     admission.limits.adopt_called([mark])
@@ -215,7 +231,7 @@ def _decide_rate(request: Any, name: str, quota: Quota, features: Mapping[str, A
     rule = rules.rule_of(mark)
     if plan.rules and quota != mark.rule.limits and rule.source.limits == mark.rule.limits:
         plan = _plan_with(rule.parse((quota,)), rule, plan)
-    return _decide(admission, plan, request, features)
+    return _decide(admission, plan, request, features, view)
 
 
 @lru_cache(1024)
@@ -223,13 +239,16 @@ def _plan_with(limits: tuple[Limit, ...], rule: CompiledRule, plan: Plan) -> Pla
     return Plan([rule.with_limits(limits)], plan.lists)
 
 
-def _decide(admission: DjangoAdmission, plan: Plan, throttled: Any, features: Mapping[str, Any]) -> Verdict:
+def _decide(admission: DjangoAdmission, plan: Plan, throttled: Any, features: Mapping[str, Any], view: Any) -> Verdict:
     earlier, _ = admission.request, throttled.user  # which gives Django's request the user, too
     request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
     request.first = earlier
-    verdict = admission.throttle(plan, request, features)
+    verdict = admission.throttle(plan, request, features, view)
+    if hasattr(view, "throttled") and not isinstance(view.throttled, _Throttled):
+        view.throttled = _Throttled(view, view.throttled)
     if verdict.denied or (verdict.unavailable and not verdict):
+        admission.reject(view, None)
         raise api_error(verdict)
     if verdict.delay:
         time.sleep(verdict.delay)
