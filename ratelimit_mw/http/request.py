@@ -104,9 +104,14 @@ class Request(Mapping[str, Any]):
         return only_value(list(map(normalize_host, self.header_lines("host")))) or INVALID
 
     def header(self, name: str) -> Any:
-        """Return a header as a feature. Several lines are ``INVALID``: frameworks show one of them, or all."""
+        """Return a header as a feature. Several lines are ``INVALID``: frameworks show one of them, or all.
+
+        So is the length of a chunked body: a client chooses it, and servers ignore it.
+        """
         lines = self.header_lines(name)
-        return only_value(lines) if len(lines) < 2 else INVALID
+        if len(lines) > 1 or (name == "content-length" and any(lines) and self.header_lines("transfer-encoding")):
+            return INVALID
+        return only_value(lines)
 
     def cookie(self, name: str) -> Any:
         """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""

@@ -137,6 +137,15 @@ def test_several_lines_of_one_header_are_invalid() -> None:
     assert (headers.header("x-a"), headers.header("x-b"), headers.header("x-c")) == (INVALID, INVALID, None)
 
 
+def test_the_length_of_a_chunked_body_is_invalid() -> None:
+    """Servers ignore it and some pass it on, so a client could upload any number of bytes for a cost of 1."""
+    length, chunked = (b"content-length", b"1"), (b"Transfer-Encoding", b"chunked")
+    values = [asgi(headers=headers).header("content-length") for headers in ([length], [length, chunked], [chunked])]
+    assert values == ["1", INVALID, None]
+    sent = [wsgi(CONTENT_LENGTH=text, HTTP_TRANSFER_ENCODING="chunked").header("content-length") for text in ("1", "")]
+    assert sent == [INVALID, ""]  # a server may write an empty text for a missing length
+
+
 def test_an_unescaped_query_is_invalid() -> None:
     """Some frameworks read its bytes as UTF-8, others as Latin-1."""
     assert (asgi("q=\u00e9".encode()).query, wsgi("q=\u00e9".encode().decode("latin-1")).query) == (None, None)
