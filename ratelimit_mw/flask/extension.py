@@ -74,7 +74,7 @@ class RateLimiter:
         app.handle_exception = partial(hooks.handle_exception, app.handle_exception)  # type: ignore[method-assign]
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, hooks.respond)  # that of the application stays
         app.before_request(hooks.decide)
-        app.after_request(hooks.add_headers)
+        app.after_request_funcs[None].insert(0, hooks.add_headers)  # Flask calls the first one last
         app.teardown_request(hooks.end)
         request_finished.connect(hooks.end_with_response, app)
         app.cli.add_command(commands)

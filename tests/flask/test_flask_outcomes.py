@@ -69,6 +69,26 @@ def test_the_sent_status_decides() -> None:
     assert not limiter.peek({"ip": "192.0.2.7"})
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_functions_after_the_request_may_set_the_true_cost(is_before: bool) -> None:
+    """The hook runs after all of them, before or after which the application was limited."""
+    app = flask.Flask("app")
+    limiter = one_rule("1000/minute", cost=200, cost_from={"header": "x-used", "remove": True})
+
+    def add_cost(response: flask.Response) -> flask.Response:
+        response.headers["X-Used"] = "150"
+        return response
+
+    if is_before:
+        RateLimiter(app, limiter=limiter)
+    app.after_request(add_cost)
+    app.add_url_rule("/", view_func=lambda: "fine")
+    if not is_before:
+        RateLimiter(app, limiter=limiter)
+    assert "x-used" not in ask(app).headers
+    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 850
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException]) -> None:
     """An unhandled error counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
