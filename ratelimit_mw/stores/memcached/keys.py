@@ -10,7 +10,9 @@ from ...errors import ConfigError
 DAY: Final = 86_400 * SECOND
 _MAX_NAME: Final = 250
 _MAX_HEAD: Final = 36  # b"t", a tier, a block of 16 digits, a generation of 8 digits, and the separators
-_MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date
+_MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date.
+_MAX_DATE: Final = 2**31 - 1  # It deletes a value with a later date, after January 2038, at once.
+_NEVER: Final = 0
 _MAX_PREFIX: Final = 50
 
 
@@ -45,7 +47,10 @@ def expiry(us: int, is_explicit: bool = False) -> int:
     """Return the expiry of a value that must live for ``us`` microseconds, with an explicit clock at least a day."""
     # One second more, because the server's clock ticks once a second.
     seconds = -(-max(us, DAY if is_explicit else 0) // SECOND) + 1
-    return seconds if seconds <= _MAX_RELATIVE else int(time.time()) + 1 + seconds
+    if seconds <= _MAX_RELATIVE:
+        return seconds
+    date = int(time.time()) + 1 + seconds
+    return date if date <= _MAX_DATE else _NEVER
 
 
 def _is_printable(text: str) -> bool:

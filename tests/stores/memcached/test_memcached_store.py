@@ -79,6 +79,15 @@ def test_a_state_expires_some_seconds_after_its_reset(
     assert before + seconds - 1 <= ends <= time.time() + seconds + 4
 
 
+def test_a_debt_beyond_2038_stays(memcached_server: Server, store: MemcachedStore) -> None:
+    """No expiry can be as late, and Memcached would delete the value at once."""
+    name, ann = f"tokens-{time.time_ns()}", {"ip": "192.0.2.7"}
+    limiter = Limiter([Rule(name=name, limits="1000/minute", algorithm="gcra")], store)
+    limiter.settle(limiter.hit(ann), 10**12)
+    assert not limiter.peek(ann)
+    assert list(names_in(memcached_server, name).values()) == [-1]
+
+
 # -- small states ----------------------------------------------------------------------------------------------
 
 
