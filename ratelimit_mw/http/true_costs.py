@@ -46,7 +46,7 @@ def read_message(admission: Admission, message: MutableMapping[str, Any]) -> Mut
 
 def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) -> None:
     """Settle a rule. Of several lines the largest number counts, because each may be from another layer."""
-    costs = [cost for line in lines if (cost := number_of(line)) is not None]
+    costs = [cost for line in lines if (cost := number_of(line, infinite=None)) is not None]
     if not costs:
         log_note(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
         return

@@ -79,8 +79,10 @@ def parse_unit(unit: object) -> str:
     return unit
 
 
-def number_of(value: Any) -> int | None:
+def number_of(value: Any, infinite: int | None = MAX_AMOUNT) -> int | None:
     """Return a number from 0, rounded up and at most 10**12; None for anything else, such as True.
+
+    ``infinite`` is returned for infinity.
 
     >>> [number_of(value) for value in ("150", " 2.5 ", "1e9999999", 0, -1, float("nan"), True, "")]
     [150, 3, 1000000000000, 0, None, None, None, None]
@@ -89,8 +91,13 @@ def number_of(value: Any) -> int | None:
         return None
     try:
         number = Decimal(value)
-    except ArithmeticError:
-        return None
+    except ArithmeticError:  # no number, or an exponent that no decimal can have
+        try:
+            number = Decimal(float(value))
+        except ValueError:
+            return None
     if number.is_nan() or number < 0:
         return None
+    if number.is_infinite():
+        return infinite
     return MAX_AMOUNT if number > MAX_AMOUNT else int(number.to_integral_value(ROUND_CEILING))

@@ -77,7 +77,7 @@ def test_a_response_that_does_not_count_has_no_cost(ask: Ask, is_of_view: bool) 
     assert send(ask, is_of_view, "/200/used=150", FREE)[1] == 850
 
 
-@pytest.mark.parametrize("used", ["many", "-1", "nan", "5, 7", "None"])
+@pytest.mark.parametrize("used", ["many", "-1", "nan", "inf", "5, 7", "None"])
 @pytest.mark.parametrize("name", BY_SETTINGS)
 def test_a_header_without_a_number_keeps_the_estimate(name: str, used: str, caplog: pytest.LogCaptureFixture) -> None:
     """One log message names the rule and the header, and not the value."""

@@ -50,6 +50,7 @@ def consumed(cost: str, value: Any, limits: str = "1000000000000/hour", name: st
         (10**4000, MOST),
         ("9" * 60_000, MOST),
         ("1e9999999", MOST),
+        ("1e99999999999999999999", MOST),
         (math.inf, MOST),
         ("Infinity", MOST),
     ],
@@ -77,7 +78,7 @@ NO_NUMBERS = [
     "many",
     "",
 ]
-NO_NUMBERS += ["1e99999999999999999999", "1,000", "0x10", "12 tokens", None]
+NO_NUMBERS += ["-1e99999999999999999999", "1,000", "0x10", "12 tokens", None]
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS)
