@@ -171,7 +171,7 @@ class Verdict:
 
 
 class CombinedVerdict(Verdict):
-    """Several verdicts on one request, as one. It has those that a list gets later, too: the allowed ones."""
+    """Several verdicts on one request, as one. It includes allowed verdicts that are added to its lists later."""
 
     __slots__ = ("_lists",)
 

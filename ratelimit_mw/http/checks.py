@@ -183,8 +183,8 @@ class Check:
     def settle(self, request: Any, rule: str, cost: int, /) -> None:
         """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.
 
-        After several checks of the rule, the true cost is that of all checks since the last call. In a stream and in an
-        accepted WebSocket, it is that of the last check.
+        After several checks of the rule, pass the total cost of all checks since the last call. In a stream and in an
+        accepted WebSocket, pass the cost of the last check.
 
         Args:
             request: The request of the framework.
@@ -206,7 +206,7 @@ def needs_loop(
 ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
     """Raise ``ConfigError`` for a call in a thread without an event loop, where nothing awaits it.
 
-    Those of Django have a blocking form, and an "a" before their name. ``async_to_sync`` calls them in such a thread.
+    Calls of Django have a blocking form, and an "a" before their name. ``async_to_sync`` makes them in such a thread.
     """
 
     @wraps(method)

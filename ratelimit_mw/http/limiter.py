@@ -78,7 +78,7 @@ class HttpLimiter:
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
 
-        Then no limit is added, and those of before stay in force.
+        Then no limit is added, and the earlier limits stay in force.
         """
         views, provided = list(views), {**self._provided, **(provided or {})}
         marks = [mark for view in views for mark in view.every]
