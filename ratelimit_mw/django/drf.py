@@ -7,6 +7,7 @@ names, scopes and rates of those in ``rest_framework.throttling``, and the limit
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import ceil
 from typing import Any, Final
 
 from rest_framework import throttling
@@ -172,9 +173,9 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc] #
         """
         if self.rate is None or testmode.off or (key := self.get_cache_key(request, view)) is None:
             return True
-        own = key if type(self).get_cache_key not in _KEYS_OF_FRAMEWORK else None
+        own = str(key) if type(self).get_cache_key not in _KEYS_OF_FRAMEWORK else None
         features = {THROTTLE: own, "user": user_key(request.user), "ip": self.get_ident(request)}
-        quota = Quota(self.num_requests, self.duration)
+        quota = Quota(ceil(self.num_requests), self.duration)
         self.verdict = _decide_rate(request, self.scope or name_of(type(self)) or "", quota, features, view)
         return bool(self.throttle_success() if self.verdict else self.throttle_failure())
 

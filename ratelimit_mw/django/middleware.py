@@ -82,14 +82,16 @@ class RateLimitMiddleware:
                 verdict = decide(project.limits, plan, request, resolve=resolve)
             admission = DjangoAdmission(project.limits, request, plan, verdict, is_outer)
             admission.enter(request.marks)
-            if verdict:
-                response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
-            else:
-                response = await self._respond(admission)
-            if not admission.verdict.allowed:
-                await asend_rejection(type(self), admission) if self._is_async else send_rejection(
-                    type(self), admission
-                )
+            try:
+                if verdict:
+                    response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
+                else:
+                    response = await self._respond(admission)
+            finally:  # also where the page of a rejection raises
+                if not admission.verdict.allowed:
+                    await asend_rejection(type(self), admission) if self._is_async else send_rejection(
+                        type(self), admission
+                    )
             admission.add_headers(response)
             if response.streaming:
                 watch(response, admission)

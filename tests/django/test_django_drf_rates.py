@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.urls import include, path
+from django.utils.functional import lazystr
 from django_calls import hello, project, still
 
 from ratelimit_mw import ConfigError, Limiter
@@ -182,6 +183,14 @@ def test_the_key_of_an_own_throttle_is_counted() -> None:
         codes = [served.ask(f"/?company={name}").status_code for name in ("a", "A", "a")]
         assert codes == [200, 200, 429]
         assert served.statuses() == [200] * 3
+
+
+@pytest.mark.parametrize("key", [(1, 2), lazystr("x"), 5, ""])
+def test_an_own_key_and_an_own_rate_may_have_any_type(key: Any) -> None:
+    """A key is counted as its text. An amount with a fraction is the next whole number."""
+    more = {"rate": "own", "get_cache_key": lambda *_: key, "parse_rate": lambda *_: (1.5, 60.5)}
+    with project(still(), path("", view_of(type("Own", (SimpleRateThrottle,), more)).as_view())) as served:
+        assert served.statuses() == [200, 200, 429]
 
 
 def test_own_code_may_decide_the_rate() -> None:

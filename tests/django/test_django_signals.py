@@ -47,6 +47,18 @@ def test_a_rejection_is_sent_once(is_async: bool, received: Received) -> None:
 
 
 @both
+def test_a_rejection_whose_page_raises_is_sent(is_async: bool, received: Received) -> None:
+    """The client receives a 500, and the receiver the rejection."""
+
+    def broken(request: Any, exception: Any) -> HttpResponse:
+        raise ValueError("broken page")
+
+    with project(one_rule("1/minute"), is_async=is_async, handler429=broken) as served:
+        assert served.statuses(times=2) == [200, 500]
+    assert received == [(RateLimitMiddleware, "/", ("api",))]
+
+
+@both
 def test_a_middleware_that_is_listed_twice_sends_once(is_async: bool, received: Received) -> None:
     """The entry that rejects sends the signal."""
     with project(one_rule("1/minute"), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
