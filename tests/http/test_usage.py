@@ -161,3 +161,18 @@ def test_usage_needs_the_middleware() -> None:
     """Without it there is nothing to show."""
     with pytest.raises(MissingMiddlewareError), flask.Flask("app").test_request_context():
         in_flask.usage()
+
+
+def test_a_value_that_cannot_be_in_a_key_is_not_left_out() -> None:
+    """The error says what the function of the feature returned, also without names."""
+    app = flask.Flask("usage")
+    app.testing = True
+    app.add_url_rule("/u", "u", in_flask.usage.view())
+    rule = Rule(name="team", limits="1/s", key=["team"], match={"path": "/team"}, unrouted=True)
+    in_flask.RateLimiter(app, limiter=Limiter([rule]), features={"team": fail_to_configure})
+    with pytest.raises(ConfigError, match="no team"):
+        ask_flask(app, "/u")
+
+
+def fail_to_configure(_: Any) -> str:
+    raise ConfigError("no team")
