@@ -179,7 +179,10 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        admission.enter(request.match.marks)
+        if request.match.marks is None:
+            current.set(admission)  # ``enter`` without its call
+        else:
+            admission.enter(request.match.marks)
         return admission
 
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -51,20 +51,20 @@ class RouteIndex:
         self.read()
 
     def read(self) -> None:
-        """Read the routes: at the start, and when their ``count`` differs from that of the lists of the reader."""
+        """Read the routes: at the start, and when one of the lists has not its size of ``sizes`` any more."""
         reader = RouteReader(self._app, self._is_direct)
         self._adopt(reader)
         self.reader = reader
         self._cached: dict[tuple[str, str, str | None], RouteMatch] = {}
         self._routes = [route for routes in reader.lists for route in routes]
-        self.count = len(self._routes)
+        self.sizes = [(routes, len(routes)) for routes in reader.lists]
 
     def _are_replaced(self) -> bool:
         """Return whether routes were replaced. If so, they are read again before the next request."""
         current = (route for routes in self.reader.lists for route in routes)
         if all(new is old for new, old in zip(current, self._routes, strict=False)):
             return False
-        self.count = -1
+        self.sizes = [(self._routes, -1)]
         return True
 
     def find(self, request: ASGIRequest) -> RouteMatch:
@@ -132,8 +132,15 @@ class RouteIndexes:
 
     def match(self, request: ASGIRequest) -> None:
         """Find the route of a request, and set it on the request."""
-        index = request.index = self.index_of(request.native)
+        scope = request.native
+        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
+        entry = self._by_start.get(id(start))
+        index = request.index = self.index_of(scope) if entry is None else entry[1]
         if index is not None:
+            for routes, size in index.sizes:
+                if len(routes) != size:
+                    index.read()
+                    break
             match = request.match = index.find(request)
             request.endpoint = match.endpoint
 
@@ -153,10 +160,7 @@ class RouteIndexes:
                 return None
             entry = self._by_start[id(start)] = (start, index)
             log_notes(self._limits, self._app)
-        index = entry[1]
-        if sum(map(len, index.reader.lists)) != index.count:
-            index.read()
-        return index
+        return entry[1]
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))
