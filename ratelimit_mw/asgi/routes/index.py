@@ -135,7 +135,7 @@ class RouteIndexes:
         scope = request.native
         start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
         entry = self._by_start.get(id(start))
-        index = request.index = self.index_of(scope) if entry is None else entry[1]
+        index = request.index = self.index_of(scope) if entry is None else entry[1]  # nearly always without a call
         if index is not None:
             for routes, size in index.sizes:
                 if len(routes) != size:
