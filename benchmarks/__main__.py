@@ -1,6 +1,7 @@
 """``make bench``: every comparison, as Markdown tables on stdout. Reports; proves nothing.
 
 ``python -m benchmarks redis leases`` runs those that are named; flood.py, which takes minutes, is run by itself.
+``python -m benchmarks fleet --help`` shows the options of one run of many processes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 import time
 from importlib import import_module
 
@@ -35,6 +37,9 @@ def report(part: str) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["fleet"]:
+        import_module("benchmarks.fleet").main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
     asked = parser.parse_args()

@@ -1,0 +1,165 @@
+"""Measure worker processes that share limits in Redis: ``python -m benchmarks fleet --workers 4 --nodes 3 --json``
+
+Requests arrive at random, at a given rate, whether earlier requests have ended or not (open loop). The latency of a
+request counts from its intended arrival, so a request that starts late counts as slow. Each worker first serves the
+same arrivals without a decision: this is the cost of the generator, which the report gives apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.servers import Counters, Nodes, redis_nodes
+from benchmarks.timing import table
+from benchmarks.worker import CONSISTENCY, PATIENCE, Load, Served, work
+
+
+class Fleet:
+    """The worker processes, which wait for their orders."""
+
+    def __init__(self, load: Load, url: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(load.workers)]
+        self.pipes = [own for own, _ in pipes]
+        self.processes = [
+            context.Process(target=work, args=(load, url, i, other), daemon=True) for i, (_, other) in enumerate(pipes)
+        ]
+        for process in self.processes:
+            process.start()
+        for pipe in self.pipes:
+            self._receive(pipe, PATIENCE * 2)
+
+    def serve(self, seconds: float, decides: bool) -> list[Served]:
+        # The workers build their arrivals before the start.
+        start = time.monotonic() + 0.2 + seconds * 0.1
+        for pipe in self.pipes:
+            pipe.send((start, seconds, decides))
+        return [self._receive(pipe, seconds * 2 + PATIENCE * 2) for pipe in self.pipes]
+
+    def _receive(self, pipe: Connection, patience: float) -> Any:
+        if not pipe.poll(patience):
+            raise TimeoutError(f"a worker does not report within {patience:.0f} s")
+        return pipe.recv()
+
+    def stop(self) -> None:
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            if process.is_alive():
+                pipe.send(None)
+            process.join(PATIENCE)
+            process.kill()  # only a worker that hangs is still there
+
+
+@contextmanager
+def fleet_of(load: Load, url: str) -> Iterator[Fleet]:
+    fleet = Fleet(load, url)
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def measure(load: Load) -> dict[str, Any]:
+    """Run the servers and the workers, and return one record."""
+    with redis_nodes(load.nodes, load.replicas) as nodes, fleet_of(load, nodes.url) as fleet:
+        before, began = read(nodes), time.monotonic()
+        alone = fleet.serve(load.seconds / 2, decides=False)
+        middle, idle = read(nodes), time.monotonic() - began
+        served = fleet.serve(load.seconds, decides=True)
+        counted = differences(read(nodes), middle)
+        contents = [node.contents() for node in nodes.all]
+    return record(load, served, alone, counted, idle_shares(differences(middle, before), idle), contents)
+
+
+def read(nodes: Nodes) -> list[Counters]:
+    return [node.counters() for node in nodes.all]
+
+
+def differences(later: Sequence[Counters], earlier: Sequence[Counters]) -> list[Counters]:
+    return [after - before for after, before in zip(later, earlier, strict=True)]
+
+
+def idle_shares(counted: Sequence[Counters], seconds: float) -> list[float]:
+    """The share of a core that a server takes without requests."""
+    return [each.cpu / seconds for each in counted]
+
+
+def record(
+    load: Load,
+    served: Sequence[Served],
+    alone: Sequence[Served],
+    counted: Sequence[Counters],
+    idle: Sequence[float],
+    contents: Sequence[dict[str, int]],
+) -> dict[str, Any]:
+    requests = sum(len(each.latencies) for each in served)
+    primaries, replicas = counted[: load.nodes], counted[load.nodes :]
+    total = sum(primaries, Counters())
+    busy, generating = cpu_us(served), cpu_us(alone)
+    return {
+        **asdict(load),
+        "requests": requests,
+        **{name: sum(getattr(each, name) for each in served) for name in ("allowed", "rejected", "failed", "local")},
+        "unfinished": sum(each.latencies.count(-1.0) for each in served),
+        "commands": total.commands,
+        "commands_per_request": round(total.commands / requests, 4),
+        "requests_per_command": round(requests / total.commands, 2) if total.commands else None,
+        "commands_per_second_per_node": [round(each.commands / load.seconds, 1) for each in primaries],
+        # Microseconds of processor time for a request.
+        "worker_cpu_us": round(busy - generating, 2),
+        "generator_cpu_us": generating,
+        "server_cpu_us": round(total.cpu / requests * 1e6, 2),
+        "replica_cpu_us": round(sum(each.cpu for each in replicas) / requests * 1e6, 2),
+        "bytes_in_per_request": round(total.bytes_in / requests, 1),
+        "bytes_out_per_request": round(total.bytes_out / requests, 1),
+        "latency_ms": percentiles(served),
+        "generator_latency_ms": percentiles(alone),
+        "servers": [
+            {"is_replica": i >= load.nodes, **asdict(each), "idle_cpu": round(idle[i], 4), **contents[i]}
+            for i, each in enumerate(counted)
+        ],
+        "processes": [
+            {"requests": len(own.latencies), "cpu_us": cpu_us([own]), "generator_cpu_us": cpu_us([other])}
+            for own, other in zip(served, alone, strict=True)
+        ],
+    }
+
+
+def cpu_us(group: Sequence[Served]) -> float:
+    """Microseconds of processor time for a request."""
+    return round(sum(each.cpu for each in group) / sum(len(each.latencies) for each in group) * 1e6, 2)
+
+
+def percentiles(group: Sequence[Served]) -> dict[str, float]:
+    """Milliseconds from the intended arrival to the decision."""
+    times = sorted(seconds for each in group for seconds in each.latencies if seconds >= 0)
+    places = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    return {name: round(times[int((len(times) - 1) * place)] * 1e3, 3) for name, place in places.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks fleet", description=__doc__)
+    choices = {"keys": ("client", "features"), "consistency": tuple(CONSISTENCY), "mode": ("asyncio", "threads")}
+    for each in fields(Load):
+        parser.add_argument(
+            f"--{each.name}", type=type(each.default), default=each.default, choices=choices.get(each.name)
+        )
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    asked = vars(parser.parse_args(arguments))
+    as_json = asked.pop("json")
+    found = measure(Load(**asked))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print(table("Fleet", [(name, str(value)) for name, value in found.items()], ("", "")))
+
+
+if __name__ == "__main__":
+    main()
