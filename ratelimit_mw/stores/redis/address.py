@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
@@ -13,7 +13,8 @@ from ...errors import ConfigError
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
-_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(?::([0-9]+))?")
+_ANY_PORT: Final = 0
+_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]>\s]+)(?::([0-9]+))?")
 _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
 _CHOICES: Final[dict[str, dict[str, Any]]] = {
     "protocol": {"2": 2, "3": 3},
@@ -25,14 +26,20 @@ _TLS_FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile
 _TLS_TEXTS: Final = ("ssl_ca_data", "ssl_password", "ssl_ciphers")
 _TLS: Final = (*_TLS_FILES, *_TLS_TEXTS, "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version")
 
-OPTIONS: Final = ("prefix", "db", "username", "password", "client_name", "protocol", *_TLS, *_SENTINEL_LOGIN)
+_COMMON: Final = ("prefix", "db", "username", "password", "client_name", "protocol", "remap")
+OPTIONS: Final = (*_COMMON, *_TLS, *_SENTINEL_LOGIN)
 
 # Options that belong to some schemes only: which ones, and the hint otherwise.
 _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
     (_TLS, lambda scheme: scheme.startswith("rediss"), "TLS needs rediss://"),
     (_SENTINEL_LOGIN, lambda scheme: scheme.endswith("+sentinel"), "only redis+sentinel:// has sentinels"),
     (("db",), lambda scheme: not scheme.endswith("+cluster"), "a cluster has one database"),
+    (("remap",), lambda scheme: scheme.endswith(("+cluster", "+sentinel")), "its server announces no other server"),
 )
+
+
+Remap = dict[tuple[str, int], tuple[str, int]]
+"""Where to reach the servers that announce a host and port. The host ``*`` and the port 0 mean any."""
 
 
 def takes(scheme: str, option: str) -> bool:
@@ -55,6 +62,7 @@ class Address:
     client_name: str | None = None
     protocol: int = 2
     prefix: str = "rl:"
+    remap: Remap = field(default_factory=dict)
     tls_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Options for redis-py, or None without TLS."""
     tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
@@ -64,6 +72,14 @@ class Address:
     def options(self) -> dict[str, Any]:
         """The options of each connection. redis-py sets no timeout, because each call has its own."""
         return {"db": self.db, "client_name": self.client_name, "protocol": self.protocol, "socket_timeout": None}
+
+    def locate(self, host: str, port: int) -> tuple[str, int]:
+        """Return where to reach a server that announces this host and port."""
+        for announced in ((host, port), (host, _ANY_PORT), ("*", port), ("*", _ANY_PORT)) if self.remap else ():
+            if announced in self.remap:
+                host, own = self.remap[announced]
+                return host, own or port
+        return host, port
 
     @property
     def sentinels(self) -> Address:
@@ -85,6 +101,34 @@ def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
         raise ConfigError("ssl_keyfile is set without ssl_certfile. Set both")
     tls: dict[str, Any] = {name: values.pop(name) for name in _TLS if name in values}
     return replace(address, tls_options=tls if split.scheme.startswith("rediss") else None, **values)
+
+
+def add_remap(address: Address | None, remap: Any) -> Address:
+    """Return the address with a remap that is given in Python."""
+    if address is None or not (address.cluster or address.service):
+        raise ConfigError("needs a URL that starts with redis+cluster:// or redis+sentinel://", "remap")
+    if address.remap:
+        raise ConfigError("the URL sets it too. Set it once", "remap")
+    if not isinstance(remap, Mapping) or not all(isinstance(text, str) for pair in remap.items() for text in pair):
+        raise ConfigError(f"expected a dict such as {{'10.0.0.1:6379': 'localhost:7000'}}; got {remap!r}", "remap")
+    return replace(address, remap=_parse_remap(remap.items()))
+
+
+def _parse_remap(pairs: Iterable[tuple[str, str]]) -> Remap:
+    """Parse pairs of an announced address and the reachable one."""
+    remap: Remap = {}
+    for pair in pairs:
+        given = "->".join(pair)
+        announced, reachable = (_parse_host(text, _ANY_PORT) for text in pair)
+        if announced is None or reachable is None or reachable[0] == "*":
+            example = "10.0.0.1:6379->localhost:7000"
+            raise ConfigError(f"expected HOST:PORT->HOST:PORT, for example {example}; got {given!r}", "remap")
+        if announced == ("*", _ANY_PORT) and reachable[1]:
+            raise ConfigError(f"{given!r} sends all servers to one port. Write '*->{reachable[0]}'", "remap")
+        if announced in remap:
+            raise ConfigError(f"{pair[0]!r} is there twice", "remap")
+        remap[announced] = reachable
+    return remap
 
 
 def _parse_place(split: SplitResult) -> Address:
@@ -117,11 +161,17 @@ def _parse_hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
     """Parse ``h1:6379,h2,[::1]:6379``. The default is this machine."""
     hosts = []
     for part in (text or "localhost").split(","):
-        match = _HOST.fullmatch(part)
-        if not match or not 0 < int(match[2] or port) < 65536:
+        if (host := _parse_host(part, port)) is None:
             raise ConfigError("expected NAME or NAME:PORT, several separated by commas", "host")
-        hosts.append((unquote(match[1]).strip("[]"), int(match[2] or port)))
+        hosts.append(host)
     return tuple(hosts)
+
+
+def _parse_host(text: str, port: int) -> tuple[str, int] | None:
+    match = _HOST.fullmatch(text)
+    if not match or not 0 < int(match[2] or 1) < 65536:
+        return None
+    return unquote(match[1]).strip("[]"), int(match[2] or port)
 
 
 def _parse_option(name: str, text: str) -> Any:
@@ -129,6 +179,9 @@ def _parse_option(name: str, text: str) -> Any:
         if text and not (text.isascii() and text.isdigit()):
             raise ConfigError("expected the number of a database, for example redis://localhost:6379/0")
         return int(text or "0")
+    if name == "remap":
+        pairs = (part.partition("->") for part in text.split(","))
+        return _parse_remap((announced, reachable) for announced, _, reachable in pairs)
     choices = _CHOICES.get(name)
     if choices is not None and text not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}; got {text!r}")

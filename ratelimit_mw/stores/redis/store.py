@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from .. import check_store_url, redacted_url
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
-from .address import Address
+from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
 from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
@@ -53,6 +53,8 @@ class RedisStore(Store):
         client: A client of the application in place of a URL. Blocking calls go through it.
         aclient: The same for async calls, on the event loop of that client.
         credential_provider: A credential provider of redis-py in place of a login in the URL.
+        remap: Where to reach the servers of a Cluster or of Sentinel that announce other addresses, for example
+            ``{"10.0.0.1:6379": "localhost:7000"}``. docs/redis.md explains it.
 
     Raises:
         ConfigError: The URL, an option or a client cannot be used. An async call without ``url`` and ``aclient``, or
@@ -71,6 +73,7 @@ class RedisStore(Store):
         client: redis.Redis | None = None,
         aclient: redis.asyncio.Redis | None = None,
         credential_provider: CredentialProvider | None = None,
+        remap: Mapping[str, str] | None = None,
     ) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
@@ -86,6 +89,8 @@ class RedisStore(Store):
         self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[LoopClock], Target] | None = None
         address = check_store_url(url)[1] if isinstance(url, str) else url
+        if remap is not None:
+            address = add_remap(address, remap)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
         self._keys = partial(key_name, self._prefix)
         if isinstance(url, str):

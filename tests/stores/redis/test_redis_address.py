@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from redis_handles import PATIENT, hit, limit_of
@@ -33,6 +33,17 @@ MEANINGS: dict[str, dict[str, Any]] = {
         "cluster": True,
         "password": "secret",
     },
+    "redis+cluster://a?remap=10.0.0.1:7000->localhost:17000,10.0.0.2->b,[::1]:7->[::2],*:9->c:1,*->d": {
+        "hosts": (("a", 6379),),
+        "cluster": True,
+        "remap": {
+            ("10.0.0.1", 7000): ("localhost", 17000),
+            ("10.0.0.2", 0): ("b", 0),
+            ("::1", 7): ("::2", 0),
+            ("*", 9): ("c", 1),
+            ("*", 0): ("d", 0),
+        },
+    },
 }
 MISTAKES = {
     "redis://a,b": "one host",
@@ -54,13 +65,22 @@ MISTAKES = {
     "unix:///run/redis.sock?db=one": "number of a database",
     "redis+sentinel://:h1dden@a,b": "name of a service",
     "redis+cluster://:h1dden@a/1": "has no path",
+    "redis://:h1dden@a?remap=*->b": "does not take remap: its server announces no other server",
+    "redis+cluster://:h1dden@a?remap=b:1": "remap: expected HOST:PORT->HOST:PORT, for example .*; got 'b:1->'",
+    "redis+cluster://:h1dden@a?remap=b:1->c:0": "got 'b:1->c:0'",
+    "redis+cluster://:h1dden@a?remap=b->c->d": "got 'b->c->d'",
+    "redis+cluster://:h1dden@a?remap=b:1->c:2,": "got '->'",
+    "redis+cluster://:h1dden@a?remap=b:1->*": r"got 'b:1->\*'",
+    "redis+cluster://:h1dden@a?remap=*->b:1": r"sends all servers to one port. Write '\*->b'",
+    "redis+cluster://:h1dden@a?remap=b->c,b->d": "remap: 'b' is there twice",
 }
 
 
 @pytest.mark.parametrize("address", MEANINGS)
 def test_parts_of_a_url(address: str) -> None:
     """A URL gives hosts, ports, database, path, service and login."""
-    assert parse_address(urlsplit(address), {}) == Address(**MEANINGS[address])
+    split = urlsplit(address)
+    assert parse_address(split, dict(parse_qsl(split.query))) == Address(**MEANINGS[address])
 
 
 @pytest.mark.parametrize("address", MISTAKES)
@@ -69,6 +89,21 @@ def test_mistakes_are_explained_without_secrets(address: str) -> None:
     with pytest.raises(ConfigError, match=MISTAKES[address]) as caught:
         open_store(address)
     assert "h1dden" not in str(caught.value)
+
+
+def test_a_remap_in_python_means_the_same() -> None:
+    """A mapping of texts, checked like the option of the URL."""
+    store = RedisStore("redis+cluster://a", remap={"10.0.0.1:7000": "localhost:17000", "*": "b"})
+    assert store._address.locate("10.0.0.1", 7000) == ("localhost", 17000)
+    assert store._address.locate("10.0.0.1", 7001) == ("b", 7001)
+    for arguments, message in (
+        (("redis://a", {"b": "c"}), "needs a URL that starts with redis\\+cluster"),
+        (("redis+cluster://a?remap=b->c", {"b": "c"}), "the URL sets it too"),
+        (("redis+cluster://a", ["b"]), "expected a dict such as"),
+        (("redis+cluster://a", {"b": None}), "got {'b': None}"),
+    ):
+        with pytest.raises(ConfigError, match=f"remap: .*{message}"):
+            RedisStore(arguments[0], remap=arguments[1])  # type: ignore[arg-type]
 
 
 def test_no_text_of_a_store_shows_its_password() -> None:

@@ -34,7 +34,7 @@ class Cluster(Target):
     def __init__(self, address: Address, transport: Transport) -> None:
         self._address = address
         self._transport = transport
-        self._slots = SlotMap(address.hosts)
+        self._slots = SlotMap(address)
         self._pools: dict[Location, ConnectionPool] = {}
         self._refreshing = transport.lock()
 
@@ -183,8 +183,9 @@ def fail(calls: Sequence[Call], error: Exception) -> None:
 class SlotMap:
     """Which server has which slot, as far as it is known."""
 
-    def __init__(self, seeds: Sequence[Location]) -> None:
-        self._seeds = list(seeds)
+    def __init__(self, address: Address) -> None:
+        self._seeds = list(address.hosts)
+        self._locate = address.locate
         self.owners: list[Location | None] = [None] * _SLOTS
         """The server of each slot."""
         self._primaries: list[Location] = []
@@ -202,8 +203,7 @@ class SlotMap:
         owners: list[Location | None] = [None] * _SLOTS
         primaries: dict[Location, None] = {}
         for first, last, (host, port, *_), *_ in reply:
-            # A server that does not know its own address leaves it out.
-            location = (host.decode() if host and host != b"?" else source[0], int(port))
+            location = self._location(host.decode() if host else "", port, source)
             owners[first : last + 1] = [location] * (last + 1 - first)
             primaries[location] = None
         self.owners, self._primaries = owners, list(primaries)
@@ -218,11 +218,15 @@ class SlotMap:
     def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
         """Return the server that a MOVED or ASK of ``source`` names."""
         host, _, port = str(error).rpartition(" ")[2].rpartition(":")
-        location = (host if host and host != "?" else source[0], int(port))
+        location = self._location(host, port, source)
         if error_code(error) == "MOVED":
             self.owners[slot] = location
             self.is_stale = True  # other slots may have moved too
         return location
+
+    def _location(self, host: str, port: int | str, source: Location) -> Location:
+        """Return where to reach a server that ``source`` names. A server may have to leave out the host."""
+        return self._locate(host if host and host != "?" else source[0], int(port))
 
     def samples(self, slot: Callable[[str], int]) -> list[str]:
         """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""

@@ -81,7 +81,8 @@ class Server(Target):
     async def _connect(self, deadline: float) -> Any:
         location = self._location
         if self._address.service:
-            location = await find_primary(self._address, self._transport, deadline)
+            announced = await find_primary(self._address, self._transport, deadline)
+            location = self._address.locate(*announced)
         return await self._transport.connect(self._address, *location, deadline)
 
 
