@@ -29,6 +29,7 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 LINKS: Final = {
     "store": "[stores](stores.md)",
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
+    "forwarded_header": "[proxies](proxies.md)",
     "headers": "[headers](headers.md)",
     "enabled": "[turn everything off](#turn-everything-off)",
     "lists": "[lists](#lists)",

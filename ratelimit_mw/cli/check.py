@@ -8,7 +8,7 @@ import click
 
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
-from ..http.client_ip import ClientIP
+from ..http.client_ip import HEADERS_OF_HOPS, ClientIP
 from ..http.features import HINTS
 from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
@@ -99,6 +99,13 @@ def _problems(source: Source) -> Iterator[str]:
         yield from source.problems()
 
 
+def _headers_of_no_proxy(settings: Settings) -> Iterator[str]:
+    is_alone = settings.forwarded_header not in HEADERS_OF_HOPS
+    for name, is_set in (("region_header", settings.region_header), ("forwarded_header", is_alone)):
+        if is_set and not settings.trusted_proxies:
+            yield f"{name} needs trusted_proxies. Without them, your application does not start"
+
+
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     settings, rules = source.settings, source.rules.rules
     if not settings.enabled:
@@ -113,8 +120,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
-    if settings.region_header and not settings.trusted_proxies:
-        yield "region_header needs trusted_proxies. Without them, your application does not start"
+    yield from _headers_of_no_proxy(settings)
     for rule in rules:
         for limit in rule.limits:
             yield from _ineffective_limits(rule, limit)

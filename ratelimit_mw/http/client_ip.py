@@ -2,7 +2,7 @@
 
 The address is the peer's, unless the peer is a trusted proxy. Then it is the rightmost address that is not a trusted
 proxy, over all lines of the header. A hop that is not an IP address ends the search, and the peer's address is used.
-A malformed element of ``Forwarded`` is INVALID.
+A malformed element of ``Forwarded`` is INVALID. Any other header holds one address, and other text is INVALID.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
+from ..errors import ConfigError
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..keys.networks import EMBEDDINGS, Embedding, Networks, embedded_ipv4, parse_network
 
@@ -73,12 +74,14 @@ class ClientIP:
         nat64: Iterable[Embedding] = (),
     ) -> None:
         trusted = list(trusted)
+        if not trusted and header not in HEADERS_OF_HOPS:
+            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "forwarded_header")
         self.header = header
         self.reads_header = bool(trusted)
         self._trusts_unix = UNIX in trusted
         self._networks = Networks(parse_network(proxy) for proxy in trusted if proxy != UNIX)
         self._embeddings = (*nat64, *EMBEDDINGS)
-        self._hops = _forwarded_hops if header == "forwarded" else _x_forwarded_for_hops
+        self._hops = HEADERS_OF_HOPS.get(header) or _VALUES.get(header, _address_alone)
         self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix, self._embeddings))
         self._trusts = lru_cache(_CACHE_SIZE)(self._is_trusted)
 
@@ -186,3 +189,21 @@ def _node(element: str) -> Any:
     if _WITHHELD.fullmatch(node):
         return ""
     return node if node.startswith("unix:") or _parse(node, EMBEDDINGS) else INVALID
+
+
+def _address_alone(lines: Iterable[str]) -> Iterator[Any]:
+    """Yield the address of a header that the proxy overwrites; INVALID for other text, and for several lines."""
+    if text := ",".join(lines).strip(" \t"):
+        yield text if len(text) <= _MAX_ADDRESS and _parse(text, EMBEDDINGS) else INVALID
+
+
+def _viewer_address(lines: Iterable[str]) -> Iterator[Any]:
+    """Yield the address of CloudFront, which adds a port and writes no brackets around an IPv6 address."""
+    if text := ",".join(lines):
+        yield from _address_alone([text.rpartition(":")[0] or text])
+
+
+HEADERS_OF_HOPS: Final = {"x-forwarded-for": _x_forwarded_for_hops, "forwarded": _forwarded_hops}
+"""Headers with a list that each proxy appends to."""
+_VALUES: Final = {"cloudfront-viewer-address": _viewer_address}
+"""Headers with the client's address alone, where its text is not just an address."""

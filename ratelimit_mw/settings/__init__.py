@@ -28,6 +28,7 @@ from .values import (
     checked_proxies,
     database_file,
     field_name,
+    forwarded_header,
     nat64_prefixes,
     parse_size,
     parse_timeout,
@@ -160,6 +161,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     parsers: dict[str, Callable[[Any], Any]] = {
         "defaults": _defaults,
         "trusted_proxies": checked_proxies,
+        "forwarded_header": forwarded_header,
         "ipv6_prefix": partial(whole_number, most=128),
         "nat64_prefixes": nat64_prefixes,
         "headers": tuple,

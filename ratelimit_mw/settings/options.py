@@ -15,7 +15,6 @@ else:  # a file can hold no objects
     StoreURL = str
 Duration = str | float
 Values = Mapping[str, str | Sequence[str]]
-ForwardedHeader = Literal["x-forwarded-for", "forwarded"]
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
 
@@ -26,7 +25,9 @@ class HttpOptions(TypedDict, total=False):
     limits: Annotated[Limits | None, option("Limits of all requests, as a rule named `default`.")]
     store: Annotated[StoreURL, option("The URL of the store that keeps the counts.", "memory://")]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
-    forwarded_header: Annotated[ForwardedHeader, option("The header with the client IP.", "x-forwarded-for")]
+    forwarded_header: Annotated[
+        str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")
+    ]
     ipv6_prefix: Annotated[
         int, option("Number of bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)
     ]

@@ -1,5 +1,6 @@
 """Parse single settings. ``ConfigError`` shows the value and the expected form."""
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
@@ -17,6 +18,8 @@ from .files import secret_file
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
 _MOST_BODY: Final = 16 * 1024**2
+_HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
+_HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
 
 
 def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:
@@ -28,6 +31,16 @@ def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:
             expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
             raise ConfigError(f"{expected}: {error}", f"[{i}]") from None
     return tuple(texts)
+
+
+def forwarded_header(name: str) -> str:
+    """The name of a header in lower case. A misspelt name of a header with a list of proxies is an error."""
+    header = name.strip().lower()
+    nearest = difflib.get_close_matches(header, _HEADERS_OF_PROXIES, 1, 0.8)
+    if not _HEADER.fullmatch(header) or (nearest and nearest[0] != header):
+        hint = f". Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ConfigError(f"expected the name of a header, such as 'x-forwarded-for'; got {name!r}{hint}")
+    return header
 
 
 def nat64_prefixes(texts: Sequence[str]) -> tuple[Embedding, ...]:

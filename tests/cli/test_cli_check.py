@@ -102,6 +102,10 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
             "region_header needs trusted_proxies. Without them, your application does not start",
         ),
+        (
+            'forwarded_header = "cf-connecting-ip"\n[[rules]]\nname = "a"\nlimits = "5/s"',
+            "forwarded_header needs trusted_proxies. Without them, your application does not start",
+        ),
         ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
     ],
 )

@@ -124,8 +124,13 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an IP address"),
         ({"trusted_proxies": ["*"]}, "trusted_proxies[0]: expected an IP address"),
         (
-            {"forwarded_header": "cf-connecting-ip"},
-            "forwarded_header: expected 'x-forwarded-for' or 'forwarded'; got 'cf-connecting-ip'",
+            {"forwarded_header": "X-Forwarded-Four"},
+            "forwarded_header: expected the name of a header, such as 'x-forwarded-for'; got 'X-Forwarded-Four'. Did",
+        ),
+        ({"forwarded_header": "cf_connecting_ip"}, "forwarded_header: expected the name of a header, such as 'x-f"),
+        (
+            {"forwarded_header": ""},
+            "forwarded_header: expected the name of a header, such as 'x-forwarded-for'; got ''",
         ),
         ({"ipv6_prefix": 0}, "ipv6_prefix: expected a whole number from 1 to 128; got 0"),
         ({"ipv6_prefix": 129}, "ipv6_prefix: expected a whole number from 1 to 128; got 129"),
