@@ -12,7 +12,7 @@ from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
 from ..keys.parts import checked_part, part_of
-from ..rules.describe import algorithm_of, cost_of, describe_overrides, function_name
+from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_overrides, function_name, modes_of
 from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import InvalidLineError, RequestTarget, parse_target
@@ -157,6 +157,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         "rule": rule.name,
         "applies": True,
         "mode": rule.source.mode,
+        **consistency_of(rule),
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
@@ -181,6 +182,6 @@ def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
         "key": f"rejected: {rejects}" if rejects else key or "(one for all clients)",
         "limits": [limit["limit"] for limit in explanation["limits"]],
         "algorithm": explanation["algorithm"],
-        "mode": explanation["mode"],
+        "mode": modes_of(rule),
         "cost": cost_of(rule),
     }

@@ -91,7 +91,7 @@ class Overview:
             "key": [" + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"],
             "limits": _limits(rule),
             "algorithm": [algorithm_of(rule)],
-            "mode": [rule.source.mode],
+            "mode": modes_of(rule),
             "cost": [cost_of(rule)],
         }
 
@@ -109,6 +109,7 @@ class Overview:
             **({"per": tables} if tables else {}),
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
+            **consistency_of(rule),
             "cost": source.options["cost"],
             **({"cost_from": source.options["cost_from"]} if source.true_cost else {}),
             **({"unit": source.unit} if source.unit != REQUESTS else {}),
@@ -195,6 +196,17 @@ def algorithm_of(rule: CompiledRule) -> str:
     limit = rule.limits[0]
     name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(limit.spec)
     return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
+
+
+def consistency_of(rule: CompiledRule) -> dict[str, str]:
+    """How a rule counts, for programs, unless it asks the store each time."""
+    share = f"{rule.source.lease_percent}%"
+    return {"exact": {}, "leased": {"consistency": "leased", "lease": share}}[rule.source.consistency]
+
+
+def modes_of(rule: CompiledRule) -> list[str]:
+    """The lines of a table that show the mode, and how the rule counts."""
+    return [rule.source.mode, *filter(None, [" ".join(consistency_of(rule).values())])]
 
 
 def cost_of(rule: CompiledRule) -> str:

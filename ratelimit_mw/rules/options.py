@@ -20,6 +20,7 @@ AlgorithmName = Literal[
     "gcra",
 ]
 OnStoreError = Literal["allow", "deny", "local"]
+Consistency = Literal["exact", "leased"]
 
 
 class AlgorithmTable(TypedDict, total=False):
@@ -83,6 +84,12 @@ OnStoreErrorOption = Annotated[
 ]
 
 
+ConsistencyOption = Annotated[
+    Consistency,
+    option('`"leased"`: each process takes shares of a busy key in advance, and asks the store less often.', "exact"),
+]
+
+
 class RuleDefaults(TypedDict, total=False):
     """The options of the rules and decorators that do not set them."""
 
@@ -90,6 +97,7 @@ class RuleDefaults(TypedDict, total=False):
     algorithm: AlgorithmOption
     count_when: CountWhenOption
     on_store_error: OnStoreErrorOption
+    consistency: ConsistencyOption
 
 
 class RuleOptions(TypedDict, total=False):
@@ -122,7 +130,11 @@ class RuleOptions(TypedDict, total=False):
     ]
     max_waiting: Annotated[int, option("The most requests of one key that wait in one process.", 100, minimum=1)]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
-    lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
+    consistency: ConsistencyOption
+    lease: Annotated[
+        str | None,
+        option('The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'),
+    ]
 
 
 LIMITS_MEANING = "The quotas of the rule. All of them hold."

@@ -26,6 +26,7 @@ from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
+_LEASE_PERCENT: Final = 2
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
@@ -65,6 +66,7 @@ class Rule:
     max_waiting: int = field(compare=False)
     hold_us: int | None = field(compare=False)
     unrouted: bool = field(compare=False)
+    consistency: str = field(compare=False)
     lease_percent: int = field(compare=False)
     statuses: frozenset[int] | None = field(compare=False)
     is_marked: bool = field(compare=False)
@@ -94,6 +96,7 @@ class Rule:
             "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
             "unrouted": ("unrouted", _flag),
             "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
+            "consistency": ("consistency", self._consistency),
             "lease": ("lease_percent", self._lease_percent),
             "limits_ttl": ("limits_ttl_us", parse_duration),
             "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
@@ -157,15 +160,30 @@ class Rule:
                     others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
 
+    def _consistency(self, consistency: object) -> str:
+        chosen = one_of(consistency, "exact", "leased")
+        if self.options["lease"] is None:
+            if chosen != "exact":
+                self._check_consistency(f'consistency = "{chosen}"')
+            return chosen
+        if chosen != "leased" and "consistency" in self.given:
+            raise ConfigError(f'"{chosen}" takes no lease. Remove lease, or write "leased"')
+        return "leased"
+
+    def _check_consistency(self, option: str) -> None:
+        if self.mode == "shadow" or self.statuses is not None or isinstance(self.algorithm, Mapping):
+            others = 'mode = "shadow", count_when, count_unless or an algorithm with options'
+            raise ConfigError(f"{option} cannot be combined with {others}")
+        if self.quotas and all(quota.concurrent for quota in self.quotas):
+            raise ConfigError(f"concurrency limits are always exact. Remove {option}")
+
     def _lease_percent(self, lease: object) -> int:
         if lease is None:
-            return 0
+            return _LEASE_PERCENT if self.consistency == "leased" else 0
         match = _PERCENT.fullmatch(str(lease))
         if match is None or not 1 <= int(match[1]) <= 50:
             raise ConfigError(f'expected a share from "1%" to "50%"; got {lease!r}')
-        if self.mode == "shadow" or self.statuses is not None or isinstance(self.algorithm, Mapping):
-            others = 'mode = "shadow", count_when, count_unless or an algorithm with options'
-            raise ConfigError(f"lease cannot be combined with {others}")
+        self._check_consistency("lease")
         return int(match[1])
 
     @property

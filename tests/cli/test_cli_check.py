@@ -230,3 +230,20 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     for result in (run("check", path, "--json"), run("check", path)):
         assert "vault://db.example.com:6379/0" in result.stdout
         assert "s3cret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "shown", "fields"),
+    [
+        ('consistency = "exact"', "enforce 1", {}),
+        ('lease = "5%"', "enforce 1 leased 5%", {"consistency": "leased", "lease": "5%"}),
+    ],
+)
+def test_check_and_explain_show_how_a_rule_counts(settings: Any, option: str, shown: str, fields: Any) -> None:
+    """Below the mode, and in the JSON, unless the rule asks the store each time."""
+    path = settings(f'[[rules]]\nname = "a"\nlimits = "100/minute"\n{option}')
+    commands = (("check", path), ("explain", path, "GET", "/", "--feature", "ip=192.0.2.7"))
+    for arguments in commands:
+        assert shown in " ".join(run(*arguments).stdout.split())
+        (rule,) = json.loads(run(*arguments, "--json").stdout)["rules"]
+        assert {name: rule[name] for name in ("consistency", "lease") if name in rule} == fields

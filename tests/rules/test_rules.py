@@ -407,6 +407,43 @@ def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: s
     assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, Destination(), {}, features) == reason
 
 
+@pytest.mark.parametrize(
+    ("options", "consistency", "percent"),
+    [
+        ({}, "exact", 0),
+        ({"consistency": "exact"}, "exact", 0),
+        ({"consistency": "leased"}, "leased", 2),
+        ({"lease": "5%"}, "leased", 5),
+        ({"consistency": "leased", "lease": "5%"}, "leased", 5),
+    ],
+)
+def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent: int) -> None:
+    """``lease`` states the share, by default 2%."""
+    rule = Rule(limits="100/minute", **options)
+    assert (rule.consistency, rule.lease_percent) == (consistency, percent)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"consistency": "lease"}, "consistency: expected .*; got 'lease'. Did you mean 'leased'?"),
+        (
+            {"consistency": "exact", "lease": "2%"},
+            'consistency: "exact" takes no lease. Remove lease, or write "leased"',
+        ),
+        (
+            {"consistency": "leased", "mode": "shadow"},
+            'consistency: consistency = "leased" cannot be combined with mode = "shadow"',
+        ),
+        ({"consistency": "leased", "limits": "2 concurrent"}, "concurrency limits are always exact"),
+    ],
+)
+def test_a_consistency_that_cannot_be_kept_is_an_error(options: Any, message: str) -> None:
+    """The message names the option and the remedy."""
+    with pytest.raises(ConfigError, match=message):
+        Rule(**{"limits": "100/minute", **options})
+
+
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
     """A class is the same as its name. An unregistered class is an error."""
     assert Rule(limits="5/minute", algorithm=Gcra, lease="2%").lease_percent == 2

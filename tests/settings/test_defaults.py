@@ -39,6 +39,19 @@ def test_rules_of_the_settings_have_the_defaults() -> None:
     assert options_of(limiter, "b") == FROM_OWN
 
 
+def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
+    """The share of a lease is stated in the rule."""
+    rules: Any = [{"name": "a"}, {"name": "b", "lease": "5%"}, {"name": "c", "consistency": "exact"}]
+    settings = load_settings(
+        {"defaults": {"consistency": "leased"}, "rules": [{**rule, "limits": "100/minute"} for rule in rules]}
+    )
+    assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [
+        ("leased", 2),
+        ("leased", 5),
+        ("exact", 0),
+    ]
+
+
 def test_rules_in_python_have_the_defaults_of_their_settings() -> None:
     """A limiter applies the defaults of its settings to every rule."""
     rules = [Rule(name="a", limits="5/minute"), Rule(name="b", limits="5/minute", **OWN)]
@@ -120,6 +133,9 @@ def test_only_an_error_of_the_defaults_names_them() -> None:
         load_settings({"defaults": {"count_when": {"status": 401}}, "rules": lease})
     with pytest.raises(ConfigError, match=r"Did you mean '5/minute'\?$"):
         load_settings({"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]})
+    shadow: Any = [{"limits": "5/minute", "mode": "shadow"}]
+    with pytest.raises(ConfigError, match=r"an algorithm with options\. The rule has consistency from \[defaults\]$"):
+        load_settings({"defaults": {"consistency": "leased"}, "rules": shadow})
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 
