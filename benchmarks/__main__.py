@@ -13,6 +13,7 @@ import sys
 import time
 from importlib import import_module
 
+from benchmarks import timing
 from benchmarks.timing import MissingError, progress
 
 PARTS = {
@@ -21,6 +22,7 @@ PARTS = {
     "routes": "routes",
     "networks": "networks",
     "redis": "redis_store",
+    "cluster": "cluster",
     "leases": "leases",
     "lmdb": "lmdb_store",
 }
@@ -42,11 +44,13 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
+    parser.add_argument("--rounds", type=int, default=timing.most_rounds, help="the most rounds of a comparison")
     asked = parser.parse_args()
+    timing.most_rounds = asked.rounds
     if unknown := set(asked.parts).difference(PARTS):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores.")
-    print("Medians of interleaved rounds; compare ratios, not times.\n", flush=True)
+    print("Medians of interleaved rounds; compare ratios, not times. Times are processor time.\n", flush=True)
     for part in asked.parts or PARTS:
         began = time.monotonic()
         progress(part)

@@ -9,73 +9,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields
-from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.servers import Counters, Nodes, redis_nodes
-from benchmarks.timing import table
-from benchmarks.worker import CONSISTENCY, PATIENCE, Load, Served, work
-
-
-class Fleet:
-    """The worker processes, which wait for their orders."""
-
-    def __init__(self, load: Load, url: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(load.workers)]
-        self.pipes = [own for own, _ in pipes]
-        self.processes = [
-            context.Process(target=work, args=(load, url, i, other), daemon=True) for i, (_, other) in enumerate(pipes)
-        ]
-        for process in self.processes:
-            process.start()
-        for pipe in self.pipes:
-            self._receive(pipe, PATIENCE * 2)
-
-    def serve(self, seconds: float, decides: bool) -> list[Served]:
-        # The workers build their arrivals before the start.
-        start = time.monotonic() + 0.2 + seconds * 0.1
-        for pipe in self.pipes:
-            pipe.send((start, seconds, decides))
-        return [self._receive(pipe, seconds * 2 + PATIENCE * 2) for pipe in self.pipes]
-
-    def _receive(self, pipe: Connection, patience: float) -> Any:
-        if not pipe.poll(patience):
-            raise TimeoutError(f"a worker does not report within {patience:.0f} s")
-        return pipe.recv()
-
-    def stop(self) -> None:
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
-            if process.is_alive():
-                pipe.send(None)
-            process.join(PATIENCE)
-            process.kill()  # only a worker that hangs is still there
-
-
-@contextmanager
-def fleet_of(load: Load, url: str) -> Iterator[Fleet]:
-    fleet = Fleet(load, url)
-    try:
-        yield fleet
-    finally:
-        fleet.stop()
+from benchmarks.servers import Nodes, redis_nodes
+from benchmarks.team import Team, team_of
+from benchmarks.timing import Counters, table
+from benchmarks.worker import CONSISTENCY, Load, Served, work
 
 
 def measure(load: Load) -> dict[str, Any]:
     """Run the servers and the workers, and return one record."""
-    with redis_nodes(load.nodes, load.replicas) as nodes, fleet_of(load, nodes.url) as fleet:
+    with ExitStack() as stack:
+        nodes = stack.enter_context(redis_nodes(load.nodes, load.replicas))
+        team = stack.enter_context(team_of(work, [(load, nodes.url, number) for number in range(load.workers)]))
         before, began = read(nodes), time.monotonic()
-        alone = fleet.serve(load.seconds / 2, decides=False)
+        alone = serve(team, load.seconds / 2, decides=False)
         middle, idle = read(nodes), time.monotonic() - began
-        served = fleet.serve(load.seconds, decides=True)
+        served = serve(team, load.seconds, decides=True)
         counted = differences(read(nodes), middle)
         contents = [node.contents() for node in nodes.all]
     return record(load, served, alone, counted, idle_shares(differences(middle, before), idle), contents)
+
+
+def serve(team: Team, seconds: float, decides: bool) -> list[Served]:
+    start = time.monotonic() + 0.2 + seconds / 10  # until then the workers build their arrivals
+    return team.order((start, seconds, decides), seconds * 2)
 
 
 def read(nodes: Nodes) -> list[Counters]:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import statistics
 from collections.abc import Callable
 
-import redis
-
-from benchmarks.redis_store import server
-from benchmarks.timing import in_turns, progress, ratio, table
+from benchmarks.servers import Nodes, redis_nodes
+from benchmarks.timing import Turn, in_turns, median, progress, ratio, table, timed
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
@@ -22,10 +19,19 @@ ROUNDS = 15
 PER_LEASE = (10, 100, 1_000)
 HITS = 5_000
 REJECTED = 500
+LEASED_HEAD = (
+    "",
+    "CPU in memory, us",
+    "CPU leased, us",
+    "ratio",
+    "speed, of a round trip for each",
+    "round trips for 1,000",
+)
+REJECTED_HEAD = ("", "CPU of the client, us", "CPU of the server, us", "speed, of a round trip")
 
 
-def shared(port: int) -> Store:
-    return open_store(f"redis://127.0.0.1:{port}/0", timeout_us=5_000_000)
+def shared(nodes: Nodes) -> Store:
+    return open_store(nodes.url, timeout_us=5_000_000)
 
 
 def limiter_of(store: Store | str, per_lease: int) -> Limiter:
@@ -58,28 +64,24 @@ def aconsuming(limiter: Limiter, per_lease: int, runner: asyncio.Runner) -> Call
     return lambda: runner.run(run())
 
 
-def leased_row(name: str, candidates: list[Callable[[], int]], port: int) -> tuple[str, ...]:
+def leased_row(name: str, candidates: list[Callable[[], int]], nodes: Nodes) -> tuple[str, ...]:
     progress(f"leases: {name}")
-    memory, leased, alone = in_turns(candidates, ROUNDS)
-    with redis.Redis(port=port) as client:
-        client.config_resetstat()
-        hits = candidates[1]()
-        commands = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    slower = f"{ratio(memory, leased):.2f}"
-    return name, _us(memory), _us(leased), slower, f"{ratio(leased, alone):.1f}", f"{commands / hits * 1000:.0f}"
+    memory, leased, alone = in_turns([timed(run, nodes.counters) for run in candidates], ROUNDS)
+    ratios = f"{ratio(leased, memory, 'cpu'):.2f}", f"{ratio(leased, alone):.1f}"
+    return name, _us(memory), _us(leased), *ratios, f"{median(leased).commands * 1000:.0f}"
 
 
-def leased_rows(port: int, runner: asyncio.Runner) -> list[tuple[str, ...]]:
+def leased_rows(nodes: Nodes, runner: asyncio.Runner) -> list[tuple[str, ...]]:
     rows = []
     for per_lease in PER_LEASE:
-        memory, leased = limiter_of("memory://", per_lease), limiter_of(shared(port), per_lease)
-        alone = Limiter([Rule(name="alone", limits="1000000000/hour")], shared(port))
+        memory, leased = limiter_of("memory://", per_lease), limiter_of(shared(nodes), per_lease)
+        alone = Limiter([Rule(name="alone", limits="1000000000/hour")], shared(nodes))
         trips = [consuming(memory, per_lease), consuming(leased, per_lease), consuming(alone, 2)]
-        rows.append(leased_row(f"{per_lease:,} hits a lease, `hit`", trips, port))
+        rows.append(leased_row(f"{per_lease:,} hits a lease, `hit`", trips, nodes))
         trips = [
             aconsuming(limiter, count, runner) for limiter, count in zip((memory, leased), [per_lease] * 2, strict=True)
         ]
-        rows.append(leased_row(f"{per_lease:,} hits a lease, `ahit`", [*trips, aconsuming(alone, 2, runner)], port))
+        rows.append(leased_row(f"{per_lease:,} hits a lease, `ahit`", [*trips, aconsuming(alone, 2, runner)], nodes))
         for limiter in (leased, alone):
             runner.run(limiter.aclose())
     return rows
@@ -99,36 +101,31 @@ def rejected(limiter: Limiter) -> Callable[[], int]:
     return run
 
 
-def rejected_rows(port: int) -> list[tuple[str, ...]]:
+def rejected_rows(nodes: Nodes) -> list[tuple[str, ...]]:
     progress("leases: cached rejections")
     rules = [Rule(name="rejected", limits="1/day")]
     limiters = {
-        "a round trip for each": Limiter(rules, shared(port), settings=Settings(rejection_cache=0)),
-        "cached for 1 s": Limiter(rules, shared(port)),
+        "a round trip for each": Limiter(rules, shared(nodes), settings=Settings(rejection_cache=0)),
+        "cached for 1 s": Limiter(rules, shared(nodes)),
         "memory store": Limiter(rules),
     }
-    found = in_turns([rejected(limiter) for limiter in limiters.values()], ROUNDS)
+    found = in_turns([timed(rejected(limiter), nodes.counters) for limiter in limiters.values()], ROUNDS)
     for limiter in limiters.values():
         limiter.close()
-    return [(name, _us(rates), f"{ratio(rates, found[0]):.1f}") for name, rates in zip(limiters, found, strict=True)]
+    return [
+        (name, _us(turns), f"{median(turns).server_cpu:.1f}", f"{ratio(turns, found[0]):.1f}")
+        for name, turns in zip(limiters, found, strict=True)
+    ]
 
 
-def _us(rates: list[float]) -> str:
-    return f"{1e6 / statistics.median(rates):.1f}"
+def _us(turns: list[Turn]) -> str:
+    return f"{median(turns).cpu:.1f}"
 
 
 def report() -> str:
-    with server() as port, asyncio.Runner() as runner:
-        head = (
-            "",
-            "memory, us",
-            "leased, us",
-            "times the memory store",
-            "as fast as a round trip for each",
-            "round trips for 1,000",
-        )
-        leases = table("Leases on Redis, one key", leased_rows(port, runner), head)
-        rejections = table("A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "times a round trip"))
+    with redis_nodes() as nodes, asyncio.Runner() as runner:
+        leases = table("Leases on Redis, one key", leased_rows(nodes, runner), LEASED_HEAD)
+        rejections = table("A rejected hit, Redis, blocking", rejected_rows(nodes), REJECTED_HEAD)
     return f"{leases}\n{rejections}"
 
 

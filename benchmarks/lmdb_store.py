@@ -3,29 +3,25 @@
 All hits are allowed, because the rejection cache of this package would keep repeated rejections from the store.
 
 `python -m benchmarks lmdb` runs all candidates in turn, round after round. Each process decides as fast as it can for
-the same time. The report compares the number of decisions of all processes, and the processor time of one decision with
-the server's part. On a busy machine the processor time is more reliable.
+the same time. The report compares the number of decisions of all processes, and the processor time of one decision.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import shutil
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from limits import parse, storage, strategies
 
-from benchmarks.timing import table
+from benchmarks.servers import Nodes, redis_nodes
+from benchmarks.team import Team, team_of
+from benchmarks.timing import Counters, Turn, in_turns, median, progress, ratio, table
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 
@@ -46,8 +42,9 @@ SHAPES = (
     ("sliding-window-counter", CLIENTS),
     ("sliding-window-log", CLIENTS),
 )
+NAMES = [f"192.0.2.{number}" for number in range(CLIENTS)]
+HEAD = ("", "decisions per second", "ratio", "CPU of the processes, us", "CPU of the server, us", "ratio of both")
 Decide = Callable[[str], Any]
-Run = tuple[float, float, float]
 
 
 def ours(address: str, algorithm: str) -> Decide:
@@ -78,127 +75,63 @@ def peer_in_full(address: str, algorithm: str) -> Decide:
     return decide
 
 
-def worker(make: Callable[[str, str], Decide], address: str, algorithm: str, clients: int, pipe: Any) -> None:
-    """Decide until each end time that arrives. Report the decisions, the longest wait and the processor time."""
-    decide = make(address, algorithm)
-    names = [f"192.0.2.{number}" for number in range(clients)]
-    decide(names[0])
-    pipe.send(None)
-    while (ends := pipe.recv()) is not None:
-        done, worst, busy = 0, 0, time.process_time()
-        before = time.monotonic_ns()
-        while before < ends:
-            decide(names[done % clients])
-            after = time.monotonic_ns()
-            worst = max(worst, after - before)
-            before, done = after, done + 1
-        pipe.send((done, worst, time.process_time() - busy))
+def work(make: Callable[[str, str], Decide], url: str, pipe: Connection) -> None:
+    """Decide until the end time of each order. Report the decisions and the processor time."""
+    makers = {algorithm: partial(make, url, algorithm) for algorithm in STRATEGIES}
+    opened: dict[str, Decide] = {}
+    pipe.send("ready")
+    while (order := pipe.recv()) is not None:
+        algorithm, clients, ends = order
+        decide = opened.get(algorithm) or opened.setdefault(algorithm, makers[algorithm]())
+        done, busy = 0, time.process_time()
+        while time.monotonic() < ends:
+            decide(NAMES[done % clients])
+            done += 1
+        pipe.send((done, time.process_time() - busy))
 
 
-class Team:
-    """The processes of one candidate, waiting for their turn."""
-
-    def __init__(self, make: Callable[[str, str], Decide], address: str, algorithm: str, clients: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(PROCESSES)]
-        arguments = [(make, address, algorithm, clients, other) for _, other in pipes]
-        self.processes = [context.Process(target=worker, args=each) for each in arguments]
-        self.pipes = [own for own, _ in pipes]
-        for process in self.processes:
-            process.start()
-        for pipe in self.pipes:
-            pipe.recv()
-
-    def run(self, span: float, server: int = 0) -> Run:
-        """Decisions per second of all processes, microseconds of processor time for one, longest wait in ms."""
-        served = cpu_seconds(server) if server else 0.0
-        ends = time.monotonic_ns() + int(span * 1e9)
-        for pipe in self.pipes:
-            pipe.send(ends)
-        reports = [pipe.recv() for pipe in self.pipes]
-        decisions, waits, busy = zip(*reports, strict=True)
-        consumed = sum(busy) + (cpu_seconds(server) - served if server else 0.0)
-        return sum(decisions) / span, consumed / sum(decisions) * 1e6, max(waits) / 1e6
-
-    def stop(self) -> None:
-        for pipe in self.pipes:
-            pipe.send(None)
-        for process in self.processes:
-            process.join()
+def turn(team: Team, nodes: Nodes | None, algorithm: str, clients: int) -> Turn:
+    """Let all processes of a candidate decide for the same time."""
+    counters = Counters if nodes is None else nodes.counters
+    before = counters()
+    reports = team.order((algorithm, clients, time.monotonic() + SPAN), SPAN)
+    decisions, busy = map(sum, zip(*reports, strict=True))
+    return Turn.over(decisions, SPAN, busy, counters() - before)
 
 
-def cpu_seconds(process: int) -> float:
-    """The processor time of another process."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def redis_server() -> Iterator[tuple[str, int]]:
-    """The URL and the process of a Redis server that keeps nothing on disk."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = shutil.which("redis-server")
-    if program is None:
-        sys.exit("this comparison needs redis-server: apt-get install redis-server")
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}", server.pid
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int]) -> list[tuple[str, ...]]:
-    """One row for each candidate: medians of its rounds, and their ratios to the first candidate's rounds."""
-    address, server = redis
-    makers = {
-        "`limits` 5.8 on Redis, `hit` and `get_window_stats`": (peer_in_full, address, server),
-        "the same, `hit` alone: yes or no": (peer, address, server),
-        "`lmdb://`": (ours, lmdb, 0),
-    }
-    teams = {name: (Team(make, place, algorithm, clients), pid) for name, (make, place, pid) in makers.items()}
-    runs: dict[str, list[Run]] = {name: [] for name in teams}
-    for number in range(ROUNDS + 1):
-        for name in rotated(list(teams), number):
-            team, pid = teams[name]
-            runs[name].append(team.run(SPAN, pid))
-    for team, _ in teams.values():
-        team.stop()
-    first = next(iter(runs.values()))[1:]
-    return [row(name, own[1:], first) for name, own in runs.items()]
-
-
-def rotated(names: list[str], number: int) -> list[str]:
-    """The names in the order of a round. Each round starts with another name, so that noise affects all alike."""
-    start = number % len(names)
-    return names[start:] + names[:start]
-
-
-def row(name: str, runs: list[Run], others: list[Run]) -> tuple[str, ...]:
-    rate, cpu, worst = (statistics.median(column) for column in zip(*runs, strict=True))
-    of_rate, of_cpu = (
-        statistics.median(own[i] / other[i] for own, other in zip(runs, others, strict=True)) for i in (0, 1)
+def row(name: str, own: list[Turn], first: list[Turn]) -> tuple[str, ...]:
+    rate, cpu, server_cpu, _ = median(own)
+    total = [statistics.median(each.cpu + each.server_cpu for each in turns) for turns in (own, first)]
+    return (
+        name,
+        f"{rate:,.0f}",
+        f"{ratio(own, first):.1f}",
+        f"{cpu:.0f}",
+        f"{server_cpu:.0f}",
+        f"{total[0] / total[1]:.2f}",
     )
-    return name, f"{rate:,.0f}", f"{of_rate:.1f}", f"{cpu:.0f}", f"{of_cpu:.2f}", f"{worst:.0f}"
 
 
 def report() -> str:
-    head = ("", "decisions a second", "ratio", "processor time, us", "ratio", "longest wait, ms")
     tables = []
-    with tempfile.TemporaryDirectory() as folder, redis_server() as redis:
+    with ExitStack() as stack:
+        nodes = stack.enter_context(redis_nodes())
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        candidates = {
+            "`limits` on Redis, `hit` and `get_window_stats`": (peer_in_full, nodes.url, nodes),
+            "the same, `hit` alone: yes or no": (peer, nodes.url, nodes),
+            "`lmdb://`": (ours, f"lmdb://{folder}/states", None),
+        }
+        teams = [
+            (stack.enter_context(team_of(work, [(make, url)] * PROCESSES)), served_by)
+            for make, url, served_by in candidates.values()
+        ]
         for algorithm, clients in SHAPES:
-            lmdb = f"lmdb://{Path(folder) / algorithm}"
             title = f"{PROCESSES} processes, {algorithm}, {f'{clients:,} keys' if clients > 1 else 'one key'}"
-            tables.append(table(title, compare(algorithm, clients, lmdb, redis), head))
+            progress(f"lmdb: {title}")
+            found = in_turns([partial(turn, *each, algorithm, clients) for each in teams], ROUNDS, patience=60.0)
+            rows = [row(name, own, found[0]) for name, own in zip(candidates, found, strict=True)]
+            tables.append(table(title, rows, HEAD))
     return "\n".join(tables)
 
 

@@ -7,14 +7,8 @@ A decision has the full result: allowed, remaining, reset, retry. ``limits`` ret
 from __future__ import annotations
 
 import asyncio
-import shutil
-import socket
-import statistics
-import subprocess
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -24,7 +18,11 @@ from limits.aio.storage import RedisStorage as AsyncRedisStorage
 from limits.errors import ConfigurationError
 from limits.storage import RedisStorage
 
-from benchmarks.timing import MissingError, in_turns, progress, ratio, table
+from benchmarks import fleet, timing
+from benchmarks.loops import CLIENTS, SPANS, gathered, repeated
+from benchmarks.servers import Nodes, redis_nodes
+from benchmarks.timing import in_turns, median, progress, ratio, table, timed
+from benchmarks.worker import Load
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 
@@ -32,44 +30,31 @@ ROUNDS = 21
 ALGORITHMS = {"fixed-window": "FixedWindow", "sliding-window-counter": "SlidingWindowCounter"}
 LIMITS = ("1000000000/minute", "2000000000/hour", "3000000000/day")
 PLAIN = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
-CLIENTS = 256
 NAMES = [f"192.0.2.{i}" for i in range(CLIENTS)]
 FEATURES = [{"ip": name} for name in NAMES]
-SPANS = {1: 0.05, 64: 0.1, 256: 0.2}  # seconds of one candidate's turn, by how many requests there are at a time
-BUSY_ROUNDS = 7
-SPEED = ("", "a second", "decisions a command", "of `limits`, full", "of `limits`, `hit`", "of a plain script")
-BUSY = ("", "this package", "`limits`, full", "`limits`, `hit`", "plain script")
+HEAD = (
+    "",
+    "decisions per second",
+    "decisions per command",
+    "CPU of the client, us",
+    "CPU of the server, us",
+    "speed, of `limits`, full",
+    "of `limits`, `hit`",
+    "of a plain script",
+)
+OPEN = ((1_000, 1), (4_000, 1), (4_000, 4))  # requests per second, processes
+OPEN_SECONDS = 5
+OPEN_HEAD = (
+    "",
+    "decisions per command",
+    "CPU of the client, us",
+    "CPU of the server, us",
+    "latency p50, ms",
+    "p99",
+)
 
 Call = Callable[[int], Any]
 AsyncCall = Callable[[int], Awaitable[Any]]
-
-
-@contextmanager
-def server() -> Iterator[int]:
-    """A Redis of its own, on a free port."""
-    program = shutil.which("redis-server")
-    if program is None:
-        raise MissingError("redis-server is not installed: apt-get install redis-server")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", "127.0.0.1"]
-    process = subprocess.Popen([program, "--port", str(port), *quiet], stdout=subprocess.DEVNULL)
-    try:
-        with redis.Redis(port=port) as client:
-            while not _answers(client):
-                time.sleep(0.01)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 def open_limiter(port: int, algorithm: str, limits: int = 1) -> Limiter:
@@ -78,53 +63,20 @@ def open_limiter(port: int, algorithm: str, limits: int = 1) -> Limiter:
     return Limiter([Rule(name=f"api-{limits}", limits=list(LIMITS[:limits]), algorithm=algorithm)], store=store)
 
 
-class Observed:
-    """The commands and the processor time of the server and of this process."""
-
-    def __init__(self, port: int) -> None:
-        self._client = redis.Redis(port=port)
-
-    def per_command(self, run: Callable[[], int]) -> str:
-        """Decisions per command, in one more run."""
-        self._client.config_resetstat()
-        decisions = run()
-        return f"{decisions / self._client.info('commandstats')['cmdstat_evalsha']['calls']:.0f}"
-
-    def busy(self, candidates: list[Callable[[], int]]) -> list[float]:
-        """Microseconds of both processors together for one decision, in some more runs in turns."""
-        consumed, decisions = [0.0] * len(candidates), [0] * len(candidates)
-        for i in [*range(len(candidates))] * BUSY_ROUNDS:
-            before = self._seconds()
-            decisions[i] += candidates[i]()
-            consumed[i] += self._seconds() - before
-        return [seconds / count * 1e6 for seconds, count in zip(consumed, decisions, strict=True)]
-
-    def _seconds(self) -> float:
-        usage = self._client.info("cpu")
-        return float(usage["used_cpu_user"] + usage["used_cpu_sys"] + time.process_time())
-
-
-class Rows(NamedTuple):
-    """Decisions per second, and their processor time."""
-
-    speed: tuple[str, ...]
-    busy: tuple[str, ...]
-
-
-def compared(name: str, candidates: list[Callable[[], int]], observed: Observed) -> Rows:
-    """This package, the others, and how many times as fast as each."""
+def compared(name: str, runs: list[Callable[[], int]], nodes: Nodes) -> tuple[str, ...]:
+    """One row: this package, and how many times as fast as each of the others."""
     progress(f"redis: {name}")
-    own, *others = in_turns(candidates, ROUNDS)
+    own, *others = in_turns([timed(run, nodes.counters) for run in runs], ROUNDS)
+    rate, cpu, server_cpu, commands = median(own)
     ratios = [f"{ratio(own, theirs):.2f}" for theirs in others]
-    busy = [f"{us:.0f}" for us in observed.busy(candidates)]
-    speed = (name, f"{statistics.median(own):,.0f}", observed.per_command(candidates[0]), *ratios)
-    return Rows(speed, (name, *busy))
+    return name, f"{rate:,.0f}", f"{1 / commands:.0f}", f"{cpu:.0f}", f"{server_cpu:.0f}", *ratios
 
 
 # -- blocking ----------------------------------------------------------------------------------------------------
 
 
-def sync_row(port: int, algorithm: str, limits: int) -> Rows:
+def sync_row(nodes: Nodes, algorithm: str, limits: int) -> tuple[str, ...]:
+    port = nodes.port
     limiter = open_limiter(port, algorithm, limits)
     theirs = getattr(strategies, f"{ALGORITHMS[algorithm]}RateLimiter")(RedisStorage(f"redis://127.0.0.1:{port}"))
     items = [parse(limit) for limit in LIMITS[:limits]]
@@ -143,24 +95,9 @@ def sync_row(port: int, algorithm: str, limits: int) -> Rows:
         lambda i: client.evalsha(sha, 1, NAMES[i], 1),
     ]
     name = f"{algorithm}, {limits} limit{'s' * (limits > 1)}"
-    row = compared(name, [repeated(call) for call in calls], Observed(port))
+    row = compared(name, [repeated(call) for call in calls], nodes)
     limiter.close()
     return row
-
-
-def repeated(call: Call) -> Callable[[], int]:
-    """Calls one after another, for a span that is the same for all candidates."""
-
-    def run() -> int:
-        ends = time.perf_counter() + SPANS[1]
-        call(0)
-        done = 1
-        while time.perf_counter() < ends:
-            call(done % CLIENTS)
-            done += 1
-        return done
-
-    return run
 
 
 # -- on an event loop --------------------------------------------------------------------------------------------
@@ -197,8 +134,8 @@ class Peers:
 
     def fastest(self, runner: asyncio.Runner, concurrent: int) -> tuple[str, AsyncRedisStorage]:
         calls = [_hit(storage, "sliding-window-counter") for storage in self._storages.values()]
-        rates = in_turns([gathered(runner, call, concurrent) for call in calls], 7)
-        medians = dict(zip(self._storages, map(statistics.median, rates), strict=True))
+        turns = in_turns([timed(gathered(runner, call, concurrent)) for call in calls], 7)
+        medians = dict(zip(self._storages, map(median, turns), strict=True))
         best = max(medians, key=medians.__getitem__)
         return best, self._storages[best]
 
@@ -213,37 +150,22 @@ def _hit(storage: AsyncRedisStorage, algorithm: str, in_full: bool = False) -> A
     return full if in_full else lambda i: theirs.hit(item, NAMES[i])
 
 
-def gathered(runner: asyncio.Runner, call: AsyncCall, concurrent: int) -> Callable[[], int]:
-    """Concurrent clients, each with one request after another, for a span."""
-
-    async def worker(i: int, ends: float) -> int:
-        await call(i)
-        done = 1
-        while time.perf_counter() < ends:
-            await call(i)
-            done += 1
-        return done
-
-    async def workers() -> int:
-        ends = time.perf_counter() + SPANS[concurrent]
-        return sum(await asyncio.gather(*(worker(i, ends) for i in range(concurrent))))
-
-    return lambda: runner.run(workers())
-
-
-def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[Rows], list[str]]:
+def async_rows(nodes: Nodes, runner: asyncio.Runner) -> tuple[list[tuple[str, ...]], list[str]]:
     """The rows, and for each number at a time the client that ``limits`` is fastest with."""
-    peers = Peers(runner, port)
+    peers = Peers(runner, nodes.port)
     rows, chosen = [], []
     for concurrent in SPANS:
         progress(f"redis: the best client for limits, {concurrent} at a time")
         name, storage = peers.fastest(runner, concurrent)
         chosen.append(f"{name} at {concurrent}")
-        rows += [async_row(port, runner, algorithm, concurrent, storage) for algorithm in ALGORITHMS]
+        rows += [async_row(nodes, runner, algorithm, concurrent, storage) for algorithm in ALGORITHMS]
     return rows, chosen
 
 
-def async_row(port: int, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage) -> Rows:
+def async_row(
+    nodes: Nodes, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage
+) -> tuple[str, ...]:
+    port = nodes.port
     limiter = open_limiter(port, algorithm)
     client = redis.asyncio.Redis(port=port, max_connections=1_000)
     sha = runner.run(client.script_load(PLAIN))
@@ -254,22 +176,34 @@ def async_row(port: int, runner: asyncio.Runner, algorithm: str, concurrent: int
         lambda i: client.evalsha(sha, 1, NAMES[i], 1),
     ]
     candidates = [gathered(runner, call, concurrent) for call in calls]
-    row = compared(f"{algorithm}, {concurrent} at a time", candidates, Observed(port))
+    row = compared(f"{algorithm}, {concurrent} at a time", candidates, nodes)
     runner.run(limiter.aclose())
     runner.run(client.aclose())
     return row
 
 
+# -- requests that arrive at random --------------------------------------------------------------------------------
+
+
+def open_row(rate: int, processes: int) -> tuple[str, ...]:
+    progress(f"redis: {rate:,} requests per second, {processes} processes")
+    found = fleet.measure(Load(processes, rate=rate, seconds=min(OPEN_SECONDS, timing.most_rounds)))
+    latency = found["latency_ms"]
+    name = f"{rate:,} per second, {processes} process{'es' * (processes > 1)}"
+    cells = [found["requests_per_command"], found["worker_cpu_us"], found["server_cpu_us"]]
+    return name, *(f"{cell:.0f}" for cell in cells), f"{latency['p50']:.1f}", f"{latency['p99']:.1f}"
+
+
 def report() -> str:
-    with server() as port:
-        blocking = [sync_row(port, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
+    with redis_nodes() as nodes:
+        blocking = [sync_row(nodes, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
         with asyncio.Runner() as runner:
-            rows, chosen = async_rows(port, runner)
+            rows, chosen = async_rows(nodes, runner)
     tables = [
-        table("Redis, blocking, one thread: decisions", [row.speed for row in blocking], SPEED),
-        table("Redis, asyncio, one limit: decisions", [row.speed for row in rows], SPEED),
+        table("Redis, blocking, one thread", blocking, HEAD),
+        table("Redis, asyncio, one limit: the next request when one ends", rows, HEAD),
         f"`limits` with {', '.join(chosen)}.\n",
-        table("Redis: processor time of a decision, client and server, us", [r.busy for r in (*blocking, *rows)], BUSY),
+        table("Redis, asyncio, one limit: requests arrive at random", [open_row(*load) for load in OPEN], OPEN_HEAD),
     ]
     return "\n".join(tables)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.timing import MissingError
+from benchmarks.timing import Counters, MissingError
 
 HOST = "127.0.0.1"
 SLOTS = 16384
@@ -24,26 +24,6 @@ PATIENCE = 60.0  # seconds until the servers must be ready
 PORTS = range(10_000, 12_000)  # below the ports that the system gives to clients
 STEADY = ("--cluster-node-timeout", "15000", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 SCRIPTS = ("eval", "evalsha", "fcall")
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The counters of one server. Subtract an earlier reading to measure a span."""
-
-    cpu: float = 0.0
-    """Seconds of processor time."""
-    commands: int = 0
-    """Calls of scripts: the commands that a store sends to decide."""
-    bytes_in: int = 0
-    bytes_out: int = 0
-    bytes_replicated: int = 0
-    """From a primary to its replicas, or received by a replica."""
-
-    def __sub__(self, earlier: Counters) -> Counters:
-        return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__slots__))
-
-    def __add__(self, other: Counters) -> Counters:
-        return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclass
@@ -100,9 +80,6 @@ class Nodes:
     def counters(self) -> Counters:
         """The sum of all servers."""
         return sum((node.counters() for node in self.all), Counters())
-
-    def cpu_seconds(self) -> float:
-        return self.counters().cpu
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The benchmarks run, with as few rounds as they can have. No test looks at a time."""
+"""The benchmarks run, with one round of each comparison. No test looks at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from folders import ROOT
+
+from benchmarks.__main__ import PARTS
 
 pytestmark = pytest.mark.slow
 
@@ -31,3 +33,13 @@ def test_a_fleet_measures_its_requests(arguments: list[str], commands: int) -> N
     assert record["requests"] == record["allowed"] > 0
     assert record["failed"] == record["local"] == record["unfinished"] == 0
     assert 0 < record["commands_per_request"] <= commands
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_reports(part: str) -> None:
+    """Each comparison runs to its end and prints its tables, in which every row has all columns."""
+    tables = [line for line in run("--rounds", "1", part).splitlines() if line.startswith("|")]
+    columns = [line.count("|") for line in tables]
+    heads = [i for i, line in enumerate(tables) if line.startswith("| ---")]
+    assert heads
+    assert all(columns[i] == columns[i - 1] for i in range(1, len(tables)) if i + 1 not in heads)
