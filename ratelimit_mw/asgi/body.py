@@ -5,8 +5,10 @@ from collections import deque
 from typing import Final
 
 from ..http.request import Request
+from ..http.rules import HttpRules
 from ..keys.features import INVALID
-from .request import Message, Receive
+from ..rules.plan import Plan
+from .request import BODY, ASGIRequest, Message, Receive
 
 _MAX_MESSAGES: Final = 64
 _DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
@@ -102,3 +104,17 @@ def _announced(request: Request) -> int:
     lengths = request.header_lines("content-length")
     length = lengths[0] if len(lengths) == 1 else ""
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
+
+
+def needs_body(limits: HttpRules, plan: Plan, request: ASGIRequest) -> bool:
+    """Return whether a rule reads the body, now or on the way to the view."""
+    reader, match = limits.reader, request.match
+    deferred = limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
+    return reader.needs_body(plan) or reader.needs_body(deferred)
+
+
+async def read_body(limits: HttpRules, request: ASGIRequest, receive: Receive) -> Receive:
+    """Read the body, and return a ``receive`` that repeats it for the application."""
+    request.ahead = ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
+    request.native = {**request.native, BODY: await ahead.read(request)}
+    return ahead.receive

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..decision import Verdict
 from ..http.admission import adecide
-from ..http.limiter import HttpLimiter
+from ..http.rules import HttpRules
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .request import ASGIRequest, Receive, Send
@@ -22,7 +22,7 @@ async def respond_to_nobody(send: Send) -> None:
 
 
 async def adecide_connected(
-    limits: HttpLimiter, plan: Plan, request: ASGIRequest, receive: Receive
+    limits: HttpRules, plan: Plan, request: ASGIRequest, receive: Receive
 ) -> tuple[Verdict | None, Receive]:
     """Return the verdict, None when the client left before, and the ``receive`` for the application."""
     if not plan.waits:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
-from ..http.limiter import DECIDED
+from ..http.rules import DECIDED
 from ..keys.annotations import check_return
 from ..keys.features import checked_name
 from ..keys.parts import part_of

@@ -15,15 +15,16 @@ from ..errors import ConfigError, RateLimitExceeded, rejection_of
 from ..http.admission import Admission
 from ..http.features import OwnFeatures
 from ..http.headers import with_headers
-from ..http.limiter import DECIDED, HttpLimiter
+from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
+from ..http.rules import DECIDED, HttpRules
 from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
 from ..rules.guard import current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from .body import ReadAhead
+from .body import needs_body, read_body
 from .connection import adecide_connected, respond_to_nobody
 from .dependencies import DependencyDecisions
 from .error_handlers import RejectionHandler, http_error
@@ -76,11 +77,11 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         try:
-            adapter = {"user": lambda request: asgi_user(request, self.limits.needs_user)}
+            adapter = {"user": lambda request: asgi_user(request, self.limits.in_force.needs_user)}
             self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
                 self.limits.adopt(())
-                check_no_views(self.limits.rules)
+                check_no_views(self.limits.in_force.rules)
         except Exception as error:
             if not is_built_by_starlette():
                 raise
@@ -94,14 +95,17 @@ class RateLimitMiddleware:
             await self._run_other(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        plan = self._plan(request, scope)
+        if self.routes.has_routes:
+            self.routes.match(request)
+        limits = self.limits.in_force
+        plan = _plan(limits, request, scope)
         if plan is None:
-            await self._pass(request, scope, receive, send)
+            await self._pass(limits, request, scope, receive, send)
             return
-        limits, admission, before = self.limits, None, current.get()
+        admission, before = None, current.get()
         try:
-            if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
-                receive = await self._read_body(request, receive)
+            if limits.reader.reads_bodies and BODY not in scope and needs_body(limits, plan, request):
+                receive = await read_body(limits, request, receive)
             if limits.may_wait:
                 decided, receive = await adecide_connected(limits, plan, request, receive)
                 if decided is None:
@@ -110,7 +114,7 @@ class RateLimitMiddleware:
                 verdict = decided
             else:
                 verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
-            admission = self._admit(plan, request, verdict, request.native, send)
+            admission = _admit(limits, plan, request, verdict, request.native, send)
             if not verdict.allowed:
                 await admission.reject(receive, send)
                 return
@@ -131,63 +135,17 @@ class RateLimitMiddleware:
         if plan.needs_settlement or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 
-    def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
-        """Return the rules that no other middleware has decided; None where one has decided all of them."""
-        if self.routes.has_routes:
-            self.routes.match(request)
-        match, native, limits = request.match, request.native, self.limits
-        rules, path = limits.rules, ""
-        if rules.needs_path:
-            path = native["path"]
-            encoded = not match.is_exact and _PERCENT in (native.get("raw_path") or b"")
-            if encoded or not path or native.get("root_path"):
-                path = request.sent_path
-        plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-        if DECIDED in scope or limits.is_outer:
-            plan = limits.undecided(plan, scope, limits.is_outer)
-        return None if plan.is_empty and DECIDED in scope and self._is_covered(match, scope) else plan
-
-    def _is_covered(self, match: RouteMatch, scope: Scope) -> bool:
-        """Return whether outer middleware with the same rules has decided the request, and knows all its marks."""
-        if not self.limits.is_decided(scope):
-            return False
-        known = set(self.limits.admission(scope).limits.rules.marks)
-        return known.issuperset(match.all_marks.every)
-
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
         if scope["type"] == "websocket":
             return self._websocket(scope, receive, send)
         return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
 
-    def _needs_body(self, plan: Plan, request: ASGIRequest) -> bool:
-        """Return whether a rule reads the body, now or on the way to the view."""
-        reader, match = self.limits.reader, request.match
-        deferred = self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
-        return reader.needs_body(plan) or reader.needs_body(deferred)
-
-    async def _read_body(self, request: ASGIRequest, receive: Receive) -> Receive:
-        """Read the body, and return a ``receive`` that repeats it for the application."""
-        request.ahead = ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
-        request.native = {**request.native, BODY: await ahead.read(request)}
-        return ahead.receive
-
-    def _admit(self, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send) -> ASGIAdmission:
-        scope = dict(scope)  # half the time of {**scope}
-        state = scope.get("state")
-        if state is None:
-            state = scope["state"] = {}
-        admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
-        admission.server_send = send
-        if request.match.marks is None:
-            current.set(admission)  # ``enter`` without its call
-        else:
-            admission.enter(request.match.marks)
-        return admission
-
-    def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _pass(
+        self, limits: HttpRules, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         """Run the application for a request that outer middleware has decided."""
-        self.limits.admission(scope).enter(request.match.marks)
+        limits.admission(scope).enter(request.match.marks)
         return self.app(scope, receive, send)
 
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
@@ -211,19 +169,61 @@ class RateLimitMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
         request, before = ASGIRequest({**scope, "method": "GET"}), current.get()
-        plan = self._plan(request, scope)
+        if self.routes.has_routes:
+            self.routes.match(request)
+        limits = self.limits.in_force
+        plan = _plan(limits, request, scope)
         if plan is None:
-            await self._pass(request, scope, receive, send)
+            await self._pass(limits, request, scope, receive, send)
             return
-        verdict, receive = await adecide_connected(self.limits, plan, request, receive)
+        verdict, receive = await adecide_connected(limits, plan, request, receive)
         if verdict is None:
             return
-        admission = self._admit(plan, request, verdict, scope, send)
+        admission = _admit(limits, plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
         try:
             await (connection.serve(self.app) if verdict.allowed else connection.reject())
         finally:
             current.set(before)
+
+
+def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan | None:
+    """Return the rules that no other middleware has decided; None where one has decided all of them."""
+    match, native = request.match, request.native
+    rules, path = limits.rules, ""
+    if rules.needs_path:
+        path = native["path"]
+        encoded = not match.is_exact and _PERCENT in (native.get("raw_path") or b"")
+        if encoded or not path or native.get("root_path"):
+            path = request.sent_path
+    plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
+    if DECIDED in scope or limits.is_outer:
+        plan = limits.undecided(plan, scope, limits.is_outer)
+    return None if plan.is_empty and DECIDED in scope and _is_covered(limits, match, scope) else plan
+
+
+def _is_covered(limits: HttpRules, match: RouteMatch, scope: Scope) -> bool:
+    """Return whether outer middleware with the same rules has decided the request, and knows all its marks."""
+    if not limits.is_decided(scope):
+        return False
+    known = set(limits.admission(scope).limits.rules.marks)
+    return known.issuperset(match.all_marks.every)
+
+
+def _admit(
+    limits: HttpRules, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send
+) -> ASGIAdmission:
+    scope = dict(scope)  # half the time of {**scope}
+    state = scope.get("state")
+    if state is None:
+        state = scope["state"] = {}
+    admission = ASGIAdmission(limits, request, plan, verdict, scope, state)
+    admission.server_send = send
+    if request.match.marks is None:
+        current.set(admission)  # ``enter`` without its call
+    else:
+        admission.enter(request.match.marks)
+    return admission
 
 
 class ASGIAdmission(Admission):
@@ -282,7 +282,7 @@ class ASGIAdmission(Admission):
 
     async def reject(self, receive: Receive, send: Send, handler: RejectionHandler | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's."""
-        request, reject = self.request, self.limits.reject
+        request, reject = self.request, self.limits.owner.reject
         if request.index is not None and self.native["type"] == "http":
             handler = handler or request.index.handler
         if reject is not None:

@@ -43,7 +43,7 @@ class MiddlewareSource(Source):
             middleware.look_around()
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
-        limits = middleware.limits
+        limits = middleware.limits.in_force
         super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0])
 
     def route(self, request: ASGIRequest) -> Routed:

@@ -117,14 +117,14 @@ def _names(rule: CompiledRule | None) -> Iterator[str]:
 def _features(given: dict[str, str]) -> dict[str, Any]:
     """Return the features of a form. IP addresses are those that requests are counted under."""
     features: dict[str, Any] = {}
-    limits = project_limits().limits
+    limits = project_limits().limits.in_force
     for name, value in given.items():
         part = part_of(name)
         if part.attribute and value:
             features.setdefault(part.feature, {})[part.attribute] = value
         elif value:
             features[part.feature] = value
-    if "ip" in features and "ip" not in limits.own_features:
+    if "ip" in features and "ip" not in limits.owner.own_features:
         features["ip"] = ip_key(features["ip"], limits.settings.ipv6_prefix) or features["ip"]
     return features
 

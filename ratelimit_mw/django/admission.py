@@ -15,7 +15,7 @@ from ..decision import CombinedVerdict, Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.features import read
-from ..http.limiter import HttpLimiter
+from ..http.rules import HttpRules
 from ..http.true_costs import read_costs
 from ..rules.guard import current
 from ..rules.plan import Plan
@@ -44,7 +44,7 @@ class DjangoAdmission(Admission):
     """A rejection that other middleware has raised."""
     _throttled: tuple[tuple[Any, Verdict], ...] = ()  # with their views
 
-    def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
+    def __init__(self, limits: HttpRules, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
         self.is_outer = is_outer
         self._shown = vars(request.framework_request)
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)

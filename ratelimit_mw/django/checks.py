@@ -97,7 +97,7 @@ def unused_rules() -> ConfigError | None:
         return None
     if positions_of(RateLimitMiddleware):  # a subclass
         return None
-    rules = [rule for rule in project_limits().limits.rules.everywhere if not rule.source.unrouted]
+    rules = [rule for rule in project_limits().limits.in_force.rules.everywhere if not rule.source.unrouted]
     names = [rule.name for rule in rules if not rule.source.matches.is_only_named]
     if not names:
         return None

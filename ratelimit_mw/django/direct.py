@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..decision import Verdict
-from ..http.limiter import DECIDED
+from ..http.rules import DECIDED
 from ..rules.guard import FIND_DIRECT
 from ..rules.plan import Plan
 from .admission import ATTRIBUTE, DjangoAdmission
@@ -30,8 +30,9 @@ class DirectAdmission(DjangoAdmission):
         data[DECIDED] = {k: each for k, each in data.get(DECIDED, {}).items() if not isinstance(each, DirectAdmission)}
         if not hasattr(native, "user"):
             native.user = getattr(native, "_force_auth_user", None)
-        lists = project.limits.plan(request, request.to).lists
-        super().__init__(project.limits, request, Plan((), lists), Verdict())
+        limits = project.limits.in_force
+        lists = limits.plan(request, request.to).lists
+        super().__init__(limits, request, Plan((), lists), Verdict())
         self.caller = caller
         self.end(None)
 

@@ -16,7 +16,7 @@ from rest_framework.settings import api_settings
 from ..algorithms.limit import Limit
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, suggestion
-from ..http.limiter import plan_without
+from ..http.rules import plan_without
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..quota import Quota
 from ..rules.names import name_of
@@ -25,7 +25,7 @@ from ..testmode import testmode
 from .admission import DjangoAdmission, resolve
 from .direct import admission_of
 from .drf_errors import api_error
-from .limits import project_limits
+from .limits import project_limits, rules_of
 from .request import SCOPE, THROTTLE, DjangoRequest, user_key
 from .throttles import RATES, mark_of, quota_of
 
@@ -71,7 +71,7 @@ class Throttle:
         admission = admission_of(request)
         if admission is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
-        names, earlier = project_limits().rules_of(scope, type(view)), admission.request
+        names, earlier = rules_of(admission.limits.rules, scope, type(view)), admission.request
         plan = admission.limits.plan(earlier, earlier.to)
         plan = plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))
         self.verdict = _decide(admission, plan, request, {SCOPE: scope}, view)
@@ -152,7 +152,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc] #
         Args:
             request: The request of REST framework.
         """
-        limits = project_limits().limits
+        limits = project_limits().limits.in_force
         address: Any = None
         if api_settings.NUM_PROXIES and not limits.settings.trusted_proxies:
             address = limits.reader.address(super().get_ident(request) or "")
@@ -226,7 +226,7 @@ _PACKAGES: Final = ("rest_framework.", "ratelimit_mw.")
 def _decide_rate(request: Any, name: str, quota: Quota, features: Mapping[str, Any], view: Any) -> Verdict:
     admission: Any = admission_of(request, may_be_direct=True)
     mark = mark_of(admission.limits.limiter, name, quota)
-    admission.limits.adopt_called([mark])
+    _, admission.limits = admission.limits.with_called([mark])
     earlier, rules = admission.request, admission.limits.rules
     plan = rules.plan_of([mark], earlier.method, earlier.host, earlier.marks, admission.lists)
     rule = rules.rule_of(mark)

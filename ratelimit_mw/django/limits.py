@@ -25,9 +25,10 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
 from ..http.features import IDENTIFY, checked_functions
-from ..http.limiter import HttpLimiter, plan_without
+from ..http.limiter import HttpLimiter
 from ..http.notes import log_notes
 from ..http.route_checks import check_parameters, check_routes
+from ..http.rules import HttpRules, plan_without
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.names import class_behind
@@ -131,7 +132,8 @@ class ProjectLimits:
     @property
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
-        rules, scoped = self.limits.rules, _RuleFacts(self.limits.rules).scoped
+        rules = self.limits.in_force.rules
+        scoped = _RuleFacts(rules).scoped
         rates = [rules.rule_of(mark) for mark in rules.marks if isinstance(mark, ThrottleMark)]
         others = [rule for rule in rules.rules if rule.name not in scoped and rule not in rates]
         return {*rules.lists.needs, *(name for rule in others for name in rule.source.needs)}
@@ -152,39 +154,26 @@ class ProjectLimits:
         rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])
         is_root = resolver is get_resolver(_root_urlconf())
-        check_parameters(routes.all, self.limits.rules, is_root)
-        check_routes(routes.all if is_root else (), self.limits.rules)
+        check_parameters(routes.all, self.limits.in_force.rules, is_root)
+        check_routes(routes.all if is_root else (), self.limits.in_force.rules)
         for route in routes.all:
             for scope in scopes_of(route.callback):
-                self.rules_of(scope, class_behind(route.callback))
+                rules_of(self.limits.in_force.rules, scope, class_behind(route.callback))
         self._routes[resolver] = routes
         log_notes(self.limits, None)
         return routes
-
-    def rules_of(self, scope: str, view: type | None) -> frozenset[str]:
-        """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
-        names = _RuleFacts(self.limits.rules).by_scope.get(scope)
-        if names is None:
-            where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
-            raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
-        return frozenset(names)
 
     def match(self, native: Any, may_await: bool = False) -> DjangoRequest:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
         request = DjangoRequest(native, may_await)
-        request.trusts_proxies = bool(self.limits.settings.trusted_proxies)
-        if routes.has_marks or _RuleFacts(self.limits.rules).by_route or native.method == "OPTIONS":
+        request.limits = limits = self.limits.in_force
+        request.trusts_proxies = bool(limits.settings.trusted_proxies)
+        if routes.has_marks or _RuleFacts(limits.rules).by_route or native.method == "OPTIONS":
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template
             request.to = request.route.destination(request.method)
         return request
-
-    def plan(self, request: DjangoRequest, is_outer: bool = False) -> Plan:
-        """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-        plan = self.limits.undecided(self.limits.plan(request, request.to), request.server_data, is_outer)
-        scoped = _RuleFacts(self.limits.rules).scoped
-        return plan_without(plan, scoped) if scoped else plan
 
     def compare(self, request: DjangoRequest) -> None:
         """Count the requests for which Django chose another route, and log the first of them."""
@@ -209,6 +198,22 @@ def _root_urlconf() -> Any:
             break
         holder = holder.default_settings
     return holder.ROOT_URLCONF
+
+
+def plan_of(limits: HttpRules, request: DjangoRequest, is_outer: bool = False) -> Plan:
+    """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
+    plan = limits.undecided(limits.plan(request, request.to), request.server_data, is_outer)
+    scoped = _RuleFacts(limits.rules).scoped
+    return plan_without(plan, scoped) if scoped else plan
+
+
+def rules_of(rules: RuleSet, scope: str, view: type | None) -> frozenset[str]:
+    """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
+    names = _RuleFacts(rules).by_scope.get(scope)
+    if names is None:
+        where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
+        raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
+    return frozenset(names)
 
 
 @lru_cache(4)

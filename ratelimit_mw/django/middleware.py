@@ -22,7 +22,7 @@ from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.guard import current
 from ..stores.blocking import run_blocking
 from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
-from .limits import ProjectLimits, project_limits
+from .limits import ProjectLimits, plan_of, project_limits
 from .pages import arespond, respond
 from .signals import asend_rejection, send_rejection
 
@@ -75,12 +75,13 @@ class RateLimitMiddleware:
         before = current.get()
         try:
             is_outer = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
-            plan, verdict = project.plan(request, is_outer), Verdict()
+            limits, verdict = request.limits, Verdict()
+            plan = plan_of(limits, request, is_outer)
             if self._is_async and not plan.is_empty:
-                verdict = await adecide(project.limits, plan, request)
+                verdict = await adecide(limits, plan, request)
             elif not plan.is_empty:
-                verdict = decide(project.limits, plan, request, resolve=resolve)
-            admission = DjangoAdmission(project.limits, request, plan, verdict, is_outer)
+                verdict = decide(limits, plan, request, resolve=resolve)
+            admission = DjangoAdmission(limits, request, plan, verdict, is_outer)
             admission.enter(request.marks)
             try:
                 if verdict:

@@ -17,8 +17,8 @@ from django.urls import get_callable, get_resolver
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded, error_path
-from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection, prefers_html
+from ..http.rules import HttpRules
 from ..rules.declaration import checked_call
 from .admission import DjangoAdmission, resolve, resolve_async
 
@@ -27,25 +27,23 @@ _TEMPLATE: Final = "429.html"
 _STATUS: Final = 429
 
 
-def respond(
-    limits: HttpLimiter, admission: DjangoAdmission, error: RateLimitExceeded | None = None
-) -> HttpResponseBase:
+def respond(limits: HttpRules, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> HttpResponseBase:
     """Return the response to the rejection of an admission, or to one that other code has raised."""
     admission.verdict = verdict = error.verdict if error else admission.verdict
     native = admission.request.framework_request
-    if limits.reject:
-        return _checked(admission, resolve(limits.reject(native, verdict)))
+    if limits.owner.reject:
+        return _checked(admission, resolve(limits.owner.reject(native, verdict)))
     page = _page_of(admission)
     return _checked(admission, page and resolve(page(native, error or RateLimitExceeded(verdict))))
 
 
 async def arespond(
-    limits: HttpLimiter, admission: DjangoAdmission, error: RateLimitExceeded | None = None
+    limits: HttpRules, admission: DjangoAdmission, error: RateLimitExceeded | None = None
 ) -> HttpResponseBase:
     """Async form of ``respond``. Pages run in a thread, as in Django: a template may query the database."""
     admission.verdict = verdict = error.verdict if error else admission.verdict
-    if limits.reject:
-        own = limits.reject(admission.request.framework_request, verdict)
+    if limits.owner.reject:
+        own = limits.owner.reject(admission.request.framework_request, verdict)
         return _checked(admission, await resolve_async(own))
     if _page_of(admission) is None:
         return _checked(admission, None)

@@ -18,6 +18,7 @@ from ..rules.marks import Destination, ViewMarks
 from ..wsgi.request import WSGIRequest
 
 if TYPE_CHECKING:
+    from ..http.rules import HttpRules
     from .routes import DjangoRoute
 
 SCOPE: Final = "scope"
@@ -34,6 +35,8 @@ class DjangoRequest(WSGIRequest):
     Middleware before this one may have changed ``META``.
     """
 
+    limits: HttpRules
+    """The rules that decide the request."""
     to = Destination()
     """Where the request goes, with the marks of the view."""
     route: DjangoRoute | None = None

@@ -15,9 +15,10 @@ from flask.globals import request_ctx
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
-from ..http.limiter import DECIDED, HttpLimiter
+from ..http.limiter import HttpLimiter
 from ..http.notes import applications_read, log_notes
 from ..http.route_checks import check_parameters, check_routes
+from ..http.rules import DECIDED, HttpRules
 from ..http.true_costs import read_costs
 from ..http.views import ViewMarksByMethod
 from ..rules.describe import Route
@@ -64,8 +65,8 @@ class FlaskHooks:
         self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)
         if not self._has_preprocessors():  # these may add parameters
-            check_parameters(routes, self.limits.rules)
-        check_routes(routes, self.limits.rules)
+            check_parameters(routes, self.limits.in_force.rules)
+        check_routes(routes, self.limits.in_force.rules)
         return views
 
     def forget_marks(self) -> None:
@@ -98,11 +99,12 @@ class FlaskHooks:
         marks = _UNMARKED if view is None else marks_for(self._app, view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
-        plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
+        limits = self.limits.in_force
+        plan = limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
-            plan = self.limits.undecided(plan, environ)
-        verdict = decide(self.limits, plan, request)
-        admission = self._admit(request, plan, verdict)
+            plan = limits.undecided(plan, environ)
+        verdict = decide(limits, plan, request)
+        admission = self._admit(limits, request, plan, verdict)
         admission.enter(marks)
         if not verdict.allowed:
             return self._reject(admission)
@@ -148,7 +150,7 @@ class FlaskHooks:
     def respond(self, error: RateLimitExceeded) -> Any:
         """Run for a rejection that code of the application has raised, where the application has no handler for it."""
         request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        admission = _admission() or self._admit(FlaskRequest(request), Plan([]), Verdict())  # raised before ``decide``
+        admission = _admission() or self._admit_early(FlaskRequest(request))
         admission.verdict = error.verdict
         return self._app.handle_http_exception(admission.http_error(error.verdict))
 
@@ -166,9 +168,13 @@ class FlaskHooks:
             return make_error(*context[:-1], failure)
         return self.add_headers(finish(*context[:-1], rejection, from_error_handler=True))
 
-    def _admit(self, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
+    def _admit_early(self, request: FlaskRequest) -> FlaskAdmission:
+        """Admit a request that code of the application rejects before ``decide``."""
+        return self._admit(self.limits.in_force, request, Plan([]), Verdict())
+
+    def _admit(self, limits: HttpRules, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
-        admission = FlaskAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = FlaskAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.before = current.get()
         setattr(request_ctx, _ADMISSION, admission)
         g.ratelimit = environ[VERDICT]

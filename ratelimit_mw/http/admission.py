@@ -19,15 +19,15 @@ from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .features import aread, read
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
-from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
+from .rules import DECIDED, HttpRules
 
 _lock = create_lock(sys.modules[__name__], "_lock", threading.Lock)
 
 
 def decide(
-    limits: HttpLimiter,
+    limits: HttpRules,
     plan: Plan,
     request: Request,
     provided: Mapping[str, Any] | None = None,
@@ -39,7 +39,7 @@ def decide(
 
 
 async def adecide(
-    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+    limits: HttpRules, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
 ) -> Verdict:
     """Async form of ``decide``. Functions of features may be async."""
     features = await aread(limits, plan, request, provided)
@@ -86,7 +86,7 @@ class Admission:
 
     def __init__(
         self,
-        limits: HttpLimiter,
+        limits: HttpRules,
         request: Request,
         plan: Plan,
         verdict: Verdict,
@@ -196,7 +196,7 @@ class Admission:
         await self.acheck(self._plan_of(marks))
 
     def _plan_of(self, marks: Sequence[Mark]) -> Plan:
-        marks = self.limits.adopt_called(marks)
+        marks, self.limits = self.limits.with_called(marks)
         return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None, self.lists)
 
     def _checked(self, plan: Plan, verdict: Verdict) -> Verdict:
@@ -240,7 +240,7 @@ class Admission:
         self.true_costs += plan.true_costs
         self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
         if plan.has_slots:
-            self.limits.limiter.hold(verdict)
+            self.limits.limiter.hold(verdict, self.limits.rules)
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
         """Return whether a response keeps the rate limit headers that it has.

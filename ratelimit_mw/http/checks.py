@@ -17,7 +17,7 @@ from ..rules.plan import Plan
 from ..testmode import testmode
 from .admission import Admission
 from .features import FeatureReader, aread, read
-from .limiter import DECIDED
+from .rules import DECIDED
 
 _SIMILAR: Final = 0.75
 
@@ -59,12 +59,12 @@ class NamedRule:
     def reset(self) -> None:
         if (admission := self._admission) is not None:
             features = read(admission.limits, self._plan, admission.now, self._features, admission.resolve)
-            admission.limits.limiter.forget_key(admission.verdict, self._name, features)
+            admission.limits.limiter.forget_key(admission.verdict, self._name, features, admission.limits.rules)
 
     async def areset(self) -> None:
         if (admission := self._admission) is not None:
             features = await aread(admission.limits, self._plan, admission.now, self._features)
-            await admission.limits.limiter.aforget_key(admission.verdict, self._name, features)
+            await admission.limits.limiter.aforget_key(admission.verdict, self._name, features, admission.limits.rules)
 
 
 def find_admissions(
@@ -85,7 +85,9 @@ def find_admissions(
         left = by_rule.keys() - {name for name, outer in by_rule.items() if outer.has_decided(name)}
         by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
     if unknown := [name for name in rules if name not in by_rule]:
-        if list(admissions.values())[-1].limits.adopt_named(unknown):
+        innermost = list(admissions.values())[-1]
+        if innermost.limits.owner.adopt_named(unknown):
+            innermost.limits = innermost.limits.owner.in_force
             return find_admissions(native, rules, called)
         name = unknown[0]
         raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")

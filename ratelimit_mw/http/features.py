@@ -24,7 +24,7 @@ from .region import Region
 from .request import Request
 
 if TYPE_CHECKING:
-    from .limiter import HttpLimiter
+    from .rules import HttpRules
 
 Read = Callable[[Request], Any]
 OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
@@ -210,7 +210,7 @@ def _with_framework_request(read: Callable[[Any], Any]) -> Read:
 
 
 def read(
-    limits: HttpLimiter,
+    limits: HttpRules,
     plan: Plan,
     request: Request,
     provided: Mapping[str, Any] | None = None,
@@ -222,7 +222,7 @@ def read(
 
 
 async def aread(
-    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+    limits: HttpRules, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Read the features of a plan, and await those of async functions."""
     features = limits.reader.read(plan, request, provided)

@@ -19,7 +19,8 @@ from ..rules.plan import CompiledRule
 from ..stores.memory.store import MemoryStore
 from .features import IDENTIFY
 from .layers import has_inner, is_inner, is_of_framework, layers_of
-from .limiter import OF_USER, HttpLimiter, requires_user
+from .limiter import HttpLimiter
+from .rules import OF_USER, requires_user
 
 NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
 NO_RULES: Final = "there are no rules, so no request is limited"
@@ -104,7 +105,7 @@ def notes_on_stages(limits: HttpLimiter, app: object) -> Iterator[str]:
     for layer in itertools.takewhile(lambda layer: not is_inner(limits, layer), layers_of(app)):
         mounts = getattr(layer, "mounts", None)
         for path, mounted in mounts.items() if isinstance(mounts, Mapping) else ():
-            rules = [name for name in limits.left if _may_apply(limits.rules.by_name[name], path)]
+            rules = [name for name in limits.in_force.left if _may_apply(limits.in_force.rules.by_name[name], path)]
             if rules and not has_inner(limits, mounted):
                 yield (
                     f"the rule {rules[0]!r} does not limit {path}: the inner one of two RateLimitMiddleware decides the"
@@ -123,10 +124,10 @@ def _may_apply(rule: CompiledRule, mount: str) -> bool:
 
 def notes_on_allow_list(limits: HttpLimiter) -> Iterator[str]:
     """Note an allow list that does not apply in the outer one of two middlewares."""
-    rules = [rule.name for rule in limits.rules.rules if rule.name not in limits.left]
+    rules = [rule.name for rule in limits.in_force.rules.rules if rule.name not in limits.in_force.left]
     unknown = frozenset() if IDENTIFY in limits.own_features else OF_USER - limits.own_features
-    for part in limits.rules.lists.names("allow") if rules else ():
-        if feature_of(part) in unknown or not limits.reader.knows(part):
+    for part in limits.in_force.rules.lists.names("allow") if rules else ():
+        if feature_of(part) in unknown or not limits.in_force.reader.knows(part):
             yield (
                 f"the allow list by {part} does not lift the rule {rules[0]!r}: the outer RateLimitMiddleware decides"
                 f" this rule, and {part} is not known there. Allow by ip or path, or give the rule a key with {part}"

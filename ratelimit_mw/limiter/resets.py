@@ -12,6 +12,7 @@ from ..decision import Verdict
 from ..errors import StoreError
 from ..keys.features import Features
 from ..rules.lookup import Lookups, arun, run
+from ..rules.ruleset import RuleSet
 from ..testmode import testmode
 from .settlement import Settlement
 
@@ -39,24 +40,25 @@ class Resets(Settlement):
         else:
             self._forget(keys, rule)
 
-    def forget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+    def forget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Forget all that is counted under a key; adapters call it. A store that cannot be reached is logged.
 
         Args:
             verdict: The verdict of the current request, which may have consumed under the same key.
             rule: The name of the rule.
             features: The features of the key.
+            rules: The rules of the request, by default those of now.
 
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        keys = run(self._keys(rule, features))
+        keys = run(self._keys(rule, features, rules))
         _drop(verdict, rule, keys)
         self._forget(keys, rule)
 
-    async def aforget_key(self, verdict: Verdict, rule: str, features: Features) -> None:
+    async def aforget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Async form of ``forget_key``."""
-        keys = await arun(self._keys(rule, features))
+        keys = await arun(self._keys(rule, features, rules))
         _drop(verdict, rule, keys)
         await self._aforget(keys, rule)
 
@@ -99,9 +101,9 @@ class Resets(Settlement):
         limits = self.rules.named(name).all_limits()
         return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
-    def _keys(self, name: str, features: Features) -> Lookups[list[str]]:
+    def _keys(self, name: str, features: Features, rules: RuleSet | None = None) -> Lookups[list[str]]:
         suffix = testmode.key_suffix if self._clock is None else ""
-        return [key + suffix for key in (yield from self.rules.keys(name, features, self._time))]
+        return [key + suffix for key in (yield from (rules or self.rules).keys(name, features, self._time))]
 
     def _forget(self, keys: Sequence[str], rule: str) -> None:
         with _logging_outage(rule):

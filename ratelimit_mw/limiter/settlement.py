@@ -90,13 +90,14 @@ class Settlement:
         else:
             self._correct(verdict)
 
-    def hold(self, verdict: Verdict) -> None:
+    def hold(self, verdict: Verdict, rules: RuleSet | None = None) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
 
         Args:
             verdict: The verdict of an allowed request.
+            rules: The rules of the request, by default those of now.
         """
-        self._slots.hold(verdict, self.rules)
+        self._slots.hold(verdict, rules or self.rules)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.

@@ -17,15 +17,10 @@ class Slots(Inspection):
 
     def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
         """Decide hits, and wait for their slots as long as their rules allow."""
-        return self._queues.decide(self._waiting_rules(hits), partial(self._ask, plan, hits))
+        return self._queues.decide(_waiting_rules(plan, hits), partial(self._ask, plan, hits))
 
     async def _adecide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
-        return await self._queues.adecide(self._waiting_rules(hits), partial(self._aask, plan, hits))
-
-    def _waiting_rules(self, hits: Sequence[Hit]) -> dict[str, Rule]:
-        """Return the rules with ``wait``, each by the key of its slots."""
-        rules = {hit.key: self.rules.by_name[hit.limit.rule].source for hit in hits if hit.limit.quota.concurrent}
-        return {key: rule for key, rule in rules.items() if rule.wait_us}
+        return await self._queues.adecide(_waiting_rules(plan, hits), partial(self._aask, plan, hits))
 
     def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
         decisions = self._chain.apply(self._hits_of_call(hits, consume), self._now(), consume)
@@ -52,3 +47,10 @@ class Slots(Inspection):
 
     async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
         await self.aconclude(build_verdict(await deciding), None)
+
+
+def _waiting_rules(plan: Plan, hits: Sequence[Hit]) -> dict[str, Rule]:
+    """Return the rules with ``wait``, each by the key of its slots."""
+    rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
+    names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
+    return {key: rules[name] for key, name in names.items() if name in rules}

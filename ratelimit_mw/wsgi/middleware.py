@@ -14,9 +14,10 @@ from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.features import OwnFeatures
 from ..http.layers import has_inner, may_get_extension
-from ..http.limiter import DECIDED, HttpLimiter
+from ..http.limiter import HttpLimiter
 from ..http.notes import log_notes
 from ..http.rejection import Rejection
+from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.guard import current
 from ..settings import HttpOptions, SettingsSource
@@ -83,13 +84,14 @@ class RateLimitMiddleware:
             self.look_around()
         request = WSGIRequest(environ)
         to = None if self.routes is None else self.routes.find(request)
-        plan = self.limits.plan(request, to)
+        limits = self.limits.in_force
+        plan = limits.plan(request, to)
         if DECIDED in environ or self.is_outer:
-            plan = self.limits.undecided(plan, environ, bool(self.is_outer))
-        if plan.is_empty and DECIDED in environ and self.limits.is_decided(environ):
+            plan = limits.undecided(plan, environ, bool(self.is_outer))
+        if plan.is_empty and DECIDED in environ and limits.is_decided(environ):
             return self.app(environ, start_response)
-        verdict = decide(self.limits, plan, request)
-        admission = WSGIAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
+        verdict = decide(limits, plan, request)
+        admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
         if not verdict.allowed:
             return self._reject(admission)
@@ -123,7 +125,7 @@ class RateLimitMiddleware:
             limits.adopt_no_routes()
         else:
             self.routes.adopt()
-        if limits.reader.must_await:
+        if limits.in_force.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)
         self.is_outer = limits.is_outer

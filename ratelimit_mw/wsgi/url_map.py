@@ -82,8 +82,8 @@ class MapRoutes:
             self._limits.adopt(marks for view in views.values() for marks in view.all())
             self._views = views
             routes = list(routes_of(self._map, self._marks_of))
-            check_parameters(routes, self._limits.rules)
-            check_routes(routes, self._limits.rules)
+            check_parameters(routes, self._limits.in_force.rules)
+            check_routes(routes, self._limits.in_force.rules)
             return routes
 
     def _check_subdomains(self, rules: Iterable[Rule]) -> None:

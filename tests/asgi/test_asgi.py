@@ -11,7 +11,7 @@ from calls import BODY, FIELDS, START, asend_bare, ask, http_scope, limited, lim
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.testing import ManualClock
 
 

@@ -21,7 +21,7 @@ from starlette_apps import application
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule, load_settings
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
-from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.testing import ManualClock, limits_off
 
 everywhere = pytest.mark.parametrize("kind", SITES.values(), ids=list(SITES))

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
 

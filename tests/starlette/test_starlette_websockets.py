@@ -15,7 +15,7 @@ from websocket_calls import DENIAL, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.http.limiter import DECIDED
+from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit, messages
 from ratelimit_mw.testing import ManualClock
 

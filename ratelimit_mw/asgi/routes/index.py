@@ -196,18 +196,18 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
     limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
     for limit in reader.limits:
-        check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
+        check_provided(limit, with_defaults(limit.mark.rule, limits.in_force.settings.defaults))
     applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
-    check_parameters(routes, limits.rules)
-    check_routes(routes, limits.rules)
+    check_parameters(routes, limits.in_force.rules)
+    check_routes(routes, limits.in_force.rules)
     limited = frozenset(
         (node.endpoint, method)
         for node in reader.nodes
         for method in node.methods or ()
         if _is_limited(limits, node, method)
     )
-    names = [name.decode("ascii") for name in limits.writer.names]
+    names = [name.decode("ascii") for name in limits.in_force.writer.names]
     for _, owner in reader.owners:
         handle_rejections(owner)
     for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
@@ -219,5 +219,5 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
 def _is_limited(limits: HttpLimiter, node: RouteNode, method: str) -> bool:
     """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
     match = node.match_for(method, FULL)
-    plan = limits.rules.plan(method, node.endpoint, "", match)
+    plan = limits.in_force.rules.plan(method, node.endpoint, "", match)
     return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)

@@ -1,0 +1,189 @@
+"""``HttpRules``: the rules of a middleware, and all that it derives from them.
+
+It never changes. ``HttpLimiter`` replaces it as a whole, and a request keeps the one that it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ..decision import Verdict
+from ..errors import ConfigError
+from ..keys.parts import feature_of
+from ..limiter.limiter import Limiter
+from ..rules.client_checks import check_lists, check_rule
+from ..rules.marks import Mark
+from ..rules.plan import CompiledRule, Plan
+from ..rules.ruleset import RuleSet
+from ..settings import Settings
+from ..stores import redacted_url
+from .body import body_feature
+from .client_ip import ClientIP
+from .features import IDENTIFY, FeatureReader
+from .headers import HeaderWriter
+from .region import Region
+from .route_checks import check_no_views
+
+if TYPE_CHECKING:
+    from .limiter import HttpLimiter
+
+DECIDED: Final = "ratelimit_mw.decided"
+"""The key of the ASGI scope or WSGI environ that holds the admissions so far, by limiter, the innermost last."""
+
+OF_USER: Final = frozenset({"user", "group", "plan"})
+"""The features that are known inside of authentication."""
+
+
+class HttpRules:
+    """Raises ``ConfigError`` for rules and lists that cannot be decided here.
+
+    ``settings`` are those of the limiter, without the arguments of the middleware. ``by_mark`` has the features that
+    views provide.
+    """
+
+    settings: Settings
+    """The settings of the limiter with the arguments of the middleware."""
+    writer: HeaderWriter
+    _build_reader: Callable[..., FeatureReader]
+
+    def __init__(
+        self, owner: HttpLimiter, every: RuleSet, settings: Settings, by_mark: Mapping[Mark, Collection[str]]
+    ) -> None:
+        before: HttpRules | None = getattr(owner, "in_force", None)
+        self.owner = owner
+        self.limiter = owner.limiter
+        self.is_outer = owner.is_outer
+        self.of_limiter = settings
+        if before is not None and before.of_limiter is settings:
+            self.settings, self.writer, self._build_reader = before.settings, before.writer, before._build_reader
+        else:
+            self._use(settings)
+        self._is_from_settings = is_from_settings(every, settings, self.limiter)
+        rules, parts, unknown = self._decided_here(every)
+        provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
+        passed: list[str] = []
+        needs = dict.fromkeys(parts, "a list")
+        for rule in rules.rules:
+            _check_cost(rule)
+            if rule.source.matches.is_only_named:
+                passed += rule.source.parts
+            elif rule not in unknown:
+                needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
+        if "ip" not in owner.own_features:  # your own ip may be anything
+            check_lists(rules.lists, self.settings.ipv6_prefix)
+            for rule in rules.rules:
+                if "ip" not in provided.get(rule, ()):
+                    check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
+        self.reader = self._build_reader(needs, routes=owner.has_routes, passed=passed)
+        left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
+        self.left = tuple(rule.name for rule in left)
+        """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
+        by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
+        self.needs_user = by_user and not (self.is_outer or IDENTIFY in owner.own_features)
+        """Whether a rule or a list that is decided here never applies without the user of the framework."""
+        waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
+        self.may_wait = self.limiter.waits or self.reader.may_await or waits
+        """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
+        self.rules = rules
+        self.plan = rules.plan_for
+
+    def _use(self, settings: Settings) -> None:
+        owner = self.owner
+        self.settings = http = replace(settings, **owner.options)
+        self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
+        self._build_reader = partial(
+            FeatureReader,
+            client_ip=ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix, http.nat64_prefixes),
+            own=owner.functions,
+            adapter=owner.adapter,
+            body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),
+            region=Region.from_settings(http),
+        )
+
+    def _decided_here(self, rules: RuleSet) -> tuple[RuleSet, tuple[str, ...], set[CompiledRule]]:
+        """Return the rules, the parts of the lists, and the rules of which only the inner middleware knows enough."""
+        if self.owner.has_routes:
+            return rules, rules.lists.parts, set()
+        if not self.is_outer:
+            check_no_views(rules)
+            return rules, rules.lists.parts, set()
+        rules, knows = rules.without_overrides(), self._build_reader({}).knows
+        unknown = {rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))}
+        return rules, tuple(filter(knows, rules.lists.parts)), unknown
+
+    def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, str]:
+        """Return the parts that the reader has to provide for a rule, each with the rule."""
+        given = {*provided, *(() if self.owner.has_routes else rule.captures.names)}
+        return {part: f"rule {rule.name!r}" for part in rule.source.parts if feature_of(part) not in given}
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Keep the stated costs until the end of the response."""
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        self.limiter.forget(verdict, rule)
+
+    def with_called(self, marks: Sequence[Mark]) -> tuple[Sequence[Mark], HttpRules]:
+        """Return the marks of a function that a view calls, and rules with them: others at its first call."""
+        known = self.rules.marks
+        if all(mark in known for mark in marks):
+            return marks, self
+        marks = self.owner.adopt_called(marks)
+        return marks, self if all(mark in known for mark in marks) else self.owner.in_force
+
+    def is_decided(self, native: Mapping[str, Any]) -> bool:
+        """Return whether a middleware with the same rules has decided this request before."""
+        return any(self.is_same(admission.limits) for admission in native.get(DECIDED, {}).values())
+
+    def undecided(self, plan: Plan, native: Mapping[str, Any], is_outer: bool = False) -> Plan:
+        """Return the rest of a plan that no middleware with the same rules has decided before.
+
+        The lists are checked again, because the user may be known only now. The outer middleware of two leaves some
+        rules to the inner one.
+        """
+        names = [name for verdict in self.verdicts(native) for name in verdict.rules]
+        if is_outer:
+            names += self.left
+        return plan_without(plan, tuple(names))
+
+    def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
+        """Return the verdicts of outer middleware with the same rules."""
+        return [admission.verdict for admission in self._admissions(native)]
+
+    def admission(self, native: Mapping[str, Any]) -> Any:
+        """Return the innermost admission of middleware with the same rules."""
+        return self._admissions(native)[-1]
+
+    def _admissions(self, native: Mapping[str, Any]) -> list[Any]:
+        return [admission for admission in native.get(DECIDED, {}).values() if self.is_same(admission.limits)]
+
+    def is_same(self, other: HttpRules) -> bool:
+        """Return whether another middleware has the same rules, and a store with the same counts."""
+        if self.limiter is other.limiter:
+            return True
+        return self._is_from_settings and other._is_from_settings and self.of_limiter == other.of_limiter
+
+
+@lru_cache(1024)
+def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
+    return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
+
+
+def requires_user(rule: CompiledRule) -> bool:
+    """Return whether a rule never applies without a user. A key such as "user|ip" has another part in place of it."""
+    matched = ((name,) for name, _ in rule.source.matches.features)
+    return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+
+
+def _check_cost(rule: CompiledRule) -> None:
+    for limit in rule.never_fitting:
+        message = f"the cost {rule.fixed_cost} is above the limit {limit.text}, so every request is rejected"
+        raise ConfigError(message, "cost", f'rule "{rule.name}"')
+
+
+def is_from_settings(every: RuleSet, settings: Settings, limiter: Limiter) -> bool:
+    """Return whether a limiter has the rules and the kind of store that are in its settings."""
+    rules = tuple(rule.source for rule in every.everywhere)
+    return rules == settings.rules and limiter.waits != redacted_url(settings.store).startswith("memory:")
