@@ -223,26 +223,39 @@ def sentinel_running(
 
 
 @contextmanager
-def cluster_running(
-    folder: Path, *options: str, primaries: int = 3, tls: bool = False, **login: Any
-) -> Iterator[list[Server]]:
-    """Run a cluster of primaries and a replica of each. ``login`` is what redis-py needs to connect."""
+def node_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Server]:
+    """Run a server that can join a cluster."""
 
     def command(port: int) -> list[str]:
         own = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
         quick = ["--cluster-node-timeout", "500", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         return redis_command(port, *own, "--cluster-port", str(free_port()), *quick, *options, tls=tls)
 
+    with running(command, folder) as node:
+        yield node
+
+
+def meet(client: redis.Redis, node: Server) -> None:
+    """Make a server and the cluster of a client know each other."""
+    bus = node.command[list(node.command).index("--cluster-port") + 1]
+    client.execute_command("CLUSTER MEET", HOST, node.port, bus)
+
+
+@contextmanager
+def cluster_running(
+    folder: Path, *options: str, primaries: int = 3, tls: bool = False, **login: Any
+) -> Iterator[list[Server]]:
+    """Run a cluster of primaries and a replica of each. ``login`` is what redis-py needs to connect."""
+
     with ExitStack() as stack:
-        nodes = [stack.enter_context(running(command, folder)) for _ in range(2 * primaries)]
+        nodes = [stack.enter_context(node_running(folder, *options, tls=tls)) for _ in range(2 * primaries)]
         clients = [stack.enter_context(redis.Redis(host=HOST, port=node.port, **login)) for node in nodes]
         for i, client in enumerate(clients[:primaries]):
             first, last = 16384 * i // primaries, 16384 * (i + 1) // primaries - 1
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", i + 1)
         for node in nodes[1:]:
-            bus = node.command[list(node.command).index("--cluster-port") + 1]
-            clients[0].execute_command("CLUSTER MEET", HOST, node.port, bus)
+            meet(clients[0], node)
         names = [client.execute_command("CLUSTER MYID").decode() for client in clients[:primaries]]
         for client, name in zip(clients[primaries:], names, strict=True):
             wait_for(lambda client=client, name=name: _replicates(client, name), "a replica to meet its primary")

@@ -14,9 +14,10 @@ from typing import Any, Final, cast
 
 from ...errors import StoreError
 from ..budget import LoopClock, LoopTimeout
-from .client.cluster import Cluster, Location, slot_of
+from .client.cluster import Cluster, slot_of
 from .client.errors import as_store_error, timed_out
 from .client.server import Target
+from .client.slot_map import Location
 from .message import Caller, KeyName, Operation
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time

@@ -1,14 +1,16 @@
-"""Calls to a cluster: the slots of keys, the map of which server has which slot, and the redirects.
+"""Calls to a cluster: the slots of keys, the servers that have them, and the redirects.
 
-Blocking calls and event loops share the code. A call is sent again only to the server that a redirect names, because
-the redirecting server has not run it.
+Blocking calls and event loops share the code. A call is sent again only if no server has run it: after a redirect, and
+after a failed connect. Replicas are asked for the map only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from binascii import crc_hqx
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from redis import ResponseError
@@ -16,17 +18,16 @@ from redis import ResponseError
 from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .errors import Command, error_code
+from .errors import Command, as_store_error, error_code
 from .server import ConnectionPool, Target, Transport, call
+from .slot_map import SLOTS, Location, SlotMap
 
-Location = tuple[str, int]
-"""Host and port of a server."""
-
-_SLOTS: Final = 16384
-_SAMPLES: Final = 1024
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
 _MOST_HOPS: Final = 6
+_MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
+_UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
+"""Replies of a server that may have lost its slots to another one, and that may not know it."""
 _ENDLESS: Final = "Redis: the servers of the cluster redirect to each other"
 
 
@@ -37,6 +38,9 @@ class Cluster(Target):
         self._slots = SlotMap(address)
         self._pools: dict[Location, ConnectionPool] = {}
         self._refreshing = transport.lock()
+        self._next_read = 0.0
+        self._failure = ""
+        """The reason why there is no map yet."""
 
     async def ask(self, message: Message, deadline: float) -> Any:
         (reply,) = await self.ask_each([message], deadline)
@@ -67,6 +71,8 @@ class Cluster(Target):
                 commands = [command for each in own for command in each.commands]
                 receive = await self._watch(location, self._pool(location).send(commands, deadline), began, deadline)
                 flights.append((location, own, began, receive))
+            except UnreachableError as error:
+                self._go_around(own, location, error.cause, deadline)
             except Exception as error:
                 fail(own, error)
         for location, own, began, receive in flights:
@@ -82,6 +88,12 @@ class Cluster(Target):
             except Exception as error:
                 fail(own, error)
 
+    def _go_around(self, calls: Sequence[Call], location: Location, failure: Exception, deadline: float) -> None:
+        """Ask another server in place of one that cannot be reached: it names the server that has the slot by now."""
+        other = None if self._transport.time() >= deadline else self._slots.other_than(location)
+        for each in calls:
+            each.go_around(failure, other)
+
     def server_of(self, slot: int) -> Location | None:
         """Return the server that has a slot, as far as it is known."""
         return self._slots.owners[slot]
@@ -95,20 +107,23 @@ class Cluster(Target):
             pool.close()
 
     async def _refresh(self, deadline: float) -> None:
+        """Read the map if it is missing or stale, once in an interval. One of several calls reads it."""
         slots = self._slots
-        if slots.version and not slots.is_stale:
+        if slots.version and (not slots.is_stale or monotonic() < self._next_read):
             return
-        slots.is_stale, version = False, slots.version  # one of several calls reads the map, or all at the start
+        slots.is_stale = False
         async with self._refreshing:
-            if slots.version == version:
+            if monotonic() >= self._next_read or not (slots.version or self._failure):
+                self._next_read = monotonic() + _MAP_INTERVAL
                 await self._read_map(deadline)
+        if not slots.version:
+            raise StoreError(self._failure)
         for location in set(self._pools).difference(slots.locations()):
             if pool := self._pools.pop(location, None):  # another thread may have taken it
                 pool.retire()
 
     async def _read_map(self, deadline: float) -> None:
         """Ask one server after another for the map. Without a reply, the old map stays in use."""
-        failure: Exception | None = None
         for location in self._slots.locations():
             now = self._transport.time()
             until = now + (deadline - now) / 2  # leaves time for another server
@@ -119,12 +134,11 @@ class Cluster(Target):
                 return
             except Exception as error:
                 self._slots.mark_silent(location)
-                failure = error
+                cause = error.cause if isinstance(error, UnreachableError) else error
+                self._failure = str(as_store_error(cause))
             except BaseException:  # the caller was cancelled
                 self._slots.is_stale = True
                 raise
-        if failure is not None and not self._slots.version:
-            raise failure
 
     async def _watch(self, location: Location, reply: Awaitable[Any], began: float, deadline: float) -> Any:
         """Return the reply of a server. If the server is silent, another server may have its slots."""
@@ -141,14 +155,27 @@ class Cluster(Target):
     def _pool(self, location: Location) -> ConnectionPool:
         pool = self._pools.get(location)
         if pool is None:  # another thread may have opened one
-            pool = self._pools.setdefault(location, self._transport.open(self._address, *location))
+            pool = self._pools.setdefault(location, self._transport.pool(partial(self._connect, location)))
         return pool
+
+    async def _connect(self, location: Location, deadline: float) -> Any:
+        try:
+            return await self._transport.connect(self._address, *location, deadline)
+        except Exception as error:
+            raise UnreachableError(error) from error
+
+
+class UnreachableError(Exception):
+    """A connection cannot be opened, so nothing was sent."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
 
 
 class Call:
     """A message on its way: the server that it goes to next, or its reply, which may be an error."""
 
-    __slots__ = ("commands", "location", "message", "reply", "slot")
+    __slots__ = ("commands", "failure", "location", "message", "reply", "slot")
 
     def __init__(self, message: Message, slots: SlotMap) -> None:
         self.message = message
@@ -156,6 +183,8 @@ class Call:
         self.slot = slot = slot_of(message.keys[0]) if slot is None else slot
         self.commands: Sequence[Command] = (message.by_hash,)
         self.reply: Any = None
+        self.failure: Exception | None = None
+        """Why the server of the slot cannot be reached."""
         if (owner := slots.owners[slot]) is None:
             slots.is_stale = True
             self.reply = StoreError(f"Redis: no known server of the cluster has slot {self.slot}")
@@ -171,71 +200,21 @@ class Call:
             self.location = slots.redirect(reply, self.location, self.slot)
             self.commands = (*((_ASKING,) if code == "ASK" else ()), self.commands[-1])
         else:
-            slots.is_stale = slots.is_stale or code == "CLUSTERDOWN"
             self.reply = reply
+            if code in _UNWELL:
+                slots.mark_silent(self.location)
+
+    def go_around(self, failure: Exception, other: Location | None) -> None:
+        """Go on to another server, once."""
+        if other is None or self.failure is not None:
+            self.reply = failure
+        else:
+            self.commands, self.location, self.failure = self.commands[-1:], other, failure
 
 
 def fail(calls: Sequence[Call], error: Exception) -> None:
     for each in calls:
         each.reply = error
-
-
-class SlotMap:
-    """Which server has which slot, as far as it is known."""
-
-    def __init__(self, address: Address) -> None:
-        self._seeds = list(address.hosts)
-        self._locate = address.locate
-        self.owners: list[Location | None] = [None] * _SLOTS
-        """The server of each slot."""
-        self._primaries: list[Location] = []
-        self._silent: set[Location] = set()
-        self.is_stale = True
-        self.version = 0
-        """How often the map was read."""
-
-    def locations(self) -> list[Location]:
-        """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
-        return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._silent.__contains__)
-
-    def load(self, reply: Iterable[Any], source: Location) -> None:
-        """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
-        owners: list[Location | None] = [None] * _SLOTS
-        primaries: dict[Location, None] = {}
-        for first, last, (host, port, *_), *_ in reply:
-            location = self._location(host.decode() if host else "", port, source)
-            owners[first : last + 1] = [location] * (last + 1 - first)
-            primaries[location] = None
-        self.owners, self._primaries = owners, list(primaries)
-        self.version += 1
-        self._silent = self._silent.intersection(self.locations()) - {source}
-
-    def mark_silent(self, location: Location) -> None:
-        """Record that another server may have the slots of this one by now."""
-        self._silent.add(location)
-        self.is_stale = True
-
-    def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
-        """Return the server that a MOVED or ASK of ``source`` names."""
-        host, _, port = str(error).rpartition(" ")[2].rpartition(":")
-        location = self._location(host, port, source)
-        if error_code(error) == "MOVED":
-            self.owners[slot] = location
-            self.is_stale = True  # other slots may have moved too
-        return location
-
-    def _location(self, host: str, port: int | str, source: Location) -> Location:
-        """Return where to reach a server that ``source`` names. A server may have to leave out the host."""
-        return self._locate(host if host and host != "?" else source[0], int(port))
-
-    def samples(self, slot: Callable[[str], int]) -> list[str]:
-        """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""
-        keys: dict[Location | None, str] = {}
-        for i in range(_SAMPLES):
-            keys.setdefault(self.owners[slot(f"ping{i}")], f"ping{i}")
-            if len(keys) == len(self._primaries):
-                break
-        return list(keys.values())
 
 
 def slot_of(name: bytes) -> int:
@@ -246,4 +225,4 @@ def slot_of(name: bytes) -> int:
     """
     _, _, rest = name.partition(b"{")
     inside, closed, _ = rest.partition(b"}")
-    return crc_hqx(inside if inside and closed else name, 0) % _SLOTS
+    return crc_hqx(inside if inside and closed else name, 0) % SLOTS

@@ -1,0 +1,88 @@
+"""The map of a cluster: which server has which slot, as far as it is known. This file opens no connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from redis import ResponseError
+
+from ....errors import StoreError
+from ..address import Address
+from .errors import error_code
+
+Location = tuple[str, int]
+"""Host and port of a server."""
+
+SLOTS: Final = 16384
+_SAMPLES: Final = 1024
+
+
+class SlotMap:
+    """Where the slots are. It starts empty, with the servers of the URL."""
+
+    def __init__(self, address: Address) -> None:
+        self._seeds = list(address.hosts)
+        self._locate = address.locate
+        self.owners: list[Location | None] = [None] * SLOTS
+        """The server of each slot."""
+        self._primaries: list[Location] = []
+        self._replicas: list[Location] = []
+        self._silent: set[Location] = set()
+        self.is_stale = True
+        self.version = 0
+        """How often the map was read."""
+
+    def locations(self) -> list[Location]:
+        """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
+        known = dict.fromkeys([*self._primaries, *self._seeds, *self._replicas])
+        return sorted(known, key=self._silent.__contains__)
+
+    def other_than(self, location: Location) -> Location | None:
+        """Return another primary, unless all are silent."""
+        return next((one for one in self._primaries if one != location and one not in self._silent), None)
+
+    def load(self, reply: Iterable[Any], source: Location) -> None:
+        """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
+        owners: list[Location | None] = [None] * SLOTS
+        primaries: dict[Location, None] = {}
+        replicas: dict[Location, None] = {}
+        for first, last, *servers in reply:
+            location, *others = (
+                self._location(host.decode() if host else "", port, source) for host, port, *_ in servers
+            )
+            owners[first : last + 1] = [location] * (last + 1 - first)
+            primaries[location] = None
+            replicas.update(dict.fromkeys(others))
+        if not primaries:
+            raise StoreError("Redis: the server has left the cluster")
+        self.owners, self._primaries, self._replicas = owners, list(primaries), list(replicas)
+        self.version += 1
+        self._silent = self._silent.intersection(self.locations()) - {source}
+
+    def mark_silent(self, location: Location) -> None:
+        """Record that another server may have the slots of this one by now."""
+        self._silent.add(location)
+        self.is_stale = True
+
+    def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
+        """Return the server that a MOVED or ASK of ``source`` names."""
+        host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+        location = self._location(host, port, source)
+        if error_code(error) == "MOVED":
+            self.owners[slot] = location
+            self.is_stale = True  # other slots may have moved too
+        return location
+
+    def _location(self, host: str, port: int | str, source: Location) -> Location:
+        """Return where to reach a server that ``source`` names. A server may have to leave out the host."""
+        return self._locate(host if host and host != "?" else source[0], int(port))
+
+    def samples(self, slot: Callable[[str], int]) -> list[str]:
+        """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""
+        keys: dict[Location | None, str] = {}
+        for i in range(_SAMPLES):
+            keys.setdefault(self.owners[slot(f"ping{i}")], f"ping{i}")
+            if len(keys) == len(self._primaries):
+                break
+        return list(keys.values())

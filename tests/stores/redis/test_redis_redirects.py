@@ -1,0 +1,223 @@
+"""Where the calls to a cluster go: redirects, servers that fail, and the map. The servers are functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+from redis import ResponseError
+from redis_handles import hit, limit_of
+
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.redis.address import Address
+from ratelimit_mw.stores.redis.client import cluster as cluster_module
+from ratelimit_mw.stores.redis.client.cluster import Cluster
+from ratelimit_mw.stores.redis.client.connection import run_blocking
+from ratelimit_mw.stores.redis.client.server import Transport
+from ratelimit_mw.stores.redis.message import HitOperation, Message, key_name
+
+BUDGET = 0.05
+A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
+Location = tuple[str, int]
+
+
+class Servers:
+    """Servers that reply with a value, an error, or the result of a function. ``DOWN`` refuses connections."""
+
+    def __init__(self, **replies: Any) -> None:
+        self.replies = replies
+        self.map = [(0, 16383, A, R), (0, -1, B), (0, -1, C)]
+        self.maps: dict[str, Any] = {}
+        self.sent: list[str] = []
+        self.now = 0.0
+
+    def transport(self) -> Transport:
+        return Transport(lambda: self.now, lambda _: nullcontext(), nullcontext, self._connect, Pool)  # type: ignore[arg-type]
+
+    async def _connect(self, _: Address, host: str, port: int, deadline: float) -> Callable[[Any], Any]:
+        if self.replies.get(host) is DOWN:
+            self.sent.append(f"{host}:refused")
+            raise ConnectionRefusedError("refused")
+        return partial(self._reply, host)
+
+    def _reply(self, host: str, command: Sequence[bytes]) -> Any:
+        self.sent.append(f"{host}:{command[0].decode()}")
+        if command[0] == b"CLUSTER":
+            named = [[first, last, *[(name.encode(), port) for name, port in at]] for first, last, *at in self.map]
+            return self.maps.get(host, named)
+        if command[0] == b"ASKING":
+            return b"OK"
+        reply = self.replies.get(host, b"counted")
+        return reply() if callable(reply) else reply
+
+
+DOWN = object()
+
+
+class Pool:
+    def __init__(self, connect: Callable[[float], Awaitable[Callable[[Any], Any]]]) -> None:
+        self._connect = connect
+
+    async def send(self, commands: Sequence[Any], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+        server = await self._connect(deadline)
+
+        async def receive() -> list[Any]:
+            replies = [server(command) for command in commands]
+            if errors := [reply for reply in replies if isinstance(reply, OSError)]:
+                raise errors[0]
+            return replies
+
+        return receive
+
+    def retire(self) -> None: ...
+
+    close = retire
+
+
+@pytest.fixture(autouse=True)
+def interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 0)
+
+
+def opened(servers: Servers, *hosts: Location) -> Cluster:
+    return Cluster(Address(hosts or (A,), cluster=True), servers.transport())
+
+
+def ask(cluster: Cluster, servers: Servers) -> Any:
+    """Return the reply to a message or its error."""
+    message = Message(partial(key_name, "rl:"), [HitOperation([hit(limit_of("9/hour"))], None, True)])
+    servers.sent.clear()
+    try:
+        (reply,) = run_blocking(cluster.ask_each([message], servers.now + BUDGET))
+    except StoreError as error:
+        return error
+    return reply
+
+
+def moved(to: Location, code: str = "MOVED") -> ResponseError:
+    return ResponseError(f"{code} 7 {to[0]}:{to[1]}")
+
+
+def test_redirects_are_followed_once_each() -> None:
+    """ASK sends ASKING first. MOVED corrects the map for the slot, so the next call goes there at once."""
+    servers = Servers(a=moved(B, "ASK"), b=moved(C))
+    cluster = opened(servers)
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:ASKING", "b:EVALSHA", "c:EVALSHA"]
+    assert cluster._slots.owners.count(C) == 1
+
+
+def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
+    """No reply counted anything, and the number of hops is bounded."""
+    servers = Servers(a=moved(B), b=moved(A))
+    assert "redirect to each other" in str(ask(opened(servers), servers))
+    assert len(servers.sent) == 1 + 6
+
+
+@pytest.mark.parametrize("code", ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"])
+def test_a_server_that_may_have_lost_its_slots_is_not_asked_for_the_map_first(code: str) -> None:
+    """The call is not sent again. The next call follows the map of another server."""
+    servers = Servers(a=ResponseError(f"{code} for a reason"))
+    cluster = opened(servers)
+    assert code in str(ask(cluster, servers))
+    assert servers.sent == ["a:CLUSTER", "a:EVALSHA"]
+    servers.map = [(0, 16383, C, R)]
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent == ["b:CLUSTER", "c:EVALSHA"]
+
+
+def test_a_connection_that_breaks_after_the_call_was_sent_is_an_error() -> None:
+    """The server may have counted, so the call is not sent again."""
+    servers = Servers(a=ConnectionResetError("cut"))
+    assert isinstance(ask(opened(servers), servers), ConnectionResetError)
+    assert servers.sent == ["a:CLUSTER", "a:EVALSHA"]
+
+
+def test_another_server_names_the_successor_of_one_that_cannot_be_reached() -> None:
+    """Nothing was sent, so the call goes on: to another server, which redirects, and to the one that counts."""
+    servers = Servers()
+    cluster = opened(servers)
+    ask(cluster, servers)
+    servers.replies = {"a": DOWN, "b": moved(C)}
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent == ["a:refused", "b:EVALSHA", "c:EVALSHA"]
+
+
+def test_a_slot_without_a_successor_is_an_error() -> None:
+    """The other server still names the dead one. Each is tried once more, and not again."""
+    servers = Servers()
+    cluster = opened(servers)
+    ask(cluster, servers)
+    servers.replies = {"a": DOWN, "b": moved(A)}
+    assert isinstance(ask(cluster, servers), ConnectionRefusedError)
+    assert servers.sent == ["a:refused", "b:EVALSHA", "a:refused"]
+
+
+def test_nothing_is_sent_after_the_deadline() -> None:
+    """A connect that used up the budget leaves no time for another server."""
+    servers = Servers()
+    cluster = opened(servers)
+    ask(cluster, servers)
+
+    async def late(*_: Any) -> Any:
+        servers.now += BUDGET
+        raise TimeoutError
+
+    cluster._transport = cluster._transport._replace(connect=late)
+    cluster._pools.clear()
+    assert isinstance(ask(cluster, servers), TimeoutError)
+    assert servers.sent == []
+
+
+def test_a_server_that_has_left_the_cluster_gives_no_map() -> None:
+    """It has no slots. The next server of the URL has the map."""
+    servers = Servers()
+    servers.maps["b"] = []
+    assert ask(opened(servers, B, A), servers) == b"counted"
+    assert servers.sent == ["b:CLUSTER", "a:CLUSTER", "a:EVALSHA"]
+    servers.maps["a"] = []
+    assert str(ask(opened(servers), servers)) == "Redis: the server has left the cluster"
+
+
+def test_a_replica_gives_the_map_if_no_primary_does() -> None:
+    """All primaries of the map and the server of the URL are gone."""
+    servers = Servers()
+    cluster = opened(servers)
+    ask(cluster, servers)
+    servers.replies = {"a": DOWN, "b": DOWN, "c": DOWN}
+    assert isinstance(ask(cluster, servers), ConnectionRefusedError)
+    servers.map = [(0, 16383, R)]
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent[-2:] == ["r:CLUSTER", "r:EVALSHA"]
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pytest.MonkeyPatch, has_map: bool) -> None:
+    """Ten requests, one read, and each request has the reason."""
+    monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 3_600)
+    servers = Servers(a=ResponseError("CLUSTERDOWN for a reason") if has_map else DOWN)
+    cluster = opened(servers)
+    tries = []
+    for _ in range(10):
+        assert ("for a reason" if has_map else "refused") in str(ask(cluster, servers)).lower()
+        tries += servers.sent
+    assert len([each for each in tries if each in ("a:CLUSTER", "a:refused")]) == 1
+    assert tries.count("a:EVALSHA") == 10 * has_map
+
+
+def test_many_tasks_wait_for_one_map() -> None:
+    """100 tasks at the start, on one event loop."""
+    servers = Servers()
+
+    async def run() -> list[Any]:
+        cluster = Cluster(Address((A,), cluster=True), servers.transport()._replace(lock=asyncio.Lock))
+        names = [partial(key_name, f"rl{i}:") for i in range(100)]
+        messages = [Message(name, [HitOperation([hit(limit_of("9/hour"))], None, True)]) for name in names]
+        return await asyncio.gather(*(cluster.ask(message, BUDGET) for message in messages))
+
+    assert asyncio.run(run()) == [b"counted"] * 100
+    assert servers.sent.count("a:CLUSTER") == 1
