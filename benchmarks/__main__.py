@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks import timing
 from benchmarks.timing import MissingError, progress
@@ -28,6 +30,10 @@ PARTS = {
 }
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+TABLE = re.compile(r"^(\*\*.+\*\*)\n\n(?:\|.*\n)+", re.MULTILINE)
+
+
 def report(part: str) -> str:
     """Return the tables of one part, or a line that names a missing package."""
     try:
@@ -38,6 +44,15 @@ def report(part: str) -> str:
         return f"Not run: {part}: {error}\n"
 
 
+def write(tables: str) -> None:
+    """Replace the tables of the page that have the same titles."""
+    found = {table[1]: table[0] for table in TABLE.finditer(tables)}
+    page = TABLE.sub(lambda table: found.pop(table[1], table[0]), PAGE.read_text())
+    PAGE.write_text(page)
+    for title in found:
+        progress(f"not on the page: {title}")
+
+
 def main() -> None:
     if sys.argv[1:2] == ["fleet"]:
         import_module("benchmarks.fleet").main(sys.argv[2:])
@@ -45,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
     parser.add_argument("--rounds", type=int, default=timing.most_rounds, help="the most rounds of a comparison")
+    parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md, too")
     asked = parser.parse_args()
     timing.most_rounds = asked.rounds
     if unknown := set(asked.parts).difference(PARTS):
@@ -54,7 +70,10 @@ def main() -> None:
     for part in asked.parts or PARTS:
         began = time.monotonic()
         progress(part)
-        print(report(part), flush=True)
+        tables = report(part)
+        print(tables, flush=True)
+        if asked.write:
+            write(tables)
         progress(f"{part}: {time.monotonic() - began:.0f} s")
 
 

@@ -113,14 +113,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(
             f"--{each.name}", type=type(each.default), default=each.default, choices=choices.get(each.name)
         )
-    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    parser.add_argument("--json", action="store_true", help="print the whole record, also of each server and process")
     asked = vars(parser.parse_args(arguments))
     as_json = asked.pop("json")
     found = measure(Load(**asked))
     if as_json:
         print(json.dumps(found))
     else:
-        print(table("Fleet", [(name, str(value)) for name, value in found.items()], ("", "")))
+        rows = [(name, str(value)) for name, value in found.items() if name not in ("servers", "processes")]
+        print(table("Fleet", rows, ("", "")))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ HEAD = (
     "decisions per command",
     "CPU of the client, us",
     "CPU of the server, us",
-    "speed, of `limits`, full",
+    "CPU of both, of `limits`, full",
     "of `limits`, `hit`",
     "of a plain script",
 )
@@ -64,11 +64,11 @@ def open_limiter(port: int, algorithm: str, limits: int = 1) -> Limiter:
 
 
 def compared(name: str, runs: list[Callable[[], int]], nodes: Nodes) -> tuple[str, ...]:
-    """One row: this package, and how many times as fast as each of the others."""
+    """One row: this package, and its processor time compared with each of the others."""
     progress(f"redis: {name}")
     own, *others = in_turns([timed(run, nodes.counters) for run in runs], ROUNDS)
     rate, cpu, server_cpu, commands = median(own)
-    ratios = [f"{ratio(own, theirs):.2f}" for theirs in others]
+    ratios = [f"{ratio(own, theirs, 'whole_cpu'):.2f}" for theirs in others]
     return name, f"{rate:,.0f}", f"{1 / commands:.0f}", f"{cpu:.0f}", f"{server_cpu:.0f}", *ratios
 
 
@@ -190,8 +190,8 @@ def open_row(rate: int, processes: int) -> tuple[str, ...]:
     found = fleet.measure(Load(processes, rate=rate, seconds=min(OPEN_SECONDS, timing.most_rounds)))
     latency = found["latency_ms"]
     name = f"{rate:,} per second, {processes} process{'es' * (processes > 1)}"
-    cells = [found["requests_per_command"], found["worker_cpu_us"], found["server_cpu_us"]]
-    return name, *(f"{cell:.0f}" for cell in cells), f"{latency['p50']:.1f}", f"{latency['p99']:.1f}"
+    busy = (f"{found[of]:.0f}" for of in ("worker_cpu_us", "server_cpu_us"))
+    return name, f"{found['requests_per_command']:.1f}", *busy, f"{latency['p50']:.1f}", f"{latency['p99']:.1f}"
 
 
 def report() -> str:

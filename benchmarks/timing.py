@@ -56,6 +56,11 @@ class Turn(NamedTuple):
     commands: float = 0.0
     """Commands to the servers for one decision."""
 
+    @property
+    def whole_cpu(self) -> float:
+        """Microseconds of processor time for one decision, with the servers."""
+        return self.cpu + self.server_cpu
+
     @classmethod
     def over(cls, decisions: int, seconds: float, cpu: float, counted: Counters) -> Turn:
         micro = 1e6 / decisions
