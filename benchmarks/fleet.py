@@ -13,12 +13,13 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.servers import Nodes, redis_nodes
 from benchmarks.team import Team, team_of
 from benchmarks.timing import Counters, table
-from benchmarks.worker import CONSISTENCY, Load, Served, work
+from benchmarks.worker import Load, Served, work
+from ratelimit_mw.rules.options import Consistency
 
 
 def measure(load: Load) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def percentiles(group: Sequence[Served]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks fleet", description=__doc__)
-    choices = {"keys": ("client", "features"), "consistency": tuple(CONSISTENCY), "mode": ("asyncio", "threads")}
+    choices = {"keys": ("client", "features"), "consistency": get_args(Consistency), "mode": ("asyncio", "threads")}
     for each in fields(Load):
         parser.add_argument(
             f"--{each.name}", type=type(each.default), default=each.default, choices=choices.get(each.name)

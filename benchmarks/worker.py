@@ -19,9 +19,6 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 
-CONSISTENCY: dict[str, dict[str, Any]] = {"exact": {}, "leased": {"lease": "2%"}}
-"""The options of the rules."""
-
 BUDGET = 5_000_000  # microseconds. No wait for a busy processor uses up this budget, so the store makes each decision
 WARMING = 0.5  # seconds
 PATIENCE = 30.0  # seconds, after the last arrival
@@ -50,11 +47,8 @@ class Load:
     seed: int = 1
 
     def limiter(self, url: str) -> Limiter:
-        options = CONSISTENCY[self.consistency]
-        rules = [
-            Rule(name=f"limit-{i}", limits=self.quota, key=[feature], algorithm=self.algorithm, **options)
-            for i, feature in enumerate(self.features())
-        ]
+        options: Any = {"limits": self.quota, "algorithm": self.algorithm, "consistency": self.consistency}
+        rules = [Rule(name=f"limit-{i}", key=[feature], **options) for i, feature in enumerate(self.features())]
         return Limiter(rules, open_store(url, BUDGET), settings=Settings(fleet_size=self.workers))
 
     def features(self) -> list[str]:
