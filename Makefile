@@ -25,7 +25,7 @@ COMMA := ,
 SPACE := $() $()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast cover test-oldest check audit bench docs clean
+.PHONY: help setup demo test test-fast cover test-oldest topology check audit bench docs clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
@@ -70,6 +70,9 @@ $(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowe
 	$(PYTHON) tests/support/lowest.py $(VERSIONS) > $(@D)/lowest.txt
 	$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group test --constraint $(@D)/lowest.txt
 	@touch $@
+
+topology: $(STAMP) ## change a Redis Cluster under load, and print the counts: over the limit, failed, refunded, lost
+	$(BIN)/python tests/support/topology_scene.py
 
 check: $(STAMP) ## types, lint, format, import rules, words, insecure calls
 	$(BIN)/mypy

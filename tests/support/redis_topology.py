@@ -41,12 +41,12 @@ class Topology:
         return [slot for slot, count in zip(slots, self._pipe(number, "COUNTKEYSINSLOT", slots), strict=True) if count]
 
     def move(self, source: int, target: int, slots: Sequence[int]) -> None:
-        """Move slots: those without keys at once, the others key by key."""
+        """Move slots: those without keys together, then the others key by key."""
+        self._pipe(target, "SETSLOT", slots, "IMPORTING", self.name(source))
+        self._pipe(source, "SETSLOT", slots, "MIGRATING", self.name(target))  # from now on, new keys are at the target
         full = set(self.in_use(source)).intersection(slots)
         self._assign(source, target, [slot for slot in slots if slot not in full])
         for slot in sorted(full):
-            self.clients[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", self.name(source))
-            self.clients[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", self.name(target))
             while keys := self.clients[source].execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
                 self.clients[source].migrate(HOST, self.nodes[target].port, keys, 0, 5_000)
                 time.sleep(PAUSE)
@@ -107,9 +107,10 @@ class Topology:
 
     def _assign(self, source: int, target: int, slots: Sequence[int]) -> None:
         others = [number for number in self.alive() if number not in (source, target) and self.is_primary(number)]
-        for number in (target, source, *others):
-            with suppress(redis.ResponseError):  # a source without slots may have become a replica
-                self._pipe(number, "SETSLOT", slots, "NODE", self.name(target))
+        for number in (target, *others):
+            self._pipe(number, "SETSLOT", slots, "NODE", self.name(target))
+        with suppress(redis.ResponseError):  # a source without slots becomes a replica
+            self._pipe(source, "SETSLOT", slots, "NODE", self.name(target))
 
     def _pipe(self, number: int, command: str, slots: Sequence[int], *rest: str) -> list[Any]:
         pipe = self.clients[number].pipeline(transaction=False)

@@ -1,0 +1,295 @@
+"""Three processes send requests while a cluster changes. `make topology` prints the counts of each change.
+
+After each change, the states in the servers are compared with the requests that were allowed. The clock is set by hand,
+so nothing expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from redis_handles import PATIENT, client
+from redis_topology import Topology
+from servers import HOST, STEADY, cluster_running, node_running
+
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.redis import steps
+from ratelimit_mw.stores.redis.store import RedisStore
+from ratelimit_mw.testing import ManualClock
+
+PROCESSES = 3
+NOW = 1_767_268_820.0
+ACTIVE, FRESH = 24, 20  # clients at one time, and new ones in a second
+BY_ADDRESS, BY_ACCOUNT = 40, 60  # an account has two addresses
+RULES = [
+    Rule(name="address", limits=f"{BY_ADDRESS}/day; 100000/7d", key=["ip"], algorithm="sliding-window-counter"),
+    Rule(name="login", limits="100000/day", key=["endpoint", "ip"], algorithm="sliding-window-counter"),
+    Rule(name="account", limits=f"{BY_ACCOUNT}/day", key=["user"], algorithm="gcra"),
+]
+
+Change = Callable[[Topology], None]
+
+
+def features(number: int) -> dict[str, str]:
+    return {"ip": f"10.0.{number // 250}.{number % 250}", "user": f"user-{number // 2}", "endpoint": "/login"}
+
+
+def open_limiter(url: str) -> Limiter:
+    settings = Settings(rejection_cache=0, on_store_error="deny", fleet_size=1)
+    return Limiter(RULES, RedisStore(url, timeout_us=PATIENT), ManualClock(NOW), settings=settings)
+
+
+class Refund(steps.CorrectOperation):
+    """Counts the refunds that a server has made."""
+
+    made = 0
+
+    def read(self, reply: Any, start: int) -> Any:
+        Refund.made += len(self.items)
+        return super().read(reply, start)
+
+
+def work(url: str, ready: Any, stop: Any, done: Any) -> None:
+    """Send requests by a thread and on an event loop, until ``stop``. Report the counts."""
+    steps.CorrectOperation = Refund  # type: ignore[misc]
+    counts, lock, began = Counter[Any](), threading.Lock(), time.monotonic()
+    limiters = [open_limiter(url) for _ in range(2)]
+
+    def pick() -> int:
+        return int((time.monotonic() - began) * FRESH) + random.randrange(ACTIVE)
+
+    def add(number: int, verdict: Verdict) -> None:
+        with lock:
+            counts["requests"] += 1
+            counts["unavailable"] += any(decision.local for decision in verdict.decisions)
+            counts["client", number] += bool(verdict)
+
+    def guarded(run: Callable[[], object]) -> None:
+        try:
+            run()
+        except Exception as error:
+            counts["exception", repr(error)] += 1
+
+    def in_thread() -> None:
+        while not stop.is_set():
+            number = pick()
+            add(number, limiters[0].hit(features(number)))
+
+    async def on_loop() -> None:
+        while not stop.is_set():
+            numbers = [pick() for _ in range(ACTIVE)]
+            verdicts = await asyncio.gather(*(limiters[1].ahit(features(number)) for number in numbers))
+            for number, verdict in zip(numbers, verdicts, strict=True):
+                add(number, verdict)
+            await asyncio.sleep(0.001)
+        await limiters[1].aclose()
+
+    thread = threading.Thread(target=guarded, args=(in_thread,))
+    thread.start()
+    ready.put(True)
+    guarded(lambda: asyncio.run(on_loop()))
+    thread.join()
+    limiters[0].close()
+    counts["refunds made"] = Refund.made
+    counts["refunds lost"] = sum(limiter.store.lost_refunds for limiter in limiters)
+    done.put(counts)
+
+
+@dataclass
+class Row:
+    """The counts of one change."""
+
+    change: str
+    requests: int
+    allowed: int
+    over: int
+    exceptions: list[str]
+    unavailable: int
+    made: int
+    lost: int
+    books: dict[str, tuple[int, int]]
+    """For each limit: the cost that the servers hold, and the cost of the requests that were allowed."""
+
+    @property
+    def excess(self) -> list[int]:
+        return [held - allowed for held, allowed in self.books.values()]
+
+    def problems(self) -> list[str]:
+        """Return the promises that do not hold. A killed server may fail requests, and may have counted them."""
+        failed = 0 if self.change == KILLED else self.unavailable + self.lost
+        checks = {
+            f"{self.over} requests over the limit": self.over,
+            f"{self.unavailable} requests failed, and {self.lost} refunds are lost": failed,
+            f"the servers hold {sum(self.excess)} more than was allowed, and {self.lost} refunds are lost": (
+                sum(self.excess) > self.lost
+            ),
+            f"the servers hold less than was allowed: {self.books}": min(self.excess) < 0,
+        }
+        return [*self.exceptions, *(text for text, is_broken in checks.items() if is_broken)]
+
+    def cells(self) -> list[str]:
+        numbers = (self.requests, self.allowed, self.over, len(self.exceptions), self.unavailable, self.made, self.lost)
+        return [self.change, *map("{:,}".format, (*numbers, sum(self.excess)))]
+
+
+HEADS = [
+    "Change",
+    "Requests",
+    "Allowed",
+    "Over the limit",
+    "Exceptions",
+    "Unavailable",
+    "Refunds made",
+    "Refunds lost",
+    "Consumed, not allowed",
+]
+KILLED = "node removed, killed at once"
+
+
+class Scene:
+    """A cluster and the changes to it, in this order."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        nodes = stack.enter_context(cluster_running(folder, *STEADY))
+        self.topology = Topology(nodes, [stack.enter_context(client(node)) for node in nodes])
+        self.changes = {
+            "reshard": self.reshard,
+            "failover": self.fail_over,
+            "node added": self.add,
+            "node removed": self.remove,
+            KILLED: self.kill,
+        }
+
+    def reshard(self) -> None:
+        """Move slots that are in use to the next server, key by key."""
+        for source, target in ((0, 1), (1, 2), (2, 0)):
+            self.topology.move(source, target, self.topology.in_use(source)[:12])
+
+    def fail_over(self) -> None:
+        self.topology.fail_over(1, 4)
+        self.topology.fail_over(0, 3)
+
+    def add(self) -> None:
+        """A server joins and gets a quarter of the slots of each primary."""
+        node = self._stack.enter_context(node_running(self._folder, *STEADY))
+        number = self.topology.add(node, self._stack.enter_context(client(node)))
+        for source in (2, 3, 4):
+            self.topology.move(source, number, self.topology.owned(source)[::4])
+
+    def remove(self) -> None:
+        """A server and its replica leave when they have no slots and no process asks them."""
+        self.topology.move(2, 4, self.topology.owned(2))
+        self.topology.wait_for_quiet(2)
+        self.topology.remove(2, 5)
+
+    def kill(self) -> None:
+        """A server is killed in the moment in which its last slot has moved."""
+        self.topology.move(6, 3, self.topology.owned(6))
+        self.topology.remove(6)
+
+    def play(self, change: str) -> Row:
+        alive = [self.topology.nodes[number] for number in self.topology.alive()]
+        prefix = change.replace(" ", "-").replace(",", "")
+        url = f"redis+cluster://{','.join(f'{HOST}:{node.port}' for node in alive)}?prefix={prefix}:"
+        with load(url) as counts:
+            time.sleep(0.5)
+            self.changes[change]()
+            time.sleep(1)
+        row = summed(change, url, counts)
+        for number in self.topology.alive():
+            if self.topology.is_primary(number):
+                self.topology.clients[number].flushall()
+        return row
+
+
+@contextmanager
+def load(url: str) -> Iterator[Counter[Any]]:
+    """Send requests from three processes during the block. Its counts are there afterwards."""
+    context, counts = multiprocessing.get_context("spawn"), Counter[Any]()
+    ready, stop, done = context.Queue(), context.Event(), context.Queue()
+    workers = [context.Process(target=work, args=(url, ready, stop, done)) for _ in range(PROCESSES)]
+    for each in workers:
+        each.start()
+    try:
+        for _ in workers:
+            ready.get(timeout=60)
+        yield counts
+    finally:
+        stop.set()
+        for _ in workers:
+            counts.update(done.get(timeout=60))
+        for each in workers:
+            each.join()
+
+
+def summed(change: str, url: str, counts: Counter[Any]) -> Row:
+    allowed = {key[1]: count for key, count in counts.items() if key[0] == "client"}
+    accounts = Counter[int]()
+    for number, count in allowed.items():
+        accounts[number // 2] += count
+    over = [count - BY_ADDRESS for count in allowed.values()] + [count - BY_ACCOUNT for count in accounts.values()]
+    exceptions = [f"{count} times {key[1]}" for key, count in counts.items() if key[0] == "exception"]
+    total = sum(allowed.values())
+    books = {name: (held, total) for name, held in held_by_servers(url, allowed).items()}
+    rest = (counts["unavailable"], counts["refunds made"], counts["refunds lost"])
+    return Row(change, counts["requests"], total, sum(n for n in over if n > 0), exceptions, *rest, books)
+
+
+def held_by_servers(url: str, numbers: Iterable[int]) -> dict[str, int]:
+    """Return the consumed cost of each limit: that of all clients together."""
+    limiter, states = open_limiter(url), dict[tuple[str, str, str], int]()
+    for number in numbers:
+        own = features(number)
+        for decision in limiter.peek(own, cost=0).decisions:
+            who = own["user" if decision.rule == "account" else "ip"]
+            states[decision.rule, str(decision.quota), who] = decision.limit - decision.remaining
+    limiter.close()
+    held = Counter[str]()
+    for (rule, quota, _), cost in states.items():
+        held[f"{rule}, {quota}"] += cost
+    return dict(held)
+
+
+def play_all(say: Callable[[str], object]) -> Iterator[Row]:
+    """Play each change on one cluster, and yield its counts."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        say("starting a cluster of three primaries and three replicas")
+        scene = Scene(Path(folder), stack)
+        for change in scene.changes:
+            say(f"{change}: {PROCESSES} processes send requests")
+            began = time.monotonic()
+            row = scene.play(change)
+            say(f"{change}: {row.requests:,} requests in {time.monotonic() - began:.0f} s")
+            yield row
+
+
+def main() -> int:
+    rows = list(play_all(partial(print, "...", file=sys.stderr, flush=True)))
+    lines = [HEADS, ["---", *["---:"] * (len(HEADS) - 1)], *[row.cells() for row in rows]]
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    problems = [f"{row.change}: {problem}" for row in rows for problem in row.problems()]
+    print(
+        "\n".join(problems)
+        if problems
+        else "No request is over its limit, and every refund is made or counted as lost."
+    )
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
