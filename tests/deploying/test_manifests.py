@@ -1,0 +1,227 @@
+"""compose.yaml, Dockerfile, the Kubernetes manifests and the systemd unit: valid, and right about each other.
+
+Nothing here runs a container. Their commands run as processes of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis as redis_py
+import yaml
+from deployed import AMOUNT, FILES, GUNICORN, replace
+from http_servers import free_port
+from servers import PATIENCE, program, redis_running, running, wait_for
+
+from ratelimit_mw import load_settings
+
+COMPOSE: dict[str, Any] = yaml.safe_load((FILES / "compose.yaml").read_text())["services"]
+MANIFESTS = sorted((FILES / "kubernetes").glob("*.yaml"))
+OBJECTS: dict[str, Any] = {each["kind"]: each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())}
+CONTAINER = OBJECTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_compose_follows_the_specification() -> None:
+    """The JSON schema of the Compose specification, as check-jsonschema ships it, accepts the file."""
+    checked("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
+    """The strict schemas, as kubernetes-validate ships them, accept every object and reject unknown fields."""
+    checked("kubernetes_validate", "--strict", "--kubernetes-version", "1.33", str(path))
+    checked("kubernetes_validate", "--strict", str(path))
+
+
+def test_a_wrong_manifest_is_found(tmp_path: Path) -> None:
+    """The validators are not silent about everything."""
+    (tmp_path / "compose.yaml").write_text((FILES / "compose.yaml").read_text().replace("healthcheck", "healthcheque"))
+    (tmp_path / "app.yaml").write_text(MANIFESTS[0].read_text().replace("preStop", "preStopp"))
+    for command in (
+        ("check_jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml"),
+        ("kubernetes_validate", "--strict", "app.yaml"),
+    ):
+        with pytest.raises(AssertionError, match=r"healthcheque|preStopp"):
+            checked(*command, folder=tmp_path)
+
+
+def checked(*command: str, folder: Path | None = None) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", *command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# -- Docker ------------------------------------------------------------------------------------------------
+
+
+def instructions(name: str) -> Iterator[str]:
+    """The instructions of this name in the Dockerfile."""
+    for line in (FILES / "Dockerfile").read_text().splitlines():
+        instruction, _, rest = line.partition(" ")
+        if instruction == name:
+            yield rest
+
+
+def test_the_image_contains_the_files_and_runs_their_command() -> None:
+    """The command is the one that the tests of nginx run, and the image installs what it needs."""
+    (command,), (copied,), (installed, *_) = map(list, map(instructions, ("CMD", "COPY", "RUN")))
+    assert tuple(json.loads(command)) == (*GUNICORN[:3], "app:app")
+    for name in copied.split()[:-1]:
+        assert (FILES / name).is_file(), name
+    assert {"fastapi", "gunicorn", "uvicorn-worker"} <= set(shlex.split(installed))
+    assert "ratelimit-mw[redis,cli]" in shlex.split(installed)
+
+
+def test_the_build_checks_the_rules(tmp_path: Path) -> None:
+    """The check of the image passes, and finds a mistake."""
+    (command,) = (run for run in instructions("RUN") if "ratelimit-mw check" in run)
+    variable, *words = shlex.split(command)
+    for name in ("app.py", "ratelimit.toml"):
+        (tmp_path / name).write_text((FILES / name).read_text())
+    environment = {**os.environ, **dict([variable.split("=", 1)])}
+    run = [sys.executable, "-c", "from ratelimit_mw.cli import main; main()", *words[1:]]
+    assert subprocess.run(run, cwd=tmp_path, env=environment, check=False).returncode == 0
+    replace(tmp_path / "ratelimit.toml", f"{AMOUNT}/minute", f"{AMOUNT}/minit")
+    assert subprocess.run(run, cwd=tmp_path, env=environment, check=False).returncode == 1
+
+
+def test_services_fit_together() -> None:
+    """The socket is at one path everywhere, the store is the service, and a stop outlasts the requests."""
+    socket = "/run/shop/app.sock"
+    for name in ("nginx.conf", "gunicorn.conf.py", "compose.yaml"):
+        assert socket in (FILES / name).read_text()
+    for name in ("app", "nginx"):
+        assert "socket:/run/shop" in COMPOSE[name]["volumes"]
+    url = COMPOSE["app"]["environment"]["RATELIMIT_STORE"]
+    assert re.fullmatch(r"redis://(\w+):6379/0", url)[1] in COMPOSE  # type: ignore[index]
+    gunicorn: dict[str, Any] = {}
+    exec((FILES / "gunicorn.conf.py").read_text(), gunicorn)
+    assert int(COMPOSE["app"]["stop_grace_period"].rstrip("s")) > gunicorn["graceful_timeout"]
+
+
+def test_redis_of_compose_runs_without_persistence(tmp_path: Path) -> None:
+    """Redis accepts the options: a memory bound, a policy, and no files. The health check passes."""
+    _, *options = shlex.split(COMPOSE["redis"]["command"])
+    path = program("redis-server", "redis-server")
+    with running(lambda port: [path, "--port", str(port), "--bind", "127.0.0.1", *options], tmp_path) as server:
+        with redis_py.Redis(port=server.port) as client:
+            told: Any = client.config_get("maxmemory*", "save", "appendonly")
+        assert (told["maxmemory"], told["maxmemory-policy"]) == (str(256 * 1024**2), "volatile-ttl")
+        assert (told["save"], told["appendonly"]) == ("", "no")
+        ping = [
+            program("redis-cli", "redis-tools"),
+            "-p",
+            str(server.port),
+            *COMPOSE["redis"]["healthcheck"]["test"][2:],
+        ]
+        assert subprocess.run(ping, capture_output=True, check=True).stdout.strip() == b"PONG"
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------
+
+
+def test_objects_of_the_manifests_fit_together() -> None:
+    """Names, ports and labels agree, probes are exempt, and a pod is given the time that it needs to stop."""
+    pod = OBJECTS["Deployment"]["spec"]["template"]
+    rules = tomllib.loads(OBJECTS["ConfigMap"]["data"]["ratelimit.toml"])
+    probes = {CONTAINER[name]["httpGet"]["path"] for name in ("readinessProbe", "livenessProbe")}
+    assert probes == set(rules["exempt"])
+    labels = pod["metadata"]["labels"]
+    for selector in (
+        OBJECTS["Deployment"]["spec"]["selector"]["matchLabels"],
+        OBJECTS["Service"]["spec"]["selector"],
+        OBJECTS["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector == labels
+    assert OBJECTS["Service"]["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
+    backend = OBJECTS["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend["name"] == OBJECTS["Service"]["metadata"]["name"]
+    assert {part.partition("}")[0] for part in str(rules).split("${")[1:]} == set(OBJECTS["Secret"]["stringData"])
+    (graceful,) = (int(word.split("=")[1]) for word in CONTAINER["args"] if "graceful" in word)
+    needed = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"] + graceful
+    assert pod["spec"]["terminationGracePeriodSeconds"] > needed
+
+
+@pytest.mark.slow
+def test_two_pods_share_the_limit(tmp_path: Path) -> None:
+    """Two processes with the command, the settings and the secret of the manifests. The ingress names the client.
+
+    The command is that of the container on another port, and the network of the pods is this machine's.
+    """
+    (tmp_path / "app.py").write_text((FILES / "app.py").read_text())
+    (tmp_path / "ratelimit.toml").write_text(OBJECTS["ConfigMap"]["data"]["ratelimit.toml"])
+    replace(tmp_path / "ratelimit.toml", "10.244.0.0/16", "127.0.0.0/8")
+    replace(tmp_path / "ratelimit.toml", f"{AMOUNT}/minute", "10/day")
+    password, ports = "password", (free_port(), free_port())
+    with redis_running(tmp_path, "--requirepass", password) as redis:
+        secret = {**OBJECTS["Secret"]["stringData"]}
+        secret["RATELIMIT_STORE"] = secret["RATELIMIT_STORE"].replace("@redis:6379", f"@127.0.0.1:{redis.port}")
+        pods = [start_pod(tmp_path, port, {**os.environ, **secret}) for port in ports]
+        try:
+            for port in ports:
+                wait_for(lambda port=port: is_ready(port), f"the pod on port {port}")
+            statuses = [ask(ports[i % 2], f"192.0.2.{i}, 203.0.113.7") for i in range(14)]
+            assert statuses == [200] * 10 + [429] * 4
+            assert ask(ports[0], "192.0.2.1, 203.0.113.8") == 200
+            assert is_ready(ports[0])
+        finally:
+            for pod in pods:
+                pod.terminate()
+            for pod in pods:
+                pod.wait(PATIENCE)
+
+
+def start_pod(folder: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    arguments = [word.replace("8000", str(port)).replace("0.0.0.0", "127.0.0.1") for word in CONTAINER["args"]]
+    with (folder / f"{port}.log").open("wb") as log:
+        command = [sys.executable, "-m", *arguments]
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+
+def is_ready(port: int) -> bool:
+    try:
+        probe = CONTAINER["readinessProbe"]["httpGet"]["path"]
+        return httpx.get(f"http://127.0.0.1:{port}{probe}", timeout=PATIENCE).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ask(port: int, forwarded: str) -> int:
+    headers = {"x-forwarded-for": forwarded}
+    return httpx.get(f"http://127.0.0.1:{port}/", headers=headers, timeout=PATIENCE).status_code
+
+
+# -- settings and systemd ----------------------------------------------------------------------------------
+
+
+def test_settings_of_the_example_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the example loads with the store of compose.yaml and with LMDB."""
+    for store in (COMPOSE["app"]["environment"]["RATELIMIT_STORE"], "lmdb:///var/lib/shop/ratelimit"):
+        monkeypatch.setenv("RATELIMIT_STORE", store)
+        assert load_settings(FILES / "ratelimit.toml").trusted_proxies == ("unix",)
+
+
+def test_the_unit_is_valid(tmp_path: Path) -> None:
+    """systemd accepts the unit, and its directories are those of the socket and of LMDB."""
+    unit = tmp_path / "shop.service"
+    unit.write_text((FILES / "shop.service").read_text())
+    replace(unit, "/srv/shop/.venv/bin/gunicorn", sys.executable)
+    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    result = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    text = unit.read_text()
+    assert "RuntimeDirectory=shop\n" in text
+    assert "StateDirectory=shop\n" in text
+    assert "lmdb:///var/lib/shop/" in text
