@@ -153,9 +153,9 @@ def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[S
         server.kill()
 
 
-def certificates(folder: Path) -> Path:
+def certificates(folder: Path, names: str = f"IP:{HOST},DNS:localhost") -> Path:
     """Write a self-signed certificate for this machine: ``cert.pem`` and ``key.pem`` in the folder."""
-    subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost"]
+    subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName={names}"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
     command = [program("openssl", "openssl"), "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *subject]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)

@@ -111,6 +111,17 @@ def test_redirects_are_followed_once_each() -> None:
     assert cluster._slots.owners.count(C) == 1
 
 
+@pytest.mark.parametrize("host", [None, b"", b"?", b"a"])
+def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None) -> None:
+    """It does not know its address, or it has no host name. The port is its own, and a remap applies to both."""
+    servers = Servers(a=ResponseError(f"MOVED 7 {(host or b'').decode()}:9"))
+    servers.maps["a"] = [[0, 16383, [host, 8]]]
+    cluster = Cluster(Address((A,), cluster=True, remap={("a", 9): B}), servers.transport())
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:EVALSHA"]
+    assert set(cluster._slots.owners) == {("a", 8), B}
+
+
 def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
     """No reply counted anything, and the number of hops is bounded."""
     servers = Servers(a=moved(B), b=moved(A))
