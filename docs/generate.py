@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,6 +90,24 @@ def command_help() -> str:
     return "\n".join(parts).rstrip()
 
 
+FIFTY: Final = "--workers 50 --machines 10 --rate 100000"
+CAPACITIES: Final = {
+    "one": "--workers 8 --rate 4000 --limits 1",
+    "fifty-one": f"{FIFTY} --limits 1 --nodes 6",
+    "fifty-three": f"{FIFTY} --limits 3 --nodes 9",
+    "fifty-different": f"{FIFTY} --limits 3 --tags different --nodes 18",
+    "fifty-threads": f"{FIFTY} --limits 3 --threads 20 --nodes 12",
+    "many": "--workers 10000 --machines 500 --rate 1000000 --limits 3 --nodes 120",
+}
+
+
+def capacity(options: str) -> str:
+    """A simulation, as a command and its output."""
+    output = CliRunner().invoke(ratelimit_mw, ["capacity", *options.split()]).output
+    lines = "\n".join(line.rstrip() for line in output.rstrip().splitlines())
+    return f"```sh\nratelimit-mw capacity {options}\n```\n\n```text\n{lines}\n```"
+
+
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
@@ -98,6 +117,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,
     "command-help": command_help,
+    **{f"capacity-{name}": partial(capacity, options) for name, options in CAPACITIES.items()},
 }
 
 

@@ -4,6 +4,7 @@ import click
 
 from .. import __version__
 from ..settings import schema as settings_schema
+from .capacity.command import capacity
 from .check import check
 from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
@@ -29,5 +30,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (check, demo, explain, init, migrate, replay, schema):
+for _command in (capacity, check, demo, explain, init, migrate, replay, schema):
     ratelimit_mw.add_command(_command)

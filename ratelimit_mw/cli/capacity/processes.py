@@ -1,0 +1,108 @@
+"""Events in time, processes that run jobs one after another, and machines with too few cores for their processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from .inputs import Costs
+
+_SLICE: Final = 1_000.0  # microseconds until a process leaves its core to another one
+
+Job = Callable[[], tuple[float, Callable[[], None]]]
+"""Starts work. Returns its CPU, and the function to call when it is done."""
+
+
+class Clock:
+    """The time in microseconds, and the events to come."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], Any]] = []
+        self._count = 0
+
+    def after(self, delay: float, call: Callable[..., None], argument: Any) -> None:
+        self._count += 1
+        heappush(self._events, (self.now + delay, self._count, call, argument))
+
+    def run(self, until: float) -> None:
+        events = self._events
+        while events and events[0][0] <= until:
+            self.now, _, call, argument = heappop(events)
+            call(argument)
+        self.now = until
+
+
+class Machine:
+    """Some cores, and the processes that wait for one."""
+
+    def __init__(self, cores: int | None) -> None:
+        self._free = cores
+        self._waiting: deque[Process] = deque()
+
+    @property
+    def is_crowded(self) -> bool:
+        return bool(self._waiting)
+
+    def enter(self, process: Process) -> None:
+        if self._free is None:
+            process.start()
+        elif self._free:
+            self._free -= 1
+            process.start()
+        else:
+            self._waiting.append(process)
+
+    def leave(self) -> None:
+        if self._free is not None:
+            if self._waiting:
+                self._waiting.popleft().start()
+            else:
+                self._free += 1
+
+
+class Process:
+    """Runs jobs in turn."""
+
+    def __init__(self, clock: Clock, machine: Machine, costs: Costs) -> None:
+        self.clock = clock
+        self.costs = costs
+        self.busy = 0.0
+        """CPU so far, in microseconds."""
+        self._machine = machine
+        self._jobs: deque[Job] = deque()
+        self._runs = False
+        self._entered = self._slept = clock.now
+
+    def submit(self, job: Job, is_first: bool = False) -> None:
+        if is_first:
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
+        if not self._runs:
+            self._runs = True
+            self._machine.enter(self)
+
+    def start(self) -> None:
+        self._entered = now = self.clock.now
+        self._next(self.costs.wake(now - self._slept))
+
+    def _next(self, extra: float = 0.0) -> None:
+        cost, done = self._jobs.popleft()()
+        cost += extra
+        self.busy += cost
+        self.clock.after(cost, self._end, done)
+
+    def _end(self, done: Callable[[], None]) -> None:
+        done()
+        self._slept = self.clock.now
+        if not self._jobs:
+            self._runs = False
+            self._machine.leave()
+        elif self._machine.is_crowded and self.clock.now - self._entered > _SLICE:
+            self._machine.enter(self)
+            self._machine.leave()
+        else:
+            self._next()

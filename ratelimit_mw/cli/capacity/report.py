@@ -1,0 +1,116 @@
+"""The figures of a deployment, from the simulation, and the warnings about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+
+from .calls import REPORTED_EVERY, lease_share
+from .inputs import Deployment, MeasuredCosts
+from .simulation import Result, simulate
+
+_MOST_NODE_CPU: Final = 0.7
+_CHANCE: Final = 1.15
+_MOST_WORKER_CPU: Final = 1.0
+_BUDGET: Final = 50.0  # milliseconds: the default of ``store_timeout``
+_MOST_TRIES: Final = 6
+_SHORT: Final = 10_000  # requests of the simulations that look for the number of nodes
+
+
+def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int) -> dict[str, Any]:
+    """Return the figures of a deployment. Keys name their units; CPU is in cores."""
+    measured = costs[plan.kind]
+    result = simulate(plan, measured, seed)
+    connections = plan.workers * max(1, plan.threads)
+    states = plan.clients * plan.limits / plan.nodes
+    copied = result.hits * (1 - plan.rejected) * measured.replicated * plan.replicas
+    figures: dict[str, Any] = {
+        "plan": msgspec.structs.asdict(plan),
+        "inputs": measured.about,
+        "seed": seed,
+        "requests_per_second": plan.rate,
+        "commands_per_second": result.commands,
+        "decisions_per_command": plan.rate * result.decided / result.commands if result.commands else None,
+        "latency_ms": {name: getattr(result, name) / 1e3 for name in ("mean", "p50", "p99")},
+        "admission": admission(plan),
+        "node": {
+            "commands_per_second": result.commands / plan.nodes,
+            "cpu": result.node_cpu,
+            "busiest_cpu": result.busiest_node_cpu,
+            "memory_bytes": round(states * measured.state + connections * measured.connection),
+            "connections": connections,
+            "received_bytes_per_second": result.sent / plan.nodes,
+            "sent_bytes_per_second": result.received / plan.nodes,
+            "replication_bytes_per_second": copied / plan.nodes,
+        },
+        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * max(1, plan.threads)},
+        "connections": connections * plan.nodes,
+        "nodes": plan.nodes,
+        "replicas": plan.nodes * plan.replicas,
+        "is_overloaded": result.is_overloaded,
+    }
+    figures["nodes_needed"] = _nodes_needed(plan, costs, result, seed)
+    figures["warnings"] = list(_warnings(plan, measured, figures))
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _rounded(value: Any) -> Any:
+    """Return a figure with four digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def admission(plan: Deployment) -> dict[str, Any]:
+    """Return by how much a limit may be exceeded within one period, as a share of its amount, and why."""
+    if plan.consistency == "leased":
+        share = lease_share(plan) / plan.amount
+        why = "the store counts each share when it is taken; by the clock, each worker may be late with one share"
+        return {"over": 0.0, "late": min(1.0, plan.workers * share), "reason": why}
+    if plan.consistency == "reported":
+        over = plan.rate / plan.clients * (REPORTED_EVERY + plan.rtt / 1e6) / plan.amount
+        return {"over": over, "late": 0.0, "reason": "the requests of a client between two reports of the workers"}
+    return {"over": 0.0, "late": 0.0, "reason": "the store decides each request"}
+
+
+def _nodes_needed(plan: Deployment, costs: dict[str, MeasuredCosts], result: Result, seed: int) -> int | None:
+    """Return the number of nodes that keeps each below the bound; None when no number of nodes does."""
+    nodes = plan.nodes
+    if _is_enough(result):
+        return nodes
+    for _ in range(_MOST_TRIES):
+        nodes = max(nodes + 1, ceil(nodes * result.node_cpu / _MOST_NODE_CPU * 1.05))
+        result = simulate(plan.with_nodes(nodes), costs["cluster"], seed, _SHORT)
+        if _is_enough(result):
+            return nodes
+    return None
+
+
+def _is_enough(result: Result) -> bool:
+    """Return whether the servers are below the bound. Chance makes one of many somewhat busier than the mean."""
+    busiest = result.busiest_node_cpu
+    return busiest < _MOST_NODE_CPU * _CHANCE and result.node_cpu < _MOST_NODE_CPU and not result.is_overloaded
+
+
+def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any]) -> Iterator[str]:
+    node, worker, needed = figures["node"], figures["worker"], figures["nodes_needed"]
+    if figures["is_overloaded"]:
+        yield "requests arrive faster than they are decided: decisions without the store follow on_store_error"
+    elif figures["latency_ms"]["p99"] > _BUDGET:
+        yield f"the p99 is above the default store_timeout of {_BUDGET:.0f} ms: on_store_error decides such requests"
+    if needed != plan.nodes:
+        fix = f"{needed:,} nodes would do" if needed else "more nodes do not help: one key may have most requests"
+        yield f"a node uses {node['busiest_cpu']:.0%} of the one core that Redis runs scripts on; {fix}"
+    if worker["cpu"] > _MOST_WORKER_CPU:
+        more = ceil(plan.workers * worker["cpu"] / _MOST_NODE_CPU)
+        yield f"a worker uses {worker['cpu']:.0%} of a core for decisions; {more:,} workers would do"
+    if node["connections"] > measured.maxclients:
+        yield (
+            f"{node['connections']:,} connections to each server are above its maxclients of {measured.maxclients:,}."
+            " Raise maxclients and the limit of open files of the server"
+        )
+    if plan.cores and plan.workers / plan.machines * worker["cpu"] > plan.cores:
+        yield f"the workers of a machine need more than its {plan.cores} cores"
