@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Final
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ class Limit:
         on_store_error: str | None = None,
         lease: int = 0,
         unit: str = "requests",
+        reports: bool = False,
     ) -> None:
         self.rule = rule
         self.quota = quota
@@ -49,8 +51,16 @@ class Limit:
         share = self.limit * lease // 100
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
+        self.reports = reports and not quota.concurrent
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
+        self.sums = self._without_rejections() if self.reports else self
+        """The limit that counts a sum of many requests: it rejects no request, so that all sums share one call."""
+
+    def _without_rejections(self) -> Limit:
+        limit = copy.copy(self)
+        limit.shadow = True
+        return limit
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""

@@ -2,6 +2,7 @@
 
 from .decision import BeforeHit as BeforeHit
 from .decision import Decision as Decision
+from .decision import EstimatedRejection as EstimatedRejection
 from .decision import Hit as Hit
 from .decision import SlotCost as SlotCost
 from .decision import build_denial as build_denial

@@ -48,6 +48,7 @@ class Decision:
 
     unavailable: ClassVar[bool] = False
     """True when the limit rejected because the store, or the function of the limits, gave no result."""
+    estimated: ClassVar[bool] = False
 
     @property
     def source(self) -> Limit:
@@ -133,6 +134,13 @@ def build_denial(hit: tuple[Limit, str, int], now: int) -> Denial:
     denial = Denial(False, 0, SECOND, SECOND, now)
     denial.hit = hit
     return denial
+
+
+class EstimatedRejection(Decision):
+    """A rejection by the last known state of the store, whose ``retry_us`` may be too long."""
+
+    __slots__ = ()
+    estimated = True
 
 
 class Hit(NamedTuple):

@@ -1,4 +1,4 @@
-"""Calls a function for each held item at an interval: renews slots, or returns slots that the store did not take back.
+"""Calls a function for each held item at an interval: renews slots, returns lost slots, or reports sums.
 
 One thread per heartbeat. The thread starts with the first item and ends when no item was held for one interval.
 """
@@ -20,9 +20,17 @@ _Item = TypeVar("_Item")
 class Heartbeat(Generic[_Item]):
     """Calls ``beat`` for each held item every ``interval`` seconds; by default three times in the life of a slot."""
 
-    def __init__(self, beat: Callable[[_Item], None], interval: float = _INTERVAL) -> None:
+    def __init__(
+        self,
+        beat: Callable[[_Item], None],
+        interval: float = _INTERVAL,
+        task: str = "renew or return slots",
+        effect: str = "such slots end within 60 s",
+    ) -> None:
+        """``task`` and ``effect`` are for the log: the work of the thread, and the effect of its absence."""
         self._beat = beat
         self._interval = interval
+        self._task, self._effect = task, effect
         self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._start_empty)
         self._start_empty()
 
@@ -45,7 +53,7 @@ class Heartbeat(Generic[_Item]):
                     self._thread.start()
                 except RuntimeError as error:
                     if not self._is_warned:
-                        _log.error("no thread can renew or return slots (%s); such slots end within 60 s", error)
+                        _log.error("no thread can %s (%s); %s", self._task, error, self._effect)
                         self._is_warned = True
 
     def release(self, item: _Item) -> None:
@@ -72,4 +80,4 @@ class Heartbeat(Generic[_Item]):
                 try:
                     self._beat(item)
                 except Exception:  # it must not end the other items
-                    _log.exception("could not renew the slots of one request; without renewal they end within 60 s")
+                    _log.exception("could not %s; %s", self._task, self._effect)

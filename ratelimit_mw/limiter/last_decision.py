@@ -25,7 +25,7 @@ class LastDecision(NamedTuple):
         if self.at_us > at:  # the store has decided after the correction
             return self
         if consumed is not None:
-            return self._replace(rest=min(limit.limit, self.rest + _refunded(limit, consumed, cost, at)))
+            return self._replace(rest=min(limit.limit, self.rest + refunded(limit, consumed, cost, at)))
         rest = self.rest if at < self.at_us + self.reset_us else limit.limit
         rest = max(0, rest - cost)
         return LastDecision(rest, at, _time_to_reset(limit, limit.limit - rest, at))
@@ -43,7 +43,7 @@ class LastDecision(NamedTuple):
                 store.correct([Correction(local, hit.key, here.remaining - share, None)], moment)
 
 
-def _refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
+def refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
     """Return how much a refund adds to the rest: nothing for what has left a window or has drained."""
     if limit.quota.concurrent:
         return cost

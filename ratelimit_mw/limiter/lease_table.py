@@ -38,14 +38,30 @@ class Lease:
     def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision:
         """Take the cost of a hit. The decision continues the numbers of the store's decision."""
         self.unused -= hit[2]
-        return self.decide(hit, now)
+        return self.look(hit, now)
 
-    def decide(self, hit: tuple[Limit, str, int], now: int) -> Decision:
+    def look(self, hit: tuple[Limit, str, int], now: int) -> Decision:
+        """Return the decision on a hit as the lease is now."""
         counted = self.decision
-        reset = counted.reset_us - now + self.taken_at
-        decision = Decision(True, counted.remaining + self.unused, 0, reset if reset > 0 else 0, counted.at_us)
+        rest, reset = counted.remaining + self.unused, counted.reset_us - now + self.taken_at
+        decision = Decision(True, rest if rest > 0 else 0, 0, reset if reset > 0 else 0, counted.at_us)
         decision.hit = hit
         return decision
+
+
+class SeenKeys:
+    """The last hit of each key. Bounded."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def is_busy(self, key: str, now: int, span: int) -> bool:
+        """Record a hit. Return True when the last one of its key was at most ``span`` ago."""
+        last_seen = self._seen.get(key)
+        if len(self._seen) >= MAX_KEYS:
+            self._seen.clear()
+        self._seen[key] = now
+        return last_seen is not None and now - last_seen <= span
 
 
 class LeaseTable:
@@ -54,7 +70,7 @@ class LeaseTable:
     def __init__(self) -> None:
         self.by_key: dict[str, Lease] = {}
         self._by_life: dict[int, dict[str, Lease]] = {}  # leases of one life end in the order in which they began
-        self._seen: dict[str, int] = {}
+        self._seen = SeenKeys()
         self._ended: list[Lease] = []  # no longer in the table, with a part to return
 
     def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
@@ -121,20 +137,12 @@ class LeaseTable:
 
     def _share(self, hit: Hit, now: int) -> int:
         """Return the share to take: 0 when the key is not busy, a call is out or another limit has its lease."""
-        if not (hit.limit.lease and self._is_busy(hit, now)):
+        if not (hit.limit.lease and self._seen.is_busy(hit.key, now, _life(hit.limit))):
             return 0
         last = self.by_key.get(hit.key)
         if last is None or last.ends_at <= now:
             return hit.limit.lease
         return min(last.next_share, hit.limit.lease) if last.busy_until <= now and last.hit.limit is hit.limit else 0
-
-    def _is_busy(self, hit: Hit, now: int) -> bool:
-        """Record that the key was seen. Return True when its last hit was at most a lease's life ago."""
-        last_seen = self._seen.get(hit.key)
-        if len(self._seen) >= MAX_KEYS:
-            self._seen.clear()
-        self._seen[hit.key] = now
-        return last_seen is not None and now - last_seen <= _life(hit.limit)
 
 
 def _life(limit: Limit) -> int:

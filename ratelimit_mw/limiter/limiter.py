@@ -139,7 +139,7 @@ class Limiter(Slots):
             for limit in rule.all_limits():
                 with error_path(f"rule {limit.rule!r}"):
                     rule.check(limit)
-        if self._failover and self._leases is None and any(rule.may_lease for rule in rules.rules):
+        if self._failover and self._leases is None and any(rule.may_decide_here for rule in rules.rules):
             self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
 
     def match(self, features: Features) -> Plan:
@@ -260,7 +260,7 @@ class Limiter(Slots):
                 return Verdict()
             hits = [make_hit((limit, key, own_cost if cost is None else cost))]
             if consume and self._leases is not None and (leased := self._leases.apply_one(*hits[0])):
-                return Verdict((leased,))
+                return Verdict((leased,), leased.allowed)
         elif testmode.off:
             return Verdict()
         else:

@@ -200,8 +200,9 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 def consistency_of(rule: CompiledRule) -> dict[str, str]:
     """How a rule counts, for programs, unless it asks the store each time."""
-    share = f"{rule.source.lease_percent}%"
-    return {"exact": {}, "leased": {"consistency": "leased", "lease": share}}[rule.source.consistency]
+    consistency, percent = rule.source.consistency, rule.source.lease_percent
+    shown = {} if consistency == "exact" else {"consistency": consistency}
+    return shown | ({"lease": f"{percent}%"} if percent else {})
 
 
 def modes_of(rule: CompiledRule) -> list[str]:

@@ -20,7 +20,7 @@ AlgorithmName = Literal[
     "gcra",
 ]
 OnStoreError = Literal["allow", "deny", "local"]
-Consistency = Literal["exact", "leased"]
+Consistency = Literal["exact", "leased", "reported"]
 
 
 class AlgorithmTable(TypedDict, total=False):
@@ -86,7 +86,7 @@ OnStoreErrorOption = Annotated[
 
 ConsistencyOption = Annotated[
     Consistency,
-    option('`"leased"`: each process takes shares of a busy key in advance, and asks the store less often.', "exact"),
+    option('How a process counts a busy key: `"leased"` takes shares in advance, `"reported"` reports sums.', "exact"),
 ]
 
 

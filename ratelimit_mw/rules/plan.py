@@ -71,7 +71,8 @@ class CompiledRule:
     def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
-        return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
+        reports = rule.consistency == "reported"
+        return tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"
@@ -162,8 +163,10 @@ class CompiledRule:
         return [*self.limits, *(limit for limits in groups for limit in limits)]
 
     @property
-    def may_lease(self) -> bool:
-        return any(limit.lease for limit in self.all_limits()) or (self.looks_up and self.source.lease_percent > 0)
+    def may_decide_here(self) -> bool:
+        """Whether a process may decide a request without its store."""
+        is_inexact = self.source.consistency != "exact"
+        return any(limit.lease or limit.reports for limit in self.all_limits()) or (self.looks_up and is_inexact)
 
     @property
     def never_fitting(self) -> list[Limit]:

@@ -134,6 +134,8 @@ class Rule:
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
                 Limit("", 0, quota, self.algorithm)
+                if self.consistency == "reported" and quota.period_us < SECOND and not quota.concurrent:
+                    raise ConfigError(f'"reported" needs a period of one second or more; got {str(quota)!r}')
         return quotas
 
     def _tables(self, per_key: Any, per: Any) -> Tables:
@@ -161,7 +163,7 @@ class Rule:
         return {**others, **limits}
 
     def _consistency(self, consistency: object) -> str:
-        chosen = one_of(consistency, "exact", "leased")
+        chosen = one_of(consistency, "exact", "leased", "reported")
         if self.options["lease"] is None:
             if chosen != "exact":
                 self._check_consistency(f'consistency = "{chosen}"')

@@ -236,6 +236,7 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     ("option", "shown", "fields"),
     [
         ('consistency = "exact"', "enforce 1", {}),
+        ('consistency = "reported"', "enforce 1 reported", {"consistency": "reported"}),
         ('lease = "5%"', "enforce 1 leased 5%", {"consistency": "leased", "lease": "5%"}),
     ],
 )

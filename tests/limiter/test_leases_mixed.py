@@ -267,6 +267,17 @@ def test_every_limit_counts_what_was_allowed(seed: int, is_async: bool) -> None:
         }
 
 
+def test_a_request_with_one_exact_limit_asks_the_store() -> None:
+    """Also where other rules have leases."""
+    (limiter,), store = setup(
+        Rule(name="a", limits="9/minute", match={"path": "/"}),
+        Rule(name="b", limits="100/minute", lease="5%", match={"path": "/b"}),
+    )
+    for count in range(1, 4):
+        assert limiter.hit(WHO)
+        assert store.calls == count
+
+
 def test_memory_has_no_leases() -> None:
     """One process: the option is accepted and means nothing."""
     limiter = Limiter(RULES, MemoryStore(), ManualClock(1_000_020.0))

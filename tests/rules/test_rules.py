@@ -415,11 +415,13 @@ def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: s
         ({"consistency": "leased"}, "leased", 2),
         ({"lease": "5%"}, "leased", 5),
         ({"consistency": "leased", "lease": "5%"}, "leased", 5),
+        ({"consistency": "reported"}, "reported", 0),
+        ({"consistency": "reported", "limits": ["100/s", "2 concurrent"]}, "reported", 0),
     ],
 )
 def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent: int) -> None:
     """``lease`` states the share, by default 2%."""
-    rule = Rule(limits="100/minute", **options)
+    rule = Rule(**{"limits": "100/minute", **options})
     assert (rule.consistency, rule.lease_percent) == (consistency, percent)
 
 
@@ -436,6 +438,15 @@ def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent
             'consistency: consistency = "leased" cannot be combined with mode = "shadow"',
         ),
         ({"consistency": "leased", "limits": "2 concurrent"}, "concurrency limits are always exact"),
+        (
+            {"consistency": "reported", "lease": "2%"},
+            'consistency: "reported" takes no lease. Remove lease, or write "leased"',
+        ),
+        ({"consistency": "reported", "count_when": {"status": 401}}, 'consistency = "reported" cannot be combined'),
+        (
+            {"consistency": "reported", "limits": ["100/minute", "10/500ms"]},
+            r"limits\[1\]: \"reported\" needs a period of one second or more; got '10/500ms'",
+        ),
     ],
 )
 def test_a_consistency_that_cannot_be_kept_is_an_error(options: Any, message: str) -> None:

@@ -1,0 +1,139 @@
+"""``Reporter``: the calls that report the consumption of this process to the store, all keys together.
+
+A thread reports at an interval while there is anything to report. A request does it for its own keys when the thread
+is late. A report that fails is kept for the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from ..clock import SECOND, Clock
+from ..errors import StateError, StoreError
+from ..forksafe import create_lock
+from ..receipt import Correction
+from ..stores import Store
+from .heartbeat import Heartbeat
+from .link import ChainLink
+from .report_table import REPORT_EVERY, Account, Report, ReportTable
+
+if TYPE_CHECKING:
+    from ..decision import Decision
+
+_KEYS_PER_CALL: Final = 500
+
+
+class Reporter(ChainLink):
+    """Keeps the accounts of reported keys. ``clock`` is the limiter's time, ``now`` the time for the store if any."""
+
+    def __init__(self, store: Store, clock: Clock, now: Callable[[], int | None]) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self._now = now
+        self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
+        self._start_over()
+        task, effect = "report sums", "each request reports its own keys"
+        self._beat = Heartbeat(self._report_due, REPORT_EVERY / SECOND, task, effect)
+
+    def _start_over(self) -> None:
+        """Also in a forked child: the parent reports what it has consumed."""
+        self._reports = ReportTable()
+
+    def report(self, accounts: Sequence[Account]) -> None:
+        """Report these accounts now, in one call, and in a second one when the sum of a key exceeds its limit."""
+        for report in self._reports_of(accounts):
+            with self._keeping(report):
+                if corrections := self._learn_report(report, self.store.apply(report.hits, self._now())):
+                    self.store.correct(corrections, self._now())
+                    self._end_report(report)
+
+    async def areport(self, accounts: Sequence[Account]) -> None:
+        for report in self._reports_of(accounts):
+            with self._keeping(report):
+                if corrections := self._learn_report(report, await self.store.aapply(report.hits, self._now())):
+                    await self.store.acorrect(corrections, self._now())
+                    self._end_report(report)
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        accounts = self._accounts_of(changes)
+        others = [change for change in changes if change.key not in accounts]
+        return self._correct_here(changes, accounts, self.store.correct(others, now) if others else ())
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        accounts = self._accounts_of(changes)
+        others = [change for change in changes if change.key not in accounts]
+        return self._correct_here(changes, accounts, await self.store.acorrect(others, now) if others else ())
+
+    def close(self) -> None:
+        """Report the rest and close the store. A report that the store does not take is lost."""
+        with suppress(StoreError):
+            self.report(self._due())
+        self._beat.close()
+        self.store.close()
+
+    async def aclose(self) -> None:
+        with suppress(StoreError):
+            await self.areport(self._due())
+        self._beat.close()
+        await self.store.aclose()
+
+    def forget_here(self, keys: Iterable[str]) -> None:
+        with self._lock:
+            self._reports.forget(keys)
+
+    def _due(self) -> list[Account]:
+        with self._lock:
+            return self._reports.due(self._clock())
+
+    def _report_due(self, table: ReportTable) -> None:
+        with self._lock:
+            accounts = table.due(self._clock())
+            if not table.accounts:
+                self._beat.release(table)
+        with suppress(StoreError):  # the circuit breaker logs it, and the next report has the same sums
+            self.report(accounts)
+
+    def _reports_of(self, accounts: Sequence[Account]) -> Iterator[Report]:
+        for start in range(0, len(accounts), _KEYS_PER_CALL):
+            with self._lock:
+                report = Report(self._reports, accounts[start : start + _KEYS_PER_CALL], self._clock())
+            yield report
+
+    def _learn_report(self, report: Report, decisions: Sequence[Decision]) -> list[Correction]:
+        with self._lock:
+            return report.learn(decisions, self._clock())
+
+    def _end_report(self, report: Report) -> None:
+        with self._lock:
+            report.end(self._clock())
+
+    @contextmanager
+    def _keeping(self, report: Report) -> Iterator[None]:
+        """Keep the sums of a report that fails or is cancelled. Damaged keys start anew without them."""
+        try:
+            yield
+        except BaseException as error:
+            with self._lock:
+                report.fail()
+                if isinstance(error, StateError):
+                    self._reports.forget(error.keys)
+            raise
+
+    def _accounts_of(self, changes: Iterable[Correction]) -> dict[str, Account]:
+        """Return the accounts that take the corrections of their keys."""
+        found = {change.key: self._reports.accounts.get(change.key) for change in changes if change.limit.reports}
+        return {key: account for key, account in found.items() if account is not None and account.fresh_until}
+
+    def _correct_here(
+        self, changes: Sequence[Correction], accounts: dict[str, Account], times: Sequence[int]
+    ) -> list[int]:
+        """Make corrections of accounts, after the store has made the others. Return the times of all."""
+        others, now = iter(times), self._clock()
+        with self._lock:
+            return [
+                accounts[change.key].correct(change, now) if change.key in accounts else next(others)
+                for change in changes
+            ]

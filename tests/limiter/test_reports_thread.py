@@ -1,0 +1,57 @@
+"""The thread that reports: it starts with the first busy key, and ends when no key is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
+
+WHO = {"ip": "192.0.2.7"}
+PATIENCE = 30.0
+RULE = Rule(name="api", limits="1000/day", algorithm="fixed-window", consistency="reported")
+
+
+def rest(store: SharedStore, limiter: Limiter) -> int:
+    hits = limiter.match(WHO).hits(WHO, 0)
+    return store.states.apply(hits, consume=False)[0].remaining
+
+
+def reporting() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ratelimit_mw heartbeat"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_thread_reports_and_ends(is_async: bool) -> None:
+    """Requests of threads and of an event loop are reported alike, without another request."""
+    store = SharedStore()
+    limiter = Limiter([RULE], store, settings=Settings(fleet_size=1))
+    for _ in range(100):
+        assert asyncio.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
+    until = time.monotonic() + PATIENCE
+    while rest(store, limiter) != 900 or limiter._leases._reports.accounts:  # type: ignore[union-attr]
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    while reporting():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    limiter.close()
+
+
+def test_close_ends_the_thread() -> None:
+    """The last sum is reported before."""
+    store = SharedStore()
+    limiter = Limiter([RULE], store, settings=Settings(fleet_size=1))
+    for _ in range(50):
+        limiter.hit(WHO)
+    threads = reporting()
+    limiter.close()
+    assert rest(store, limiter) == 950
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
