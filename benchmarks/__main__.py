@@ -24,6 +24,7 @@ PARTS = {
     "routes": "routes",
     "networks": "networks",
     "redis": "redis_store",
+    "arrivals": "fleet",
     "cluster": "cluster",
     "leases": "leases",
     "lmdb": "lmdb_store",

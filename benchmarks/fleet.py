@@ -12,12 +12,13 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
+from benchmarks import timing
 from benchmarks.servers import Nodes, redis_nodes
 from benchmarks.team import Team, team_of
-from benchmarks.timing import Counters, table
+from benchmarks.timing import Counters, progress, table
 from benchmarks.worker import Load, Served, work
 from ratelimit_mw.rules.options import Consistency
 
@@ -65,16 +66,17 @@ def record(
     requests = sum(len(each.latencies) for each in served)
     primaries, replicas = counted[: load.nodes], counted[load.nodes :]
     total = sum(primaries, Counters())
-    busy, generating = cpu_us(served), cpu_us(alone)
+    busy, generating, taken = cpu_us(served), cpu_us(alone), max(each.seconds for each in served)
     return {
         **asdict(load),
         "requests": requests,
+        "requests_per_second": round(requests / taken, 1),
         **{name: sum(getattr(each, name) for each in served) for name in ("allowed", "rejected", "failed", "local")},
         "unfinished": sum(each.latencies.count(-1.0) for each in served),
         "commands": total.commands,
         "commands_per_request": round(total.commands / requests, 4),
         "requests_per_command": round(requests / total.commands, 2) if total.commands else None,
-        "commands_per_second_per_node": [round(each.commands / load.seconds, 1) for each in primaries],
+        "commands_per_second_per_node": [round(each.commands / taken, 1) for each in primaries],
         # Microseconds of processor time for a request.
         "worker_cpu_us": round(busy - generating, 2),
         "generator_cpu_us": generating,
@@ -105,6 +107,28 @@ def percentiles(group: Sequence[Served]) -> dict[str, float]:
     times = sorted(seconds for each in group for seconds in each.latencies if seconds >= 0)
     places = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
     return {name: round(times[int((len(times) - 1) * place)] * 1e3, 3) for name, place in places.items()}
+
+
+LOADS = {
+    "one server, one process: 1,000 per second": Load(1, rate=1_000),
+    "one server, one process: 4,000 per second": Load(1, rate=4_000),
+    "one server, four processes: 4,000 per second": Load(4, rate=4_000),
+    "one server, four processes: 2,000 per second, three features": Load(4, rate=2_000, limits=3, keys="features"),
+    "Cluster, four processes: 2,000 per second, three features": Load(4, 3, rate=2_000, limits=3, keys="features"),
+}
+HEAD = ("", "requests per command", "CPU of the client, us", "CPU of the servers, us", "latency p50, ms", "p99")
+
+
+def row(name: str, load: Load) -> tuple[str, ...]:
+    progress(f"arrivals: {name}")
+    found = measure(replace(load, seconds=min(load.seconds, timing.most_rounds)))
+    cells = (f"{found[of]:.0f}" for of in ("worker_cpu_us", "server_cpu_us"))
+    waits = (f"{found['latency_ms'][of]:.1f}" for of in ("p50", "p99"))
+    return name, f"{found['requests_per_command']:.2f}", *cells, *waits
+
+
+def report() -> str:
+    return table("Requests that arrive at random", [row(*each) for each in LOADS.items()], HEAD)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -18,11 +18,9 @@ from limits.aio.storage import RedisStorage as AsyncRedisStorage
 from limits.errors import ConfigurationError
 from limits.storage import RedisStorage
 
-from benchmarks import fleet, timing
 from benchmarks.loops import CLIENTS, SPANS, gathered, repeated
 from benchmarks.servers import Nodes, redis_nodes
 from benchmarks.timing import in_turns, median, progress, ratio, table, timed
-from benchmarks.worker import Load
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 
@@ -41,16 +39,6 @@ HEAD = (
     "CPU of both, of `limits`, full",
     "of `limits`, `hit`",
     "of a plain script",
-)
-OPEN = ((1_000, 1), (4_000, 1), (4_000, 4))  # requests per second, processes
-OPEN_SECONDS = 5
-OPEN_HEAD = (
-    "",
-    "decisions per command",
-    "CPU of the client, us",
-    "CPU of the server, us",
-    "latency p50, ms",
-    "p99",
 )
 
 Call = Callable[[int], Any]
@@ -182,18 +170,6 @@ def async_row(
     return row
 
 
-# -- requests that arrive at random --------------------------------------------------------------------------------
-
-
-def open_row(rate: int, processes: int) -> tuple[str, ...]:
-    progress(f"redis: {rate:,} requests per second, {processes} processes")
-    found = fleet.measure(Load(processes, rate=rate, seconds=min(OPEN_SECONDS, timing.most_rounds)))
-    latency = found["latency_ms"]
-    name = f"{rate:,} per second, {processes} process{'es' * (processes > 1)}"
-    busy = (f"{found[of]:.0f}" for of in ("worker_cpu_us", "server_cpu_us"))
-    return name, f"{found['requests_per_command']:.1f}", *busy, f"{latency['p50']:.1f}", f"{latency['p99']:.1f}"
-
-
 def report() -> str:
     with redis_nodes() as nodes:
         blocking = [sync_row(nodes, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
@@ -203,7 +179,6 @@ def report() -> str:
         table("Redis, blocking, one thread", blocking, HEAD),
         table("Redis, asyncio, one limit: the next request when one ends", rows, HEAD),
         f"`limits` with {', '.join(chosen)}.\n",
-        table("Redis, asyncio, one limit: requests arrive at random", [open_row(*load) for load in OPEN], OPEN_HEAD),
     ]
     return "\n".join(tables)
 

@@ -76,6 +76,8 @@ class Served:
 
     latencies: array[float]
     """Seconds from the intended arrival of each request to its decision."""
+    seconds: float = 0.0
+    """From the start to the last decision."""
     cpu: float = 0.0
     allowed: int = 0
     rejected: int = 0
@@ -122,7 +124,7 @@ class Worker:
             self._serve_in_threads(start, arrivals, served, decides)
         else:
             self._runner.run(self._serve_on_loop(start, arrivals, served, decides))
-        served.cpu = time.process_time() - began
+        served.cpu, served.seconds = time.process_time() - began, time.monotonic() - start
         served.local = self._limiter.local_decisions - local
         return served
 
