@@ -109,14 +109,17 @@ def percentiles(group: Sequence[Served]) -> dict[str, float]:
     return {name: round(times[int((len(times) - 1) * place)] * 1e3, 3) for name, place in places.items()}
 
 
+BUSY: dict[str, Any] = {"rate": 4_000, "clients": 100, "quota": "60000/minute"}
 LOADS = {
     "one server, one process: 1,000 per second": Load(1, rate=1_000),
     "one server, one process: 4,000 per second": Load(1, rate=4_000),
     "one server, four processes: 4,000 per second": Load(4, rate=4_000),
+    "the same, 100 clients, leased": Load(4, **BUSY, consistency="leased"),
+    "the same, 100 clients, reported": Load(4, **BUSY, consistency="reported"),
     "one server, four processes: 2,000 per second, three features": Load(4, rate=2_000, limits=3, keys="features"),
     "Cluster, four processes: 2,000 per second, three features": Load(4, 3, rate=2_000, limits=3, keys="features"),
 }
-HEAD = ("", "requests per command", "CPU of the client, us", "CPU of the servers, us", "latency p50, ms", "p99")
+HEAD = ("", "commands per request", "CPU of the client, us", "CPU of the servers, us", "latency p50, ms", "p99")
 
 
 def row(name: str, load: Load) -> tuple[str, ...]:
@@ -124,7 +127,7 @@ def row(name: str, load: Load) -> tuple[str, ...]:
     found = measure(replace(load, seconds=min(load.seconds, timing.most_rounds)))
     cells = (f"{found[of]:.0f}" for of in ("worker_cpu_us", "server_cpu_us"))
     waits = (f"{found['latency_ms'][of]:.1f}" for of in ("p50", "p99"))
-    return name, f"{found['requests_per_command']:.2f}", *cells, *waits
+    return name, f"{found['commands_per_request']:.2f}", *cells, *waits
 
 
 def report() -> str:
