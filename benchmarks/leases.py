@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from benchmarks.loops import gathered
 from benchmarks.servers import Nodes, redis_nodes
 from benchmarks.timing import Turn, in_turns, median, progress, ratio, table, timed
 from ratelimit_mw import Limiter, Rule
@@ -27,6 +28,24 @@ LEASED_HEAD = (
     "speed, of a round trip for each",
     "round trips for 1,000",
 )
+CONSISTENCIES = ("exact", "leased", "reported")
+CONSISTENCY_HEAD = (
+    "",
+    "commands for 1,000",
+    "CPU of the client, us",
+    "of exact",
+    "CPU of the servers, us",
+    "of exact",
+)
+AT_A_TIME = 64
+SECONDS = 1.0  # ten reports
+CLIENTS = [{"ip": f"192.0.2.{i}", "user": f"user-{i}", "tenant": f"tenant-{i}"} for i in range(AT_A_TIME)]
+CASES = {
+    "one limit": (("ip", True),),
+    "three limits": (("ip", True), ("user", True), ("tenant", True)),
+    "three limits, one of them exact": (("ip", True), ("user", True), ("tenant", False)),
+}
+"""The key of each limit, and whether it has the consistency of the row."""
 REJECTED_HEAD = ("", "CPU of the client, us", "CPU of the server, us", "speed, of a round trip")
 
 
@@ -87,6 +106,43 @@ def leased_rows(nodes: Nodes, runner: asyncio.Runner) -> list[tuple[str, ...]]:
     return rows
 
 
+def consistent(consistency: str, keys: tuple[tuple[str, bool], ...], store: Store) -> Limiter:
+    """Leases of 200 hits. The limits are not used up."""
+    options = {"exact": {}, "leased": {"lease": "1%"}, "reported": {"consistency": "reported"}}[consistency]
+    rules = [
+        Rule(name=f"{consistency}-{key}", key=key, limits="20000/hour", **(options if is_own else {}))  # type: ignore[arg-type]
+        for key, is_own in keys
+    ]
+    return Limiter(rules, store, settings=Settings(fleet_size=1))
+
+
+def consistency_rows(runner: asyncio.Runner) -> list[tuple[str, ...]]:
+    rows = []
+    for place, primaries in (("one server", 1), ("Cluster of three", 3)):
+        for name, keys in CASES.items():
+            progress(f"leases: {name}, {place}")
+            with redis_nodes(primaries) as nodes:
+                limiters = [consistent(each, keys, shared(nodes)) for each in CONSISTENCIES]
+                calls = [lambda i, limiter=limiter: limiter.ahit(CLIENTS[i]) for limiter in limiters]
+                turns = [timed(gathered(runner, call, AT_A_TIME, SECONDS), nodes.counters) for call in calls]
+                found = in_turns(turns, 6)
+                for limiter in limiters:
+                    runner.run(limiter.aclose())
+            for consistency, own in zip(CONSISTENCIES, found, strict=True):
+                one = median(own)
+                rows.append(
+                    (
+                        f"{name}, {place}: {consistency}",
+                        f"{one.commands * 1000:.0f}",
+                        f"{one.cpu:.1f}",
+                        f"{ratio(own, found[0], 'cpu'):.2f}",
+                        f"{one.server_cpu:.1f}",
+                        f"{ratio(own, found[0], 'server_cpu'):.2f}",
+                    )
+                )
+    return rows
+
+
 def rejected(limiter: Limiter) -> Callable[[], int]:
     """Hits on a key whose limit is used up."""
     features = {"ip": "192.0.2.7"}
@@ -126,7 +182,9 @@ def report() -> str:
     with redis_nodes() as nodes, asyncio.Runner() as runner:
         leases = table("Leases on Redis, one key", leased_rows(nodes, runner), LEASED_HEAD)
         rejections = table("A rejected hit, Redis, blocking", rejected_rows(nodes), REJECTED_HEAD)
-    return f"{leases}\n{rejections}"
+        title = f"Exact, leased and reported, asyncio, {AT_A_TIME} clients at a time"
+        kinds = table(title, consistency_rows(runner), CONSISTENCY_HEAD)
+    return f"{leases}\n{rejections}\n{kinds}"
 
 
 if __name__ == "__main__":

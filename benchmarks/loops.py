@@ -27,8 +27,11 @@ def repeated(call: Callable[[int], Any]) -> Callable[[], int]:
     return run
 
 
-def gathered(runner: asyncio.Runner, call: Callable[[int], Awaitable[Any]], concurrent: int) -> Callable[[], int]:
+def gathered(
+    runner: asyncio.Runner, call: Callable[[int], Awaitable[Any]], concurrent: int, seconds: float | None = None
+) -> Callable[[], int]:
     """Concurrent clients on an event loop."""
+    span = SPANS[concurrent] if seconds is None else seconds
 
     async def client(i: int, ends: float) -> int:
         await call(i)
@@ -39,7 +42,7 @@ def gathered(runner: asyncio.Runner, call: Callable[[int], Awaitable[Any]], conc
         return done
 
     async def clients() -> int:
-        ends = time.perf_counter() + SPANS[concurrent]
+        ends = time.perf_counter() + span
         return sum(await asyncio.gather(*(client(i, ends) for i in range(concurrent))))
 
     return lambda: runner.run(clients())

@@ -31,9 +31,11 @@ class Lease:
         self.unused = -1
         self.next_share = share
 
-    def covers(self, hit: tuple[Limit, str, int], now: int) -> bool:
-        """Whether the lease can serve a hit. Two limits of different plans may count under one key."""
-        return hit[2] <= self.unused and now < self.ends_at and hit[0] is self.hit[0]
+    def serve(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
+        """Take the cost of a hit; None when the lease cannot. Two limits of different plans may count under one key."""
+        if hit[2] > self.unused or now >= self.ends_at or hit[0] is not self.hit[0]:
+            return None
+        return self.consume(hit, now)
 
     def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision:
         """Take the cost of a hit. The decision continues the numbers of the store's decision."""
@@ -65,18 +67,13 @@ class SeenKeys:
 
 
 class LeaseTable:
-    """Serves hits from leases, and chooses the shares to take. Bounded. The caller holds a lock."""
+    """The leases of this process, and the shares to take. Bounded. The caller holds a lock."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, Lease] = {}
         self._by_life: dict[int, dict[str, Lease]] = {}  # leases of one life end in the order in which they began
         self._seen = SeenKeys()
         self._ended: list[Lease] = []  # no longer in the table, with a part to return
-
-    def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
-        """Take the cost of a hit from its lease. None when there is no lease that covers it."""
-        lease = self.by_key.get(hit[1])
-        return None if lease is None or not lease.covers(hit, now) else lease.consume(hit, now)
 
     def take_share(self, hit: Hit, now: int) -> Lease | None:
         """Add the lease whose share takes the place of a hit. None when such a share would save no call."""

@@ -12,8 +12,8 @@ rejects the request, leases and accounts get back what it has consumed from them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Decision, Hit
@@ -31,26 +31,23 @@ _RETURNS_PER_CALL: Final = 100  # when no request waits
 
 
 class _Request:
-    """The hits of one request, by their position, with their leases and accounts."""
+    """The hits of one request: those that are served here, and those that go into the call of the store."""
 
-    __slots__ = ("accounts", "hits", "result", "returns", "shares", "taken")
+    __slots__ = ("accounts", "asked", "hits", "result", "returns", "served", "shares")
 
     def __init__(self, hits: Sequence[Hit]) -> None:
         self.hits = hits
-        self.taken: dict[int, tuple[Lease | Account, Decision]] = {}  # the hits that are served here
-        self.shares: dict[int, Lease] = {}  # the leases whose share takes the place of a hit
-        self.accounts: dict[int, Account] = {}  # those of hits that the store decides
-        self.returns: list[Correction] = []  # of other leases, to send before
         self.result: list[Decision] = []
+        self.served: list[tuple[Lease | Account, Decision] | None] = []  # by position; None for the store
+        self.asked: list[Hit] = []
+        self.shares: dict[int, Lease] = {}  # by position in ``asked``: the leases whose share takes the place of a hit
+        self.accounts: list[tuple[int, Account]] = []  # of hits in ``asked``
+        self.returns: list[Correction] = []  # of other leases, to send before
 
     @property
-    def places(self) -> list[int]:
-        """The hits that the store must decide."""
-        return [i for i in range(len(self.hits)) if i not in self.taken]
-
-    @property
-    def asked(self) -> list[Hit]:
-        return [self.shares[i].hit if i in self.shares else self.hits[i] for i in self.places]
+    def hits_asked(self) -> list[Hit]:
+        """The hits of ``asked``, without shares in their place."""
+        return [hit for hit, here in zip(self.hits, self.served, strict=True) if here is None]
 
 
 class QuotaLeases(Reporter):
@@ -67,7 +64,8 @@ class QuotaLeases(Reporter):
             return None
         now = self._clock()
         with self._lock:
-            return (self._leases if limit.lease else self._reports).consume((limit, key, cost), now)
+            holder = self._holders(limit).get(key)
+            return None if holder is None else holder.serve((limit, key, cost), now)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
@@ -75,12 +73,14 @@ class QuotaLeases(Reporter):
         if late := self._reports.accounts and self._reports.late(hits, self._clock()):
             self.report(late)
         request = self._begin(hits)
-        if not request.result:
-            with self._undoing(request):
-                if request.returns:
-                    self.store.correct(request.returns, now)
-                while not request.result:
-                    self._learn(request, self.store.apply(request.asked, now))
+        try:
+            if request.returns:
+                self.store.correct(request.returns, now)
+            while not request.result:
+                self._learn(request, self.store.apply(request.asked, now))
+        except BaseException:
+            self._undo(request)
+            raise
         return request.result
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -89,17 +89,21 @@ class QuotaLeases(Reporter):
         if late := self._reports.accounts and self._reports.late(hits, self._clock()):
             await self._complete(self.areport(late))
         request = self._begin(hits)
-        if not request.result:
-            call = self._adecide(request, now)
-            await (self._complete(call) if request.shares or request.returns else call)
+        if request.shares or request.returns:
+            await self._complete(self._adecide(request, now))
+        elif not request.result:
+            await self._adecide(request, now)
         return request.result
 
     async def _adecide(self, request: _Request, now: int | None) -> None:
-        with self._undoing(request):
+        try:
             if request.returns:
                 await self.store.acorrect(request.returns, now)
             while not request.result:
                 self._learn(request, await self.store.aapply(request.asked, now))
+        except BaseException:
+            self._undo(request)
+            raise
 
     async def _complete(self, call: Coroutine[Any, Any, None]) -> None:
         """Await a call in a task of its own: no share or sum is lost when the caller is cancelled."""
@@ -133,81 +137,103 @@ class QuotaLeases(Reporter):
             returns = self._leases.return_all()
         return [returns[i : i + _RETURNS_PER_CALL] for i in range(0, len(returns), _RETURNS_PER_CALL)]
 
+    def _holders(self, limit: Limit) -> Mapping[str, Lease | Account]:
+        return self._leases.by_key if limit.lease else self._reports.accounts
+
     def _begin(self, hits: Sequence[Hit]) -> _Request:
         """Serve hits here. Choose what goes into the call for the others: shares, and hits that open an account."""
-        request, now = _Request(hits), self._clock()
-        leases, reports, taken = self._leases, self._reports, request.taken
+        request, now, is_allowed = _Request(hits), self._clock(), True
+        served = request.served
         with self._lock:
-            for i, hit in enumerate(hits):
-                if hit[0].lease:
-                    if decision := leases.consume(hit, now):
-                        taken[i] = leases.by_key[hit[1]], decision
-                elif hit[0].reports and (decision := reports.consume(hit, now)):
-                    taken[i] = reports.accounts[hit[1]], decision
-            rejections = [decision for _, decision in taken.values() if not decision.allowed]
-            if rejections:
+            for hit in hits:
+                limit, here = hit[0], None
+                if limit.lease or limit.reports:
+                    holder = self._holders(limit).get(hit[1])
+                    if holder is not None and (decision := holder.serve(hit, now)):
+                        here = holder, decision
+                        is_allowed = is_allowed and decision.allowed
+                served.append(here)
+            if not is_allowed:
                 self._put_back(request)
-            elif len(taken) < len(hits):
-                for i in request.places:
-                    if lease := leases.take_share(hits[i], now):
-                        request.shares[i] = lease
-                    elif hits[i][0].reports and (account := reports.ask(hits[i], now)):
-                        request.accounts[i] = account
-                request.returns = leases.returns(now, _RETURNS_PER_REQUEST)
-                return request
-        request.result = rejections or [decision for _, decision in taken.values()]
+                request.result = [here[1] for here in served if here and not here[1].allowed]
+            elif None in served:
+                self._choose(request, now)
+            else:
+                request.result = [here[1] for here in served if here]
         return request
 
-    def _learn(self, request: _Request, replies: Sequence[Decision]) -> None:
+    def _choose(self, request: _Request, now: int) -> None:
+        """Fill the call of a request."""
+        asked = request.asked
+        for hit in request.hits_asked:
+            if hit[0].lease and (lease := self._leases.take_share(hit, now)):
+                request.shares[len(asked)] = lease
+                hit = lease.hit
+            elif hit[0].reports and (account := self._reports.ask(hit, now)):
+                request.accounts.append((len(asked), account))
+            asked.append(hit)
+        request.returns = self._leases.returns(now, _RETURNS_PER_REQUEST)
+
+    def _learn(self, request: _Request, replies: list[Decision]) -> None:
         """Build the decisions of a request. When the store has rejected a share, ask for the hits themselves."""
-        now, hits, shares = self._clock(), request.hits, request.shares
-        by_place = dict(zip(request.places, replies, strict=True))
-        is_allowed = all(reply.allowed or reply.shadow for reply in replies)
+        is_allowed = True
+        for reply in replies:
+            if not reply.allowed and not reply.hit[0].shadow:
+                is_allowed = False
+        if is_allowed and not request.shares and not request.accounts:
+            self._merge(request, replies)
+            return
+        now = self._clock()
         with self._lock:
-            for i, lease in shares.items():
-                # The next share is at most half of the remaining quota.
-                lease.next_share, lease.busy_until = by_place[i].remaining // 2, now
-            if not all(by_place[i].allowed for i in shares):
-                request.shares = {}
+            if request.shares and not self._begin_leases(request, replies, is_allowed, now):
+                request.asked, request.shares = request.hits_asked, {}
                 return
-            for i, lease in shares.items():
-                if is_allowed:
-                    self._leases.begin(lease, by_place[i], now)
-                    by_place[i] = lease.consume(hits[i], now)
-                by_place[i].hit = hits[i]
-            for i, account in request.accounts.items():
-                self._reports.learn(account, hits[i][2], by_place[i], is_allowed, now)
+            for i, account in request.accounts:
+                self._reports.learn(account, request.asked[i][2], replies[i], is_allowed, now)
                 if account.fresh_until:
                     self._beat.hold(self._reports)
             if not is_allowed:
                 self._put_back(request)
-            here = {
-                i: decision if is_allowed else holder.look(hits[i], now)
-                for i, (holder, decision) in request.taken.items()
-            }
-        request.result = [by_place[i] if i in by_place else here[i] for i in range(len(hits))]
+                for i, here in enumerate(request.served):
+                    if here:
+                        request.served[i] = here[0], here[0].look(request.hits[i], now)
+            self._merge(request, replies)
+
+    def _begin_leases(self, request: _Request, replies: list[Decision], is_allowed: bool, now: int) -> bool:
+        """Fill the leases of an allowed request, and serve its hits. False when the store has rejected a share."""
+        hits, are_taken = request.hits_asked, True
+        for i, lease in request.shares.items():
+            # The next share is at most half of the remaining quota.
+            lease.next_share, lease.busy_until = replies[i].remaining // 2, now
+            are_taken = are_taken and replies[i].allowed
+        for i, lease in request.shares.items() if are_taken else ():
+            if is_allowed:
+                self._leases.begin(lease, replies[i], now)
+                replies[i] = lease.consume(hits[i], now)
+            replies[i].hit = hits[i]
+        return are_taken
+
+    @staticmethod
+    def _merge(request: _Request, replies: Iterable[Decision]) -> None:
+        """Put the decisions of here and of the store into the order of the hits."""
+        following = iter(replies)
+        request.result = [here[1] if here else next(following) for here in request.served]
 
     def _put_back(self, request: _Request) -> None:
         """Put back what a request has consumed here."""
-        for i, (holder, decision) in request.taken.items():
-            if not decision.allowed:
-                continue
-            if isinstance(holder, Lease):
-                self._leases.put_back(holder, request.hits[i])
-            else:
-                self._reports.put_back(holder, request.hits[i])
+        for hit, here in zip(request.hits, request.served, strict=True):
+            if here and here[1].allowed:
+                if isinstance(here[0], Lease):
+                    self._leases.put_back(here[0], hit)
+                else:
+                    self._reports.put_back(here[0], hit)
 
-    @contextmanager
-    def _undoing(self, request: _Request) -> Iterator[None]:
-        """Put back what a request has consumed here when its call fails or is cancelled."""
-        try:
-            yield
-        except BaseException:
-            with self._lock:
-                self._put_back(request)
-                for i, account in request.accounts.items():
-                    self._reports.learn(account, request.hits[i][2], None, False, self._clock())
-            raise
+    def _undo(self, request: _Request) -> None:
+        """Put back what a request has consumed here, after its call has failed or was cancelled."""
+        with self._lock:
+            self._put_back(request)
+            for i, account in request.accounts:
+                self._reports.learn(account, request.asked[i][2], None, False, self._clock())
 
 
 async def _error_of(call: Coroutine[Any, Any, None]) -> StoreError | None:

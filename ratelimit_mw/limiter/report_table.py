@@ -54,8 +54,10 @@ class Account:
         self.is_used = False  # Since the last report.
         self.is_void = False  # After a reset, the store no longer counts the consumption before.
 
-    def decide(self, hit: tuple[Limit, str, int], now: int) -> Decision:
-        """Consume the cost of a hit, or reject it."""
+    def serve(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
+        """Consume the cost of a hit, or reject it. None when the account shows no recent state of the store."""
+        if now >= self.fresh_until or hit[0] is not self.limit:
+            return None
         self.is_used = True
         if hit[2] > self.rest and hit[2]:
             return self._reject(hit, now - self.known_at)
@@ -134,13 +136,6 @@ class ReportTable:
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
         self._seen = SeenKeys()
-
-    def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
-        """Decide a hit by its account. None when there is none that shows a recent state of the store."""
-        account = self.accounts.get(hit[1])
-        if account is None or now >= account.fresh_until or hit[0] is not account.limit:
-            return None
-        return account.decide(hit, now)
 
     def late(self, hits: Iterable[Hit], now: int) -> list[Account]:
         """Return the accounts of hits that must be reported before they can be used."""

@@ -70,13 +70,13 @@ class Reporter(ChainLink):
     def close(self) -> None:
         """Report the rest and close the store. A report that the store does not take is lost."""
         with suppress(StoreError):
-            self.report(self._due())
+            self.report(self._last())
         self._beat.close()
         self.store.close()
 
     async def aclose(self) -> None:
         with suppress(StoreError):
-            await self.areport(self._due())
+            await self.areport(self._last())
         self._beat.close()
         await self.store.aclose()
 
@@ -84,9 +84,13 @@ class Reporter(ChainLink):
         with self._lock:
             self._reports.forget(keys)
 
-    def _due(self) -> list[Account]:
+    def _last(self) -> list[Account]:
+        """Return the accounts to report before the store is closed, also with refunds that await a next sum."""
         with self._lock:
-            return self._reports.due(self._clock())
+            accounts = self._reports.due(self._clock())
+            for account in accounts:
+                account.is_used = False
+        return accounts
 
     def _report_due(self, table: ReportTable) -> None:
         with self._lock:

@@ -405,6 +405,18 @@ def test_close_reports_the_rest(is_async: bool) -> None:
     assert other.rest() == [998 if is_async else 900]
 
 
+@both
+def test_close_sends_refunds(is_async: bool) -> None:
+    """Of requests that were reported, also when the key is still busy."""
+    _, (process, other) = setup(processes=2)
+    verdicts = [process.hit(10) for _ in range(10)]
+    process.report()
+    process.limiter.refund(verdicts[9])
+    process.hit(1)
+    asyncio.run(process.limiter.aclose()) if is_async else process.limiter.close()
+    assert other.rest() == [1000 - 91]
+
+
 def test_aclose_reports_the_rest_with_its_excess() -> None:
     """Also what exceeds the limit."""
     _, (one, two) = setup(reported("60/minute", "token-bucket"), processes=2)

@@ -1,4 +1,4 @@
-"""Four processes that race for one key through limiters, with and without leases, on one server and on a cluster."""
+"""Four processes that race for one key through limiters, exact, leased and reported, on one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -85,3 +85,18 @@ def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> Non
     """At most 1,000; at least all but one lease for each process."""
     found = raced(place, Rule(name=f"leased-{algorithm}", limits=f"{LIMIT}/day", algorithm=algorithm, lease="2%"))
     assert LIMIT - PROCESSES * LEASE <= found <= LIMIT
+
+
+def test_limiters_that_report_count_each_request_once(place: str) -> None:
+    """The exact limit rejects 19,000 of 20,000, which the reported one does not count."""
+    wide = Rule(name="wide-reported", limits="1000000/day", consistency="reported")
+    assert raced(place, wide, Rule(name="narrow-reported", limits=f"{LIMIT}/day")) == LIMIT
+    limiter = Limiter([wide], open_store(place, PATIENT))
+    assert limiter.peek(WHO, cost=0).decisions[0].remaining == 1_000_000 - LIMIT
+    limiter.close()
+
+
+def test_limiters_that_report_have_a_bounded_excess(place: str) -> None:
+    """At least the limit, and at most what each process may allow by itself."""
+    rule = Rule(name="reported", limits=f"{LIMIT}/day", consistency="reported", algorithm="fixed-window")
+    assert LIMIT <= raced(place, rule) <= PROCESSES * LIMIT
