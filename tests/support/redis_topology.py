@@ -35,22 +35,19 @@ class Topology:
         port = self.nodes[number].port
         return [slot for first, last, (_, at, *_), *_ in slots if at == port for slot in range(first, last + 1)]
 
-    def in_use(self, number: int) -> list[int]:
-        """Return the slots of a server that have keys."""
-        slots = self.owned(number)
-        return [slot for slot, count in zip(slots, self._pipe(number, "COUNTKEYSINSLOT", slots), strict=True) if count]
-
     def move(self, source: int, target: int, slots: Sequence[int]) -> None:
-        """Move slots: those without keys together, then the others key by key."""
-        self._pipe(target, "SETSLOT", slots, "IMPORTING", self.name(source))
-        self._pipe(source, "SETSLOT", slots, "MIGRATING", self.name(target))  # from now on, new keys are at the target
-        full = set(self.in_use(source)).intersection(slots)
-        self._assign(source, target, [slot for slot in slots if slot not in full])
-        for slot in sorted(full):
+        """Move slots, one after another, and their keys one by one."""
+        names = [self.name(number) for number in (source, target)]
+        others = [number for number in self.alive() if number not in (source, target) and self.is_primary(number)]
+        for slot in slots:
+            self.clients[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
+            self.clients[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
             while keys := self.clients[source].execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
                 self.clients[source].migrate(HOST, self.nodes[target].port, keys, 0, 5_000)
                 time.sleep(PAUSE)
-            self._assign(source, target, [slot])
+            for number in (target, source, *others):
+                with suppress(redis.ResponseError):  # a source without slots becomes a replica
+                    self.clients[number].execute_command("CLUSTER SETSLOT", slot, "NODE", names[1])
 
     def fail_over(self, primary: int, replica: int) -> None:
         self._asks_at = 0.0
@@ -104,16 +101,3 @@ class Topology:
         before = requests()
         time.sleep(0.5)
         return bool(before == requests())
-
-    def _assign(self, source: int, target: int, slots: Sequence[int]) -> None:
-        others = [number for number in self.alive() if number not in (source, target) and self.is_primary(number)]
-        for number in (target, *others):
-            self._pipe(number, "SETSLOT", slots, "NODE", self.name(target))
-        with suppress(redis.ResponseError):  # a source without slots becomes a replica
-            self._pipe(source, "SETSLOT", slots, "NODE", self.name(target))
-
-    def _pipe(self, number: int, command: str, slots: Sequence[int], *rest: str) -> list[Any]:
-        pipe = self.clients[number].pipeline(transaction=False)
-        for slot in slots:
-            pipe.execute_command(f"CLUSTER {command}", slot, *rest)
-        return pipe.execute()

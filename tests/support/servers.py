@@ -227,7 +227,8 @@ def node_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Ser
     """Run a server that can join a cluster."""
 
     def command(port: int) -> list[str]:
-        own = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
+        files = ["--cluster-config-file", f"nodes-{port}.conf", "--dbfilename", f"dump-{port}.rdb"]
+        own = ["--cluster-enabled", "yes", *files]
         quick = ["--cluster-node-timeout", "500", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         return redis_command(port, *own, "--cluster-port", str(free_port()), *quick, *options, tls=tls)
 

@@ -191,7 +191,7 @@ class SteppedRequest:
         stepped = [group for group in passed if not group.is_direct]
         direct = [group for group in passed if group not in stepped]
         refunds = [(group, found) for group in direct if consume and (found := _refunds(group.result))]
-        peeked = [] if unknown else direct
+        peeked = [] if any(isinstance(group.result, StoreError) for group in groups) else direct
         operations = [group.on_slot(CorrectOperation(found, self._now)) for group, found in refunds]
         operations += [group.on_slot(HitOperation(group.free, self._now, False, True)) for group in peeked]
         results = await self._ask_each(operations)

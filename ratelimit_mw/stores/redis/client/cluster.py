@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from redis import ResponseError
 
-from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .errors import Command, as_store_error, error_code
+from .errors import Command, NotRunError, as_store_error, error_code
 from .server import ConnectionPool, Target, Transport, call
 from .slot_map import SLOTS, Location, SlotMap
 
@@ -57,7 +56,7 @@ class Cluster(Target):
             if not (waiting := [each for each in calls if each.reply is None]):
                 break
             await self._send(waiting, deadline)
-        return [StoreError(_ENDLESS) if each.reply is None else each.reply for each in calls]
+        return [NotRunError(_ENDLESS) if each.reply is None else each.reply for each in calls]
 
     async def _send(self, calls: Sequence[Call], deadline: float) -> None:
         """Send each call to its server, then await all replies. A server that fails fails its own calls only."""
@@ -71,8 +70,8 @@ class Cluster(Target):
                 commands = [command for each in own for command in each.commands]
                 receive = await self._watch(location, self._pool(location).send(commands, deadline), began, deadline)
                 flights.append((location, own, began, receive))
-            except UnreachableError as error:
-                self._go_around(own, location, error.cause, deadline)
+            except NotRunError as error:
+                self._go_around(own, location, error, deadline)
             except Exception as error:
                 fail(own, error)
         for location, own, began, receive in flights:
@@ -117,7 +116,7 @@ class Cluster(Target):
                 self._next_read = monotonic() + _MAP_INTERVAL
                 await self._read_map(deadline)
         if not slots.version:
-            raise StoreError(self._failure)
+            raise NotRunError(self._failure)
         for location in set(self._pools).difference(slots.locations()):
             if pool := self._pools.pop(location, None):  # another thread may have taken it
                 pool.retire()
@@ -134,8 +133,7 @@ class Cluster(Target):
                 return
             except Exception as error:
                 self._slots.mark_silent(location)
-                cause = error.cause if isinstance(error, UnreachableError) else error
-                self._failure = str(as_store_error(cause))
+                self._failure = str(as_store_error(error))
             except BaseException:  # the caller was cancelled
                 self._slots.is_stale = True
                 raise
@@ -162,14 +160,7 @@ class Cluster(Target):
         try:
             return await self._transport.connect(self._address, *location, deadline)
         except Exception as error:
-            raise UnreachableError(error) from error
-
-
-class UnreachableError(Exception):
-    """A connection cannot be opened, so nothing was sent."""
-
-    def __init__(self, cause: Exception) -> None:
-        self.cause = cause
+            raise NotRunError(str(as_store_error(error))) from error
 
 
 class Call:
@@ -187,7 +178,7 @@ class Call:
         """Why the server of the slot cannot be reached."""
         if (owner := slots.owners[slot]) is None:
             slots.is_stale = True
-            self.reply = StoreError(f"Redis: no known server of the cluster has slot {self.slot}")
+            self.reply = NotRunError(f"Redis: no known server of the cluster has slot {self.slot}")
         else:
             self.location = owner
 

@@ -34,8 +34,19 @@ def error_code(error: Exception) -> str:
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
-class MovingSlotError(StoreError):
-    """The keys of an operation are on two servers, because their slot is moving. The server has run nothing."""
+class NotRunError(StoreError):
+    """No server has run the operation."""
+
+
+class MovingSlotError(NotRunError):
+    """The keys of an operation are on two servers, because their slot is moving."""
+
+
+_KINDS: Final = {
+    "TRYAGAIN": MovingSlotError,
+    **dict.fromkeys(("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"), NotRunError),
+}
+"""The replies of a server that has run nothing."""
 
 
 def timed_out() -> StoreError:
@@ -54,7 +65,6 @@ def as_store_error(error: Exception) -> RateLimitError:
         text = str(error).partition(", with args beginning with")[0]
         error.args = (text,)
         text = text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
-        kind = MovingSlotError if code == "TRYAGAIN" else StoreError
-        return kind(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
+        return _KINDS.get(code, StoreError)(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
     text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
     return StoreError(f"Redis: {type(error).__name__}: {text}")
