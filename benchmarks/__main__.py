@@ -28,10 +28,11 @@ PARTS = {
     "cluster": "cluster",
     "leases": "leases",
     "lmdb": "lmdb_store",
+    "capacity": "capacity",
 }
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("benchmarks.md", "capacity.md")]
 TABLE = re.compile(r"^(\*\*.+\*\*)\n\n(?:\|.*\n)+", re.MULTILINE)
 
 
@@ -46,12 +47,12 @@ def report(part: str) -> str:
 
 
 def write(tables: str) -> None:
-    """Replace the tables of the page that have the same titles."""
+    """Replace the tables of the pages that have the same titles."""
     found = {table[1]: table[0] for table in TABLE.finditer(tables)}
-    page = TABLE.sub(lambda table: found.pop(table[1], table[0]), PAGE.read_text())
-    PAGE.write_text(page)
+    for page in PAGES:
+        page.write_text(TABLE.sub(lambda table: found.pop(table[1], table[0]), page.read_text()))
     for title in found:
-        progress(f"not on the page: {title}")
+        progress(f"on no page: {title}")
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
     parser.add_argument("--rounds", type=int, default=timing.most_rounds, help="the most rounds of a comparison")
-    parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md, too")
+    parser.add_argument("--write", action="store_true", help="replace the tables in docs/, too")
     asked = parser.parse_args()
     timing.most_rounds = asked.rounds
     if unknown := set(asked.parts).difference(PARTS):

@@ -14,10 +14,10 @@ import redis
 from command_line import run
 from servers import HOST, STEADY, cluster_running, redis_running
 
-from ratelimit_mw.cli.capacity import simulation
+from ratelimit_mw.cli.capacity import simulation, workers
 from ratelimit_mw.cli.capacity.calls import ANNOUNCED_EVERY, RENEWED_EVERY, CallShares
 from ratelimit_mw.cli.capacity.fit import fit
-from ratelimit_mw.cli.capacity.inputs import Costs, Deployment, MeasuredCosts, default_costs
+from ratelimit_mw.cli.capacity.inputs import Costs, Deployment, MeasuredCosts
 from ratelimit_mw.cli.capacity.processes import Clock, Machine, Process
 from ratelimit_mw.cli.capacity.report import describe
 from ratelimit_mw.cli.capacity.simulation import Result, simulate
@@ -29,12 +29,21 @@ NOTHING = Costs()
 
 def costs(server: Costs = NOTHING, client: Costs = NOTHING, **options: Any) -> MeasuredCosts:
     """Costs of which only those given are not 0."""
-    return MeasuredCosts("test", 0.0, server, client, client, NOTHING, NOTHING, 145.0, 222.0, 20_000.0, **options)
+    return MeasuredCosts("test", 0.0, server, client, client, 0.0, NOTHING, NOTHING, 145.0, 222.0, 20_000.0, **options)
 
 
-def simulated(measured: MeasuredCosts | None = None, **options: Any) -> Result:
+SERVER = costs(Costs(command=25.0, hit=8.0, idle=1_000.0), Costs(decision=10.0, message=30.0, hit=4.0))
+CLUSTER = costs(
+    Costs(message=20.0, command=15.0, hit=10.0, idle=2_000.0),
+    Costs(decision=5.0, message=30.0, command=15.0, hit=10.0),
+    is_cluster=True,
+)
+STORES = {"server": SERVER, "cluster": CLUSTER}
+
+
+def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **options: Any) -> Result:
     plan = Deployment(**{"workers": 50, "rate": 1_000.0, **options})
-    return simulate(plan, measured or default_costs()[plan.kind])
+    return simulate(plan, measured or STORES[plan.kind], requests=requests)
 
 
 # -- the simulation ------------------------------------------------------------------------------------------
@@ -43,7 +52,7 @@ def simulated(measured: MeasuredCosts | None = None, **options: Any) -> Result:
 @pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
 def test_wait_at_a_server_is_that_of_md1(busy: float) -> None:
     """Random arrivals and equal service wait for busy * service / (2 * (1 - busy)) in the mean."""
-    result = simulated(costs(Costs(command=100.0)), rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
+    result = simulated(costs(Costs(command=100.0)), 40_000, rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
     assert result.node_cpu == pytest.approx(busy, rel=0.03)
     assert result.mean == pytest.approx(100 + busy * 100 / (2 * (1 - busy)), rel=0.08)
 
@@ -187,8 +196,8 @@ def test_the_same_seed_gives_the_same_result() -> None:
 
 
 def test_constants_are_those_of_the_store() -> None:
-    assert simulation.MOST == batch._MOST
-    assert (simulation.WORTHWHILE, simulation.MOST_CALLS) == (batch._WORTHWHILE, batch._MOST_CALLS)
+    assert workers.MOST == batch._MOST
+    assert (workers.WORTHWHILE, workers.MOST_CALLS) == (batch._WORTHWHILE, batch._MOST_CALLS)
     assert (ANNOUNCED_EVERY, RENEWED_EVERY) == (fleet._LAST_INTERVAL, heartbeat._INTERVAL)
 
 
@@ -206,7 +215,7 @@ def test_fit_finds_the_costs_of_parts() -> None:
 
 
 def figures(**options: Any) -> dict[str, Any]:
-    return describe(Deployment(**{"workers": 50, "rate": 1_000.0, **options}), default_costs(), 1)
+    return describe(Deployment(**{"workers": 50, "rate": 1_000.0, **options}), STORES, 1, 5_000)
 
 
 def test_memory_connections_and_network() -> None:
@@ -233,9 +242,9 @@ def test_admission_of_each_consistency() -> None:
         ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "faster than they are decided"),
         ({"rate": 60_000.0, "nodes": 12, "workers": 1}, "workers would do"),
         ({"workers": 10_000, "threads": 2}, "maxclients of 10,000"),
-        ({"clients": 1, "rate": 100_000.0, "nodes": 12, "workers": 500}, "more nodes do not help"),
+        ({"clients": 1, "rate": 100_000.0, "nodes": 12, "limits": 3}, "more nodes do not help"),
         ({"rtt": 200_000.0}, "store_timeout of 50 ms"),
-        ({"rate": 30_000.0, "nodes": 12, "workers": 4, "cores": 1}, "more than its 1 core"),
+        ({"rate": 30_000.0, "nodes": 12, "workers": 4, "cores": 1}, "all of its 1 cores"),
     ],
 )
 def test_warnings(options: dict[str, Any], warning: str) -> None:

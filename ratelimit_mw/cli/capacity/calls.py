@@ -25,9 +25,9 @@ class CallShares:
         rejected_rate = per_worker * plan.rejected / max(1, plan.rejected_clients)
         unseen = 1 / (1 + rejected_rate * CACHED_FOR)
         """Of the rejections: the rejection cache does not have them."""
-        asked, returned = _lease_calls(plan) if plan.consistency == "leased" else (1.0, 0.0)
-        allowed = (1 - plan.rejected) * asked
-        self.asked = 0.0 if plan.consistency == "reported" else allowed + plan.rejected * unseen
+        asked, returned, self.reports = _CALLS[plan.consistency](plan)
+        """``reports``: the clients in each report of a worker."""
+        self.asked = (1 - plan.rejected) * asked + plan.rejected * unseen
         """Those that call the store."""
         self.rejected = plan.rejected * unseen / self.asked if self.asked else 0.0
         """Of those that call the store."""
@@ -35,13 +35,19 @@ class CallShares:
         """Of those that call the store: they first refund leases that have ended."""
         self.second = plan.second_calls
         self.announced = min(1.0, 1 / ANNOUNCED_EVERY / per_worker)
-        self.reports = 0.0
-        """Clients in the report of a worker."""
-        if plan.consistency == "reported":
-            self.reports = plan.clients * (1 - exp(-per_worker / plan.clients * REPORTED_EVERY))
 
 
-def _lease_calls(plan: Deployment) -> tuple[float, float]:
+def _report_calls(plan: Deployment) -> tuple[float, float, float]:
+    """Return the calls for each hit, no refunds, and the clients in a report.
+
+    A key without a request between two reports asks the store again, for its next two requests.
+    """
+    expected = plan.rate / plan.workers / plan.clients * REPORTED_EVERY
+    busy = 1 - exp(-expected)
+    return min(1.0, 2 * busy * (1 - busy) / expected), 0.0, plan.clients * busy
+
+
+def _lease_calls(plan: Deployment) -> tuple[float, float, float]:
     """Return the calls and the refunds for each hit on leases.
 
     A lease serves its share, or the hits in its life. A key gets a lease when its last hit was within that life.
@@ -50,11 +56,11 @@ def _lease_calls(plan: Deployment) -> tuple[float, float]:
     share = lease_share(plan)
     expected = plan.rate / plan.workers / plan.clients * life
     if share == 1:
-        return 1.0, 0.0
+        return 1.0, 0.0, 0.0
     busy = 1 - exp(-expected)
     served, unused = _served(share, expected)
     hits = busy * served + (1 - busy)
-    return 1 / hits, busy * unused / hits
+    return 1 / hits, busy * unused / hits, 0.0
 
 
 def lease_share(plan: Deployment) -> int:
@@ -76,3 +82,6 @@ def _served(share: int, expected: float) -> tuple[float, float]:
         if chance < 1e-12 and count > expected:
             break
     return mean + share * (1 - below), below
+
+
+_CALLS: Final = {"exact": lambda _: (1.0, 0.0, 0.0), "leased": _lease_calls, "reported": _report_calls}

@@ -46,6 +46,8 @@ class MeasuredCosts(msgspec.Struct, frozen=True):
     client: Costs
     blocking: Costs
     """The client without an event loop."""
+    local: float
+    """CPU of a decision without a call, in microseconds."""
     sent: Costs
     """Bytes to a server."""
     received: Costs

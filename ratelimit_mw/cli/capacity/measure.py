@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from ...limiter.limiter import Limiter
+from ...rules.options import Consistency
 from ...rules.rule import Rule
 from ...settings import Settings
 from ...stores import check_store_url
@@ -41,7 +42,7 @@ _BUDGET: Final = 5.0  # seconds of a call.
 _KEYS_PER_CALL: Final = 500
 _MICROSECONDS: Final = ("wall", "client", "server")
 
-STEPS: Final = 13
+STEPS: Final = 14
 """How often ``measure`` calls ``advance`` on a cluster."""
 
 
@@ -90,14 +91,15 @@ class Measurement:
             together = [await self._phase(*kind, at_once=_AT_ONCE) for kind in kinds]
             blocking = [await self._phase(*kind, is_blocking=True) for kind in kinds]
             paused = [await self._phase(1, 1, pause=pause) for pause in _PAUSES]
-            return self._result(alone, together, blocking, paused)
+            local = await self._phase(1, 1, consistency="leased")
+            return self._result(alone, together, blocking, paused, local)
         finally:
             await self._clean_up()
 
-    def _limiter(self, limits: int, slots: int) -> Limiter:
+    def _limiter(self, limits: int, slots: int, consistency: Consistency = "exact") -> Limiter:
         rules = [
-            Rule(name=f"rule-{i}", limits=f"1000000000/{_PERIODS[i]}", key=[f"f{i if slots > 1 else 0}"])
-            for i in range(limits)
+            Rule(name=f"rule-{i}", limits=f"1000000000/{_PERIODS[i]}", key=[key], consistency=consistency)
+            for i, key in enumerate(["f0", "f1", "f2"] if slots > 1 else ["f0"] * limits)
         ]
         return Limiter(rules, self._store, settings=Settings(fleet_size=1))
 
@@ -112,9 +114,15 @@ class Measurement:
         self._advance()
 
     async def _phase(
-        self, limits: int, slots: int, at_once: int = 1, pause: float = 0.0, is_blocking: bool = False
+        self,
+        limits: int,
+        slots: int,
+        at_once: int = 1,
+        pause: float = 0.0,
+        is_blocking: bool = False,
+        consistency: Consistency = "exact",
     ) -> Phase:
-        limiter = self._limiter(limits, slots)
+        limiter = self._limiter(limits, slots, consistency)
 
         async def decide(features: dict[str, str]) -> object:
             return limiter.hit(features) if is_blocking else await limiter.ahit(features)
@@ -135,7 +143,7 @@ class Measurement:
         return Phase(decisions, limits, slots, sample)
 
     def _result(
-        self, alone: list[Phase], together: list[Phase], blocking: list[Phase], paused: list[Phase]
+        self, alone: list[Phase], together: list[Phase], blocking: list[Phase], paused: list[Phase], local: Phase
     ) -> MeasuredCosts:
         is_cluster = self._servers.is_cluster
         calls = [*alone, *together]
@@ -151,18 +159,19 @@ class Measurement:
         return MeasuredCosts(
             about=f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()} on {platform.machine()}"
             f" with {os.cpu_count()} cores",
-            rtt=max(0.0, alone[0].each("wall") - alone[0].each("client") - alone[0].each("server")),
+            rtt=round(max(0.0, alone[0].each("wall") - alone[0].each("client") - alone[0].each("server")), 1),
             server=Costs(
                 **_fit("server", of_server, calls),
                 wakes=wakes["server"],
-                idle=self._idle.server / self._idle.wall / len(infos) * 1e6,
+                idle=round(self._idle.server / self._idle.wall / len(infos) * 1e6, 1),
             ),
             client=Costs(**_fit("client", of_client, calls), wakes=wakes["client"]),
             blocking=Costs(**_fit("client", of_thread, blocking), wakes=wakes["client"]),
+            local=round(max(0.0, local.each("client")), 2),
             sent=Costs(**_fit("sent", of_bytes, calls)),
             received=Costs(**_fit("received", of_bytes, calls)),
-            replicated=copied / hits / copies if copies else _REPLICATED,
-            state=self._servers.memory(self._keys()[:20]) + _TABLES,
+            replicated=round(copied / hits / copies if copies else _REPLICATED, 1),
+            state=round(self._servers.memory(self._keys()[:20]) + _TABLES, 1),
             connection=_CONNECTION,
             nodes=len(infos),
             is_cluster=is_cluster,

@@ -10,21 +10,23 @@ import msgspec
 
 from .calls import REPORTED_EVERY, lease_share
 from .inputs import Deployment, MeasuredCosts
-from .simulation import Result, simulate
+from .simulation import REQUESTS, Result, simulate
 
 _MOST_NODE_CPU: Final = 0.7
 _CHANCE: Final = 1.15
-_MOST_WORKER_CPU: Final = 1.0
+_MOST_WORKER_CPU: Final = 0.95  # a process cannot use more than one core
+_LEAST_DECIDED: Final = 0.05
 _BUDGET: Final = 50.0  # milliseconds: the default of ``store_timeout``
 _MOST_TRIES: Final = 6
-_SHORT: Final = 10_000  # requests of the simulations that look for the number of nodes
+_SHORT: Final = 5_000  # requests of the simulations that look for the number of nodes
 
 
-def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int) -> dict[str, Any]:
+def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, requests: int = REQUESTS) -> dict[str, Any]:
     """Return the figures of a deployment. Keys name their units; CPU is in cores."""
     measured = costs[plan.kind]
-    result = simulate(plan, measured, seed)
-    connections = plan.workers * max(1, plan.threads)
+    result = simulate(plan, measured, seed, requests)
+    for_worker = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
+    connections = plan.workers * for_worker
     states = plan.clients * plan.limits / plan.nodes
     copied = result.hits * (1 - plan.rejected) * measured.replicated * plan.replicas
     figures: dict[str, Any] = {
@@ -46,14 +48,14 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int) -> di
             "sent_bytes_per_second": result.received / plan.nodes,
             "replication_bytes_per_second": copied / plan.nodes,
         },
-        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * max(1, plan.threads)},
+        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * for_worker},
         "connections": connections * plan.nodes,
         "nodes": plan.nodes,
         "replicas": plan.nodes * plan.replicas,
         "is_overloaded": result.is_overloaded,
     }
     figures["nodes_needed"] = _nodes_needed(plan, costs, result, seed)
-    figures["warnings"] = list(_warnings(plan, measured, figures))
+    figures["warnings"] = list(_warnings(plan, measured, figures, result))
     return {name: _rounded(value) for name, value in figures.items()}
 
 
@@ -71,8 +73,9 @@ def admission(plan: Deployment) -> dict[str, Any]:
         why = "the store counts each share when it is taken; by the clock, each worker may be late with one share"
         return {"over": 0.0, "late": min(1.0, plan.workers * share), "reason": why}
     if plan.consistency == "reported":
-        over = plan.rate / plan.clients * (REPORTED_EVERY + plan.rtt / 1e6) / plan.amount
-        return {"over": over, "late": 0.0, "reason": "the requests of a client between two reports of the workers"}
+        unknown = plan.rate / plan.workers / plan.clients * (REPORTED_EVERY + plan.rtt / 1e6) / plan.amount
+        why = "a worker does not know the requests that the others have not reported yet"
+        return {"over": (plan.workers - 1) * min(1.0, unknown), "late": 0.0, "reason": why}
     return {"over": 0.0, "late": 0.0, "reason": "the store decides each request"}
 
 
@@ -95,7 +98,7 @@ def _is_enough(result: Result) -> bool:
     return busiest < _MOST_NODE_CPU * _CHANCE and result.node_cpu < _MOST_NODE_CPU and not result.is_overloaded
 
 
-def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any]) -> Iterator[str]:
+def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any], result: Result) -> Iterator[str]:
     node, worker, needed = figures["node"], figures["worker"], figures["nodes_needed"]
     if figures["is_overloaded"]:
         yield "requests arrive faster than they are decided: decisions without the store follow on_store_error"
@@ -105,12 +108,12 @@ def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any]
         fix = f"{needed:,} nodes would do" if needed else "more nodes do not help: one key may have most requests"
         yield f"a node uses {node['busiest_cpu']:.0%} of the one core that Redis runs scripts on; {fix}"
     if worker["cpu"] > _MOST_WORKER_CPU:
-        more = ceil(plan.workers * worker["cpu"] / _MOST_NODE_CPU)
+        more = ceil(plan.workers * worker["cpu"] / max(result.decided, _LEAST_DECIDED) / _MOST_NODE_CPU)
         yield f"a worker uses {worker['cpu']:.0%} of a core for decisions; {more:,} workers would do"
     if node["connections"] > measured.maxclients:
         yield (
             f"{node['connections']:,} connections to each server are above its maxclients of {measured.maxclients:,}."
             " Raise maxclients and the limit of open files of the server"
         )
-    if plan.cores and plan.workers / plan.machines * worker["cpu"] > plan.cores:
-        yield f"the workers of a machine need more than its {plan.cores} cores"
+    if plan.cores and plan.workers / plan.machines * worker["cpu"] > plan.cores * _MOST_WORKER_CPU:
+        yield f"the workers of a machine need all of its {plan.cores} cores for decisions"

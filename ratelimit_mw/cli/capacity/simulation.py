@@ -1,27 +1,23 @@
-"""A simulation of workers and servers: requests arrive at any time, workers share calls, servers run them in turn.
+"""A simulation of a fleet of workers and its servers: requests arrive at any time.
 
-A worker is an event loop with the batches of stores/redis/batch.py, or threads without batches. Of a large fleet, the
-simulation runs a part: as large a part of the workers as of the servers, so that each has its load in the whole fleet.
+Of a large fleet, the simulation runs a part: as large a part of the workers as of the servers, so that each has its
+load in the whole fleet.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
-from .calls import RENEWED_EVERY, REPORTED_EVERY, CallShares
+from .calls import RENEWED_EVERY, CallShares
 from .inputs import Deployment, MeasuredCosts
-from .processes import Clock, Machine, Process
+from .processes import Clock, Machine
+from .workers import SLOTS, SimulatedRequest, SimulatedServer, SimulatedWorker, SlotOperation
 
-SLOTS: Final = 16_384
-MOST: Final = 256  # A test compares these with the store.
-WORTHWHILE: Final = 32
-MOST_CALLS: Final = 4
-_REQUESTS: Final = 25_000  # A second of work.
+REQUESTS: Final = 25_000  # A second of work.
 _SPANS: Final = (0.25e6, 20e6)  # At least and at most, in microseconds.
+_EVEN: Final = 20  # With fewer clients for each server, the busiest server differs from the others.
 _KEEPS_UP: Final = 0.97  # Of the requests are decided in the span. The rest are still under way.
 _WARM_UP: Final = 0.25  # Of the span, before the counting starts.
 
@@ -51,162 +47,6 @@ class Result(NamedTuple):
         return self.decided < _KEEPS_UP
 
 
-class SlotOperation(NamedTuple):
-    """Part of a request in one slot."""
-
-    request: SimulatedRequest
-    slot: int
-    hits: int
-
-
-class SimulatedRequest:
-    """Rounds of operations. The decision is known after ``decisive`` of them."""
-
-    __slots__ = ("arrived", "decisive", "left", "made", "rounds")
-
-    def __init__(self, arrived: float) -> None:
-        self.arrived = arrived
-        self.rounds: list[list[SlotOperation]] = []
-        self.decisive = self.made = self.left = 0
-
-
-class SimulatedServer:
-    """A server."""
-
-    def __init__(self, fleet: SimulatedFleet, machine: Machine) -> None:
-        self.process = Process(fleet.clock, machine, fleet.measured.server)
-        self._fleet = fleet
-
-    def receive(self, message: tuple[SimulatedCalls, list[SlotOperation], float]) -> None:
-        caller, members, cpu = message
-        self.process.submit(lambda: (cpu, partial(self._fleet.deliver, caller.receive, members)))
-
-
-class SimulatedCalls:
-    """The calls of a worker to a server: one for each operation, as blocking threads make them."""
-
-    def __init__(self, worker: SimulatedWorker, node: SimulatedServer) -> None:
-        self._worker = worker
-        self._fleet = worker.fleet
-        self._node = node
-
-    def join(self, operation: SlotOperation, is_alone: bool) -> None:
-        self._worker.process.submit(partial(self._send, [operation]), is_first=is_alone)
-
-    def _send(self, members: list[SlotOperation]) -> tuple[float, Callable[[], None]]:
-        fleet = self._fleet
-        commands = len({each[1] for each in members}) if fleet.plan.is_cluster else 1
-        parts = (1, commands, len(members), sum([each[2] for each in members]))
-        fleet.count(parts)
-        message = (self, members, fleet.measured.server.of(*parts))
-        return fleet.client.of(*parts), partial(fleet.deliver, self._node.receive, message)
-
-    def receive(self, members: list[SlotOperation]) -> None:
-        self._worker.process.submit(lambda: (0.0, partial(self._conclude, members)))
-
-    def _conclude(self, members: list[SlotOperation]) -> None:
-        for each in members:
-            self._worker.conclude(each[0])
-
-
-class BatchingCalls(SimulatedCalls):
-    """As Batcher, or NodeBatcher of a cluster."""
-
-    def __init__(self, worker: SimulatedWorker, node: SimulatedServer) -> None:
-        super().__init__(worker, node)
-        self._waiting: deque[SlotOperation] = deque()
-        self._out = 0
-        self._last_was_lone = True
-
-    def join(self, operation: SlotOperation, is_alone: bool) -> None:
-        waiting = self._waiting
-        if is_alone and not self._out and self._last_was_lone and not waiting:
-            self._out = 1
-            super().join(operation, is_alone)
-            return
-        waiting.append(operation)
-        if not self._out or (len(waiting) >= WORTHWHILE and self._out < MOST_CALLS):
-            self._out += 1
-            self._worker.process.submit(self._call)
-
-    def _call(self) -> tuple[float, Callable[[], None]]:
-        waiting = self._waiting
-        if not waiting:
-            self._out -= 1
-            return 0.0, lambda: None
-        share = len(waiting) if self._fleet.plan.is_cluster else max(WORTHWHILE, (len(waiting) + 1) // 2)
-        members = [waiting.popleft() for _ in range(min(MOST, share, len(waiting)))]
-        self._last_was_lone = len(members) == 1
-        return self._send(members)
-
-    def _conclude(self, members: list[SlotOperation]) -> None:
-        super()._conclude(members)
-        if self._waiting:
-            self._worker.process.submit(self._call)
-        else:
-            self._out -= 1
-
-
-class SimulatedWorker:
-    """A process of the application."""
-
-    def __init__(self, fleet: SimulatedFleet, machine: Machine) -> None:
-        self.fleet = fleet
-        self.process = Process(fleet.clock, machine, fleet.client)
-        self._callers: dict[int, SimulatedCalls] = {}
-        fleet.clock.after(fleet.pause(fleet.rate), self._arrive, None)
-        if fleet.shares.reports:
-            fleet.clock.after(fleet.random.uniform(0, REPORTED_EVERY * 1e6), self._report, None)
-
-    def _arrive(self, _: None) -> None:
-        fleet = self.fleet
-        fleet.clock.after(fleet.pause(fleet.rate), self._arrive, None)
-        fleet.arrived += 1
-        request = SimulatedRequest(fleet.clock.now)
-        fleet.plan_rounds(request)
-        decision = fleet.client.decision if request.rounds else fleet.client.decision / 4
-        self.process.submit(lambda: (decision, partial(self._ask, request)))
-
-    def _report(self, _: None) -> None:
-        """Send the sums of the clients since the last report."""
-        fleet = self.fleet
-        fleet.clock.after(REPORTED_EVERY * 1e6, self._report, None)
-        self.send_apart(int(fleet.shares.reports + fleet.random.random()))
-
-    def send_apart(self, clients: int) -> None:
-        """Send the operations of some clients that no request waits for."""
-        request = SimulatedRequest(self.fleet.clock.now)
-        request.rounds = [[each for _ in range(clients) for each in self.fleet.operations(request)]]
-        request.decisive = -1
-        self._ask(request)
-
-    def _ask(self, request: SimulatedRequest) -> None:
-        if request.made == request.decisive:
-            self.fleet.decide(request)
-            if application := self.fleet.plan.application_cpu:
-                self.process.submit(lambda: (application, lambda: None))
-                self.fleet.application_us += application
-        if request.made < len(request.rounds):
-            operations = request.rounds[request.made]
-            request.made += 1
-            request.left = len(operations)
-            for each in operations:
-                self._caller(each[1]).join(each, len(operations) == 1)
-
-    def conclude(self, request: SimulatedRequest) -> None:
-        request.left -= 1
-        if not request.left:
-            self._ask(request)
-
-    def _caller(self, slot: int) -> SimulatedCalls:
-        fleet = self.fleet
-        node = slot * fleet.plan.nodes // SLOTS
-        if node not in self._callers:
-            kind = SimulatedCalls if fleet.plan.threads else BatchingCalls
-            self._callers[node] = kind(self, fleet.nodes[node % len(fleet.nodes)])
-        return self._callers[node]
-
-
 class SimulatedFleet:
     """The part of the workers and servers that is simulated."""
 
@@ -217,8 +57,9 @@ class SimulatedFleet:
         self.shares = CallShares(plan)
         self.rate = plan.rate / plan.workers / 1e6
         self.clock = Clock()
-        self.span = min(_SPANS[1], max(_SPANS[0], requests / plan.rate * 1e6))
-        part = min(1.0, requests / (plan.rate * self.span / 1e6))
+        is_even = plan.clients >= _EVEN * plan.nodes
+        self.span = min(_SPANS[1], max(_SPANS[0] if is_even else 0.0, requests / plan.rate * 1e6))
+        part = min(1.0, requests / (plan.rate * self.span / 1e6)) if is_even else 1.0
         nodes = max(1, round(plan.nodes * part))
         self.part = nodes / plan.nodes
         workers = max(1, round(plan.workers * self.part))
@@ -286,7 +127,7 @@ class SimulatedFleet:
         self.random.choice(self.workers).send_apart(1)
 
 
-def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests: int = _REQUESTS) -> Result:
+def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests: int = REQUESTS) -> Result:
     """Simulate about ``requests`` of the requests of a deployment, and return the numbers of the whole fleet."""
     fleet = SimulatedFleet(plan, measured, seed, requests)
     fleet.run()

@@ -1,0 +1,111 @@
+"""Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
+
+The costs are measured before and after the fleets, because a shared machine changes. The simulation knows that workers,
+generators and servers share the cores of this machine. It must be within 15% for commands and CPU, and within 25% for
+the p99, which only a quiet machine can show.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks import fleet, timing
+from benchmarks.servers import redis_nodes
+from benchmarks.timing import progress, table
+from benchmarks.worker import Load
+from ratelimit_mw.cli.capacity.inputs import Deployment, MeasuredCosts
+from ratelimit_mw.cli.capacity.measure import measure
+from ratelimit_mw.cli.capacity.simulation import simulate
+from ratelimit_mw.settings import load_settings
+
+LOADS = {
+    1: [
+        Load(workers=1, rate=1_000),
+        Load(workers=2, rate=3_000),
+        Load(workers=4, rate=2_000, limits=3),
+        Load(workers=8, rate=1_600, mode="threads"),
+    ],
+    3: [
+        Load(workers=2, nodes=3, rate=1_500),
+        Load(workers=4, nodes=3, rate=1_200, limits=3),
+        Load(workers=4, nodes=3, rate=800, limits=3, keys="features"),
+        Load(workers=8, nodes=6, rate=1_200),
+    ],
+}
+SECONDS = 6.0
+HEAD = ("measured, simulated", "commands/s", "CPU of servers, us", "CPU of workers, us", "p50, ms", "p99, ms")
+FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
+    "commands/s": (0.15, lambda run: run["commands"] / run["seconds"]),
+    "CPU of servers, us": (0.15, lambda run: run["server_cpu_us"]),
+    "CPU of workers, us": (0.15, lambda run: run["worker_cpu_us"]),
+    "p50, ms": (0.25, lambda run: run["latency_ms"]["p50"]),
+    "p99, ms": (0.25, lambda run: run["latency_ms"]["p99"]),
+}
+"""The bound of the difference, and the figure in the record of a fleet."""
+
+
+def report() -> str:
+    rows, is_short = [], timing.most_rounds == 1
+    for nodes, loads in LOADS.items():
+        costs = [measured(nodes)]
+        runs = []
+        for load in loads[: 1 if is_short else None]:
+            progress(f"capacity: {name(load)}")
+            runs.append((load, fleet.measure(replace(load, seconds=1.0 if is_short else SECONDS))))
+        costs += [] if is_short else [measured(nodes)]
+        rows += [compared(load, run, costs) for load, run in runs]
+    return table("Fleets, measured and simulated", rows, HEAD)
+
+
+def measured(nodes: int) -> MeasuredCosts:
+    progress(f"capacity: costs with {nodes} servers")
+    with redis_nodes(nodes) as servers:
+        return measure(load_settings({"store": servers.url}), lambda: None)
+
+
+def compared(load: Load, run: dict[str, Any], costs: list[MeasuredCosts]) -> tuple[str, ...]:
+    found = [simulated(load, run, each) for each in costs]
+    cells = []
+    for figure, (bound, read) in FIGURES.items():
+        real, expected = read(run), statistics.mean(each[figure] for each in found)
+        off = expected / real - 1
+        mark = "" if abs(off) <= bound else " **off**"
+        digits = 0 if real >= 20 else 2
+        cells.append(f"{real:,.{digits}f}, {expected:,.{digits}f} ({off:+.0%}){mark}")
+    return (name(load), *cells)
+
+
+def simulated(load: Load, run: dict[str, Any], costs: MeasuredCosts) -> dict[str, float]:
+    plan = Deployment(
+        workers=load.workers,
+        rate=run["requests"] / run["seconds"],
+        limits=load.limits,
+        nodes=load.nodes,
+        rtt=costs.rtt,
+        cores=os.cpu_count(),
+        is_shared=True,
+        threads=load.threads if load.mode == "threads" else 0,
+        has_tags=load.keys == "client",
+        clients=load.clients,
+        application_cpu=run["generator_cpu_us"],
+    )
+    result = simulate(plan, costs)
+    per_request = 1e6 / result.requests
+    return {
+        "commands/s": result.commands,
+        "CPU of servers, us": result.node_cpu * load.nodes * per_request,
+        "CPU of workers, us": result.worker_cpu * load.workers * per_request,
+        "p50, ms": result.p50 / 1e3,
+        "p99, ms": result.p99 / 1e3,
+    }
+
+
+def name(load: Load) -> str:
+    kind = "threads" if load.mode == "threads" else "processes"
+    tags = ", different tags" if load.keys == "features" else ""
+    limits, servers = (f"{n} {noun}{'s' * (n > 1)}" for n, noun in ((load.limits, "limit"), (load.nodes, "server")))
+    return f"{load.workers} {kind}, {servers}, {limits}{tags}, {load.rate:,.0f}/s"
