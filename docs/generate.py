@@ -32,6 +32,7 @@ LINKS: Final = {
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "forwarded_header": "[proxies](proxies.md)",
     "headers": "[headers](headers.md)",
+    "reload_interval": "[changing limits](changing-limits.md)",
     "enabled": "[turn everything off](#turn-everything-off)",
     "lists": "[lists](#lists)",
     "defaults": "[defaults](#defaults)",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
 from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded, rejection_of
+from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import Admission
 from ..http.features import OwnFeatures
 from ..http.headers import with_headers
@@ -31,11 +31,10 @@ from .error_handlers import RejectionHandler, http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
 from .routes.index import RouteIndexes
 from .routes.tree import RouteMatch
-from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
+from .startup import BrokenMiddleware, is_built_by_starlette, lifespan_sender, stands_alone
 from .websocket import WebSocketConnection
 
 _STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
-_ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _PERCENT = ord("%")  # a number, because "in" is eight times as fast as with bytes
 _PLACE = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 _ERROR = 500  # the status that servers send when an application raises
@@ -81,7 +80,7 @@ class RateLimitMiddleware:
             self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
                 self.limits.adopt(())
-                check_no_views(self.limits.in_force.rules)
+                self.limits.check("views", lambda rules: check_no_views(rules.rules))
         except Exception as error:
             if not is_built_by_starlette():
                 raise
@@ -98,6 +97,8 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
+        if limits.watch is not None or DECIDED in scope:
+            limits = limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)
@@ -139,7 +140,7 @@ class RateLimitMiddleware:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
         if scope["type"] == "websocket":
             return self._websocket(scope, receive, send)
-        return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
+        return self.app(scope, receive, lifespan_sender(self, scope, send) if scope["type"] == "lifespan" else send)
 
     def _pass(
         self, limits: HttpRules, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
@@ -148,30 +149,14 @@ class RateLimitMiddleware:
         limits.admission(scope).enter(request.match.marks)
         return self.app(scope, receive, send)
 
-    def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
-        """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
-
-        async def send_in_time(message: Message) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                try:
-                    self.routes.index_of(scope)
-                except ConfigError as error:
-                    if "app" not in scope:  # Starlette reports the error to the server by itself
-                        await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
-                    raise
-                await self.limiter.astart()
-            if message["type"] in _ENDS and not isinstance(self.routes, BrokenMiddleware):
-                await self.limiter.aclose()
-            await send(message)
-
-        return send_in_time
-
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
         request, before = ASGIRequest({**scope, "method": "GET"}), current.get()
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
+        if limits.watch is not None or DECIDED in scope:
+            limits = limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)

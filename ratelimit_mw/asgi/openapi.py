@@ -27,20 +27,19 @@ class OpenAPIWithLimits:
     """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
 
     def __init__(
-        self, app: Any, prefixes: Collection[str], limited: Collection[Operation], response: dict[str, Any]
+        self, app: Any, prefixes: Collection[str], describe: Callable[[], tuple[Collection[Operation], dict[str, Any]]]
     ) -> None:
         before = app.openapi
         self._openapi: Callable[[], dict[str, Any]] = before._openapi if isinstance(before, type(self)) else before
         self._prefixes = prefixes
-        self._limited = limited
-        self._response = response
+        self._describe = describe
 
     def __call__(self) -> dict[str, Any]:
-        schema = self._openapi()
+        schema, (limited, response) = self._openapi(), self._describe()
         for path, item in schema.get("paths", {}).items():
             for method, operation in item.items():
-                if any((prefix + path, method.upper()) in self._limited for prefix in self._prefixes):
-                    operation.setdefault("responses", {}).setdefault(_STATUS, self._response)
+                if any((prefix + path, method.upper()) in limited for prefix in self._prefixes):
+                    operation.setdefault("responses", {}).setdefault(_STATUS, response)
         return schema
 
 

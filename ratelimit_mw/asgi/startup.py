@@ -1,15 +1,24 @@
-"""Errors of a middleware that Starlette builds late: the server hears of them when the application starts.
+"""The start and the end of an ASGI application. The server hears of errors of a middleware at the start.
 
 Starlette builds its middleware at its first call. A server (uvicorn without ``--lifespan on``) takes an error there for
 an application without lifespan support, and then responds to each request with 500.
 """
 
+from __future__ import annotations
+
 from inspect import isfunction
 from traceback import walk_stack
-from typing import Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .middleware import RateLimitMiddleware
+    from .request import Message, Scope, Send
 
 _BUILDER: Final = "build_middleware_stack"
 _FRAMEWORKS: Final = {"starlette", "fastapi"}
+_ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
 class BrokenMiddleware:
@@ -37,3 +46,22 @@ def stands_alone(app: object) -> bool:
     """
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_stack(None)]
     return isfunction(app) and _FRAMEWORKS.isdisjoint(module.partition(".")[0] for module in modules)
+
+
+def lifespan_sender(middleware: RateLimitMiddleware, scope: Scope, send: Send) -> Send:
+    """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
+
+    async def send_in_time(message: Message) -> None:
+        if message["type"] == "lifespan.startup.complete":
+            try:
+                middleware.routes.index_of(scope)
+            except ConfigError as error:
+                if "app" not in scope:  # Starlette reports the error to the server by itself
+                    await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
+                raise
+            await middleware.limiter.astart()
+        if message["type"] in _ENDS and not isinstance(middleware.routes, BrokenMiddleware):
+            await middleware.limiter.aclose()
+        await send(message)
+
+    return send_in_time

@@ -102,7 +102,7 @@ def _build(source: Any) -> ProjectLimits:
         rejection = _import(table.pop("rejection", None), "rejection")
         settings, limiter = table.pop("settings", None), _import(table.pop("limiter", None), "limiter")
         if settings is None and limiter is None:
-            settings, table = table, {}
+            settings, table = source if table == source else table, {}
         adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
         limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
         return ProjectLimits(limits, not functions.keys().isdisjoint(("user", IDENTIFY)), owned=limiter is None)
@@ -154,11 +154,15 @@ class ProjectLimits:
         rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])
         is_root = resolver is get_resolver(_root_urlconf())
-        check_parameters(routes.all, self.limits.in_force.rules, is_root)
-        check_routes(routes.all if is_root else (), self.limits.in_force.rules)
-        for route in routes.all:
-            for scope in scopes_of(route.callback):
-                rules_of(self.limits.in_force.rules, scope, class_behind(route.callback))
+
+        def check(rules: HttpRules) -> None:
+            check_parameters(routes.all, rules.rules, is_root)
+            check_routes(routes.all if is_root else (), rules.rules)
+            for route in routes.all:
+                for scope in scopes_of(route.callback):
+                    rules_of(rules.rules, scope, class_behind(route.callback))
+
+        self.limits.check(id(resolver), check)
         self._routes[resolver] = routes
         log_notes(self.limits, None)
         return routes
@@ -167,7 +171,7 @@ class ProjectLimits:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
         request = DjangoRequest(native, may_await)
-        request.limits = limits = self.limits.in_force
+        request.limits = limits = self.limits.in_force.at(request.server_data)
         request.trusts_proxies = bool(limits.settings.trusted_proxies)
         if routes.has_marks or _RuleFacts(limits.rules).by_route or native.method == "OPTIONS":
             request.route, request.path_params = routes.find(request.path)

@@ -64,9 +64,13 @@ class FlaskHooks:
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)
-        if not self._has_preprocessors():  # these may add parameters
-            check_parameters(routes, self.limits.in_force.rules)
-        check_routes(routes, self.limits.in_force.rules)
+
+        def check(rules: HttpRules) -> None:
+            if not self._has_preprocessors():  # these may add parameters
+                check_parameters(routes, rules.rules)
+            check_routes(routes, rules.rules)
+
+        self.limits.check("routes", check)
         return views
 
     def forget_marks(self) -> None:
@@ -100,6 +104,8 @@ class FlaskHooks:
         request = FlaskRequest(native)
         environ = request.native
         limits = self.limits.in_force
+        if limits.watch is not None or DECIDED in environ:
+            limits = limits.at(environ)
         plan = limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
             plan = limits.undecided(plan, environ)

@@ -92,6 +92,8 @@ def find_admissions(
         name = unknown[0]
         raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
     found: dict[Admission, list[str]] = {}
+    for name in rules:
+        by_rule[name].limits.owner.named.add(name)
     for name in rules or by_rule:
         if by_rule[name].limits.rules.enabled:
             found.setdefault(by_rule[name], []).append(name)

@@ -9,9 +9,8 @@ from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..limiter.limiter import Limiter
 from ..rules.declaration import check_names, checked_call
-from ..rules.decorators import marks_made
+from ..rules.decorators import called_later
 from ..rules.marks import Mark, ViewMarks
-from ..rules.names import printable
 from ..rules.ruleset import RuleSet
 from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
 from .features import OwnFeatures, Read, checked_functions
@@ -52,8 +51,14 @@ class HttpLimiter:
         self.own_features = frozenset(checked_functions(features))
         self.has_routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
-        if routes:  # else ``adopt_no_routes`` follows
-            self._prepare(self.limiter.rules)
+        self._exempting: dict[ViewMarks, None] = {}
+        self._checks: dict[object, Callable[[HttpRules], object]] = {}
+        self.named: set[str] = set()
+        """The rules that code of the application names."""
+        with self.limiter.adopting:
+            self.limiter.users.add(self)
+            if routes:  # else ``adopt_no_routes`` follows
+                self._prepare(self.limiter.rules)
 
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
@@ -68,8 +73,8 @@ class HttpLimiter:
                 rules.check(view)
             self._prepare(rules, provided)
 
-        overridden = self.limiter.rules.unused.keys() - {mark.rule.name or printable(mark.view) for mark in marks}
-        self.limiter.adopt([*marks, *_called_later(overridden)], prepare)
+        self.limiter.adopt(marks, prepare)
+        self._exempting |= dict.fromkeys(view for view in views if view.exempt)
         for mark in marks:
             mark.is_routed = True
 
@@ -84,7 +89,7 @@ class HttpLimiter:
 
     def adopt_named(self, names: Collection[str]) -> bool:
         """Add the limits of functions that no view has called yet, by their names. Return whether there are any."""
-        if marks := _called_later(names):
+        if marks := called_later(names):
             self.adopt_called(marks)
         return bool(marks)
 
@@ -103,6 +108,32 @@ class HttpLimiter:
         """Put all rules in force. Nothing changes before all checks have passed."""
         self.in_force = HttpRules(self, every, self.limiter.settings, by_mark)
         self._provided = dict(by_mark)
+
+    def check(self, key: object, check: Callable[[HttpRules], object]) -> None:
+        """Check the rules in force, and later rules before they are used. It replaces the check of this ``key``."""
+        with self.limiter.adopting:
+            check(self.in_force)
+            self._checks[key] = check
+
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules that were read again. Return the function that puts them in force."""
+        if not hasattr(self, "in_force"):  # it will start with them
+            return lambda: None
+        for view in self._exempting:
+            rules.check(view)
+        for name in self.named - rules.by_name.keys():
+            message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
+            raise ConfigError(message, "rules")
+        later = HttpRules(self, rules, settings, self._provided)
+        for check in tuple(self._checks.values()):
+            check(later)
+        later.previous = self.in_force
+
+        def use() -> None:
+            self.in_force.previous = None
+            self.in_force = later
+
+        return use
 
     def is_same(self, other: Limiter) -> bool:
         """Return whether another limiter has the same rules, and a store with the same counts."""
@@ -137,15 +168,6 @@ def _is_same_decorator(mark: Mark, other: Mark) -> bool:
     """Return whether marks are of one decorator that ran again: in a view, or with a name, for example in a test."""
     is_same = (mark.place, mark.view, mark.rule.name) == (other.place, other.view, other.rule.name)
     return is_same and (bool(mark.place and mark.rule.name) or (mark.is_late and other.is_late))
-
-
-def _called_later(names: Collection[str]) -> list[Mark]:
-    """Return the marks of functions that no view has called yet, by the names of their rules, where they are unique."""
-    found: dict[str, dict[str | Mark, Mark]] = {}
-    for mark in sorted(marks_made, key=lambda mark: mark.order) if names else ():
-        if mark.rule.unrouted and (name := mark.rule.name or printable(mark.view)) in names:
-            found.setdefault(name, {})[mark.place if mark.rule.name else mark] = mark
-    return [mark for marks in found.values() if len(marks) == 1 for mark in marks.values()]
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
@@ -57,6 +58,10 @@ class HttpRules:
         self.limiter = owner.limiter
         self.is_outer = owner.is_outer
         self.of_limiter = settings
+        self.watch = self.limiter.watch_of(settings)
+        """The reloader that looks for changed settings; None where nothing does."""
+        self.previous: HttpRules | None = before and before.previous
+        """The rules before they were read again, for requests that outer middleware has decided by them."""
         if before is not None and before.of_limiter is settings:
             self.settings, self.writer, self._build_reader = before.settings, before.writer, before._build_reader
         else:
@@ -158,6 +163,22 @@ class HttpRules:
 
     def _admissions(self, native: Mapping[str, Any]) -> list[Any]:
         return [admission for admission in native.get(DECIDED, {}).values() if self.is_same(admission.limits)]
+
+    def at(self, native: Mapping[str, Any]) -> HttpRules:
+        """Return the rules for a request that arrives, and look for changed settings when that is due.
+
+        They are those that outer middleware has decided the request by: these, or those before a reload.
+        """
+        if self.watch is not None and monotonic() >= self.watch.due_at:
+            self.watch.look()
+        before = self.previous
+        if before is None or DECIDED not in native:
+            return self
+        outer = [admission.limits for admission in native[DECIDED].values()]
+        return before if any(map(before._is_equal, outer)) and not any(map(self._is_equal, outer)) else self
+
+    def _is_equal(self, other: HttpRules) -> bool:
+        return self.is_same(other) and self.of_limiter == other.of_limiter
 
     def is_same(self, other: HttpRules) -> bool:
         """Return whether another middleware has the same rules, and a store with the same counts."""

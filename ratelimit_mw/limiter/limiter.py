@@ -5,33 +5,32 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
 from ..clock import Clock, checked_clock
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_hits_before
 from ..errors import error_path
-from ..forksafe import create_lock
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import arun, run
-from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.rule import Rule
-from ..rules.ruleset import RuleSet, checked_rules
+from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, with_options
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
+from .reloader import reloader_of
+from .reloads import Reloads
 from .slot import Slot
-from .slots import Slots
 from .start import StartingStore
 
 
-class Limiter(Slots):
+class Limiter(Reloads):
     """Decides requests by rules.
 
     Args:
@@ -70,15 +69,9 @@ class Limiter(Slots):
         clock: Clock | None = None,
         settings: Settings | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(rules, settings)
         self._clock = None if clock is None else checked_clock(clock)
         self._time = self._clock or process_clock
-        self.settings = Settings() if settings is None else settings
-        self._own_rules = checked_rules(rules)
-        self._marks: dict[Mark, None] = {}
-        self.adopting = create_lock(self, "adopting", threading.RLock)
-        """Held while rules are added."""
-        self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
         with error_path("store"):
             self.store = open_store(store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
@@ -92,6 +85,8 @@ class Limiter(Slots):
             self._starting = StartingStore(cache, self.store, self._start_chain)
         self.breaker = self._failover and self._failover.breaker
         self._check(self.rules)
+        self.reloader = reloader_of(self)
+        self.watch = self.watch_of(self.settings)
 
     @classmethod
     def from_settings(
@@ -115,23 +110,6 @@ class Limiter(Slots):
         """The number of decisions that were made without the store, because it was unreachable."""
         return self._failover.tally.local if self._failover else 0
 
-    def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
-        """Add the rules of decorators. Adapters call it at the start, once they know the views.
-
-        Args:
-            marks: The rules that decorators declare. A mark that was added before changes nothing.
-            prepare: Called with all rules before they are used. If it raises an error, no rule is added.
-
-        Raises:
-            ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
-        """
-        with self.adopting:
-            every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
-            rules = RuleSet(self._own_rules, every, before=self.rules.by_name, **self.settings.of_rule_set)
-            self._check(rules.require_complete())
-            prepare(rules)
-            self._marks, self.rules = every, rules
-
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that the store cannot keep. Prepare the store for leases."""
         for rule in rules.rules:
@@ -148,6 +126,8 @@ class Limiter(Slots):
         Args:
             features: The features of the request. Those named ``method``, ``path`` and ``host`` choose the rules.
         """
+        if self.watch is not None and monotonic() >= self.watch.due_at:
+            self.watch.look()
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
@@ -164,6 +144,8 @@ class Limiter(Slots):
         Raises:
             ConfigError: ``cost`` is not such a number.
         """
+        if self.watch is not None and monotonic() >= self.watch.due_at:
+            self.watch.look()
         get = features.get
         plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
         verdict = self.decide(plan, features, cost)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
@@ -18,12 +18,21 @@ from ..errors import ConfigError
 from .declaration import checked_call, document
 from .guard import current, guard, guard_entries, require_decided
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, attach, combine, marks_of
-from .names import holds_views, is_include, name_of
+from .names import holds_views, is_include, name_of, printable
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
+
+
+def called_later(names: Collection[str]) -> list[Mark]:
+    """Return the marks of functions that no view has called yet, by the names of their rules, where they are unique."""
+    found: dict[str, dict[str | Mark, Mark]] = {}
+    for mark in sorted(marks_made, key=lambda mark: mark.order) if names else ():
+        if mark.rule.unrouted and (name := mark.rule.name or printable(mark.view)) in names:
+            found.setdefault(name, {})[mark.place if mark.rule.name else mark] = mark
+    return [mark for marks in found.values() if len(marks) == 1 for mark in marks.values()]
 
 
 class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views

@@ -5,24 +5,25 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from ..errors import ConfigError, error_path
 from ..keys.networks import Embedding
 from ..keys.secret import Secret
 from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
-from ..rules.client_checks import check_lists, check_rule
-from ..rules.declaration import check_names, defaults_of, hints_of
-from ..rules.names import printable
-from ..rules.options import RuleDefaults, RuleSettings
-from ..rules.rule import Rule, build_rule
-from ..rules.ruleset import Override, RuleSet
+from ..rules.client_checks import check_lists
+from ..rules.declaration import check_names, defaults_of
+from ..rules.options import RuleDefaults
+from ..rules.rule import Rule
+from ..rules.ruleset import Override
 from ..stores import Store, check_store_url
 from .environment import with_variables
 from .files import read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
+from .origin import Origin, recording
+from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
 from .schema import check_table, schema
 from .values import (
     checked_proxies,
@@ -39,13 +40,20 @@ from .values import (
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
-_DEFAULT_RULE: Final = "default"
 _DEFAULTS: Final = defaults_of(SettingsDict)
 OF_LIMITER: Final = ("enabled", "limits", "store")
 """The arguments of a middleware that its limiter needs."""
+AT_START: Final = (
+    "store",
+    "store_timeout",
+    "on_store_error",
+    "fleet_size",
+    "fallback_keys",
+    "rejection_cache",
+    "secret",
+)
+"""The settings that take effect when an application starts, and not when they are read again."""
 _OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
-_RULE_FIELDS: Final = hints_of(RuleSettings)
-_SHARED_FIELDS: Final = hints_of(RuleDefaults)
 
 
 @dataclass(frozen=True, init=False)
@@ -76,6 +84,7 @@ class Settings:
     fleet_size: int | None
     fallback_keys: int
     rejection_cache: int
+    reload_interval: int
     exempt: tuple[str, ...]
     lists: AccessLists
     email_field: str
@@ -86,12 +95,14 @@ class Settings:
     secret: Secret
     source: str = field(default="", compare=False)
     """The path of the settings file, or "" for a dictionary."""
+    origin: ClassVar[Origin | None] = None
+    """How to load the same settings again; None for settings that your code has built or changed."""
 
     def __init__(self, **values: Any) -> None:
         names = [each.name for each in fields(self)]
         check_names(values, names, "setting")
-        defaults = vars(load_settings({})) if len(values) < len(names) else {}
-        self.__dict__.update({**defaults, **values})
+        defaults = load_settings({}) if len(values) < len(names) else None
+        self.__dict__.update({name: getattr(defaults, name) for name in names if name not in values}, **values)
 
     @property
     def of_rule_set(self) -> dict[str, Any]:
@@ -121,17 +132,39 @@ def load_settings(source: SettingsFile) -> Settings:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
         'api'
     """
+    return _load(source)
+
+
+def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
     data: Any = source
-    path, folder = "", Path()
-    if not isinstance(source, Mapping):
-        file = Path(source)
-        path, folder, data = str(file), file.parent, read(file)
-    try:
-        return _settings(data, folder, path)
-    except RecursionError:
-        raise _locate(ConfigError("tables or lists are nested too deeply"), data, path) from None
-    except ConfigError as error:
-        raise _locate(error, data, path) from None
+    path, folder, key = "", Path(), object()
+    with recording() as files:
+        if not isinstance(source, Mapping):
+            file = Path(source)
+            path, folder, key, data = str(file), file.parent, str(file.absolute()), read(file)
+            if not (data or may_be_empty):
+                raise ConfigError(f"{path}: the file is empty. To turn all limits off, write enabled = false")
+        try:
+            settings = _settings(data, folder, path)
+        except RecursionError:
+            raise _locate(ConfigError("tables or lists are nested too deeply"), data, path) from None
+        except ConfigError as error:
+            raise _locate(error, data, path) from None
+    again = partial(_load, source, may_be_empty=False)
+    return _with_origin(settings, Origin(key, again, files))
+
+
+def _with_origin(settings: Settings, origin: Origin) -> Settings:
+    settings.__dict__["origin"] = origin  # no field: ``replace`` drops it, because its result has no source
+    return settings
+
+
+def loaded_again(settings: Settings) -> tuple[Settings, list[str]]:
+    """Load settings again. Return them, and the names of the changed settings that need a restart."""
+    loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
+    changed = [name for name in AT_START if getattr(loaded, name) != getattr(settings, name)]
+    kept = replace(loaded, **{name: getattr(settings, name) for name in changed})
+    return _with_origin(kept, loaded.origin), changed  # type: ignore[arg-type]
 
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
@@ -159,7 +192,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     check_table(data)
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
-        "defaults": _defaults,
+        "defaults": parse_defaults,
         "trusted_proxies": checked_proxies,
         "forwarded_header": forwarded_header,
         "ipv6_prefix": partial(whole_number, most=128),
@@ -170,6 +203,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "fleet_size": lambda number: None if number is None else whole_number(number),
         "fallback_keys": whole_number,
         "rejection_cache": parse_duration,
+        "reload_interval": parse_duration,
         "exempt": path_patterns,
         "lists": lambda tables: AccessLists(tables, options["exempt"]),
         "email_field": partial(field_name, "json"),
@@ -185,89 +219,28 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         with error_path(name):
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
+    rules, overrides = parse_rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
     options["has_limits"] = options["limits"] is not None
-    rules = _with_limits(rules, options.pop("limits"), options["defaults"])
+    rules = with_limits(rules, options.pop("limits"), options["defaults"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
     return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
 
 
 def with_options(source: SettingsSource | None, options: HttpOptions) -> Settings:
     """Load settings with the arguments of a middleware that its limiter needs: limits, store, enabled."""
-    settings = source if isinstance(source, Settings) else load_settings(source or {})
+    if source is None:
+        source = Settings()
+    settings = source if isinstance(source, Settings) else load_settings(source)
     given = {name: value for name, value in options.items() if name in OF_LIMITER}
     if not given:
         return settings
     loaded = load_settings(cast(SettingsDict, given))
     changed = {name: getattr(loaded, name) for name in given if name != "limits"}
     for argument in loaded.rules:
-        rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != _DEFAULT_RULE]
-        changed |= {"rules": _with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
-    return replace(settings, **changed)
-
-
-def _with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -> tuple[Rule, ...]:
-    """The rules, and the rule of the setting ``limits``."""
-    if limits is None:
-        return rules
-    with error_path("limits"):
-        if any(rule.name == _DEFAULT_RULE for rule in rules):
-            raise ConfigError(f"they have the name {_DEFAULT_RULE!r}, as one of your rules. Give that one another name")
-        try:
-            return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults)
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path.removeprefix("limits")) from None
-
-
-def _defaults(table: Any) -> RuleDefaults:
-    """The options of all rules, each of which a rule could have."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'expected a table such as {{key = "user|ip"}}; got {table!r}')
-    check_names(table, _SHARED_FIELDS, "default")
-    return Rule(limits="1/s", **table).given
-
-
-def _rules(
-    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults
-) -> tuple[tuple[Rule, ...], dict[str, Override]]:
-    """The rules, and the rules that override options of a decorator's rule."""
-    if not isinstance(tables, list | tuple):
-        raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
-    rules: list[Rule] = []
-    overrides: dict[str, Override] = {}
-    for i, table in enumerate(tables):
-        with error_path(f"rules[{i}]"):
-            options = _rule_options(table, folder)
-            if (overridden := options.pop("overrides", None)) is None:
-                if "limits" not in options:
-                    raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-                rules.append(build_rule(options, defaults))
-                check_rule(rules[-1], ipv6_prefix)
-                continue
-            if not isinstance(overridden, str):
-                raise ConfigError(f"expected the name of a rule; got {overridden!r}", "overrides")
-            name = printable(overridden)
-            if name in overrides:
-                message = f"{overridden!r} is already overridden above. Put all changes in one rule"
-                raise ConfigError(message, "overrides")
-            if "name" in options:
-                raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
-            # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-            check_rule(Rule(**{"limits": "1/s; 1 concurrent", "key": "user", **options}), ipv6_prefix)
-            overrides[name] = Override(i, options)
-    RuleSet(rules, overrides=overrides)
-    return tuple(rules), overrides
-
-
-def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
-    """The options of one rule, with a file of ``per_key`` loaded."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
-    check_names(table, _RULE_FIELDS, "field")
-    options = dict(table)
-    if isinstance(file := options.get("per_key"), str):
-        with error_path("per_key"):
-            options["per_key"] = limits = with_variables(read(folder / file, "file"))
-            if not isinstance(limits, dict):
-                raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")
-    return options
+        rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != DEFAULT_RULE]
+        changed |= {"rules": with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
+    changed_settings = replace(settings, **changed)
+    if (origin := settings.origin) is None:
+        return changed_settings
+    again = origin._replace(load=lambda: with_options(origin.load(), options))
+    return _with_origin(changed_settings, again)

@@ -11,6 +11,7 @@ import msgspec
 
 from ..errors import ConfigError, MissingExtraError
 from .locate import yaml_lines
+from .origin import read_bytes
 
 _PLACE: Final = re.compile(r"line (\d+),? column")
 
@@ -33,7 +34,7 @@ def read(path: Path, kind: str = "settings file") -> Any:
 
 def _content(path: Path, kind: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{kind} {str(path)!r} not found{folder}") from None

@@ -65,6 +65,9 @@ class SettingsDict(HttpOptions, total=False):
     fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
     fallback_keys: Annotated[int, option("The most keys that a process counts without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
+    reload_interval: Annotated[
+        Duration, option("How often requests look for a changed settings file. `0`: never.", "2s")
+    ]
     exempt: Annotated[Sequence[str], option("Patterns of paths that no rule limits. The deny list still applies.", [])]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
     secret: Annotated[str | None, option("The secret of the digests in the store, at least 16 characters.")]

@@ -79,12 +79,16 @@ class RateLimitMiddleware:
         if not may_get_extension(app):
             self.look_around()
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def __call__(  # noqa: C901 - a call would cost every request
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         if self.is_outer is None:
             self.look_around()
         request = WSGIRequest(environ)
         to = None if self.routes is None else self.routes.find(request)
         limits = self.limits.in_force
+        if limits.watch is not None or DECIDED in environ:
+            limits = limits.at(environ)
         plan = limits.plan(request, to)
         if DECIDED in environ or self.is_outer:
             plan = limits.undecided(plan, environ, bool(self.is_outer))

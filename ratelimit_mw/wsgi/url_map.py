@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..http.limiter import HttpLimiter
 from ..http.route_checks import check_parameters, check_routes
+from ..http.rules import HttpRules
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.describe import Route
@@ -82,8 +83,12 @@ class MapRoutes:
             self._limits.adopt(marks for view in views.values() for marks in view.all())
             self._views = views
             routes = list(routes_of(self._map, self._marks_of))
-            check_parameters(routes, self._limits.in_force.rules)
-            check_routes(routes, self._limits.in_force.rules)
+
+            def check(rules: HttpRules) -> None:
+                check_parameters(routes, rules.rules)
+                check_routes(routes, rules.rules)
+
+            self._limits.check("routes", check)
             return routes
 
     def _check_subdomains(self, rules: Iterable[Rule]) -> None:

@@ -16,11 +16,13 @@ from ...http.layers import has_inner, runs_no_other_code
 from ...http.limiter import HttpLimiter
 from ...http.notes import applications_read, log_notes
 from ...http.route_checks import check_parameters, check_routes
+from ...http.rules import HttpRules
 from ...rules.marks import Destination, ViewMarks
 from ...rules.rule import with_defaults
+from ...rules.ruleset import RuleSet
 from ..dependencies import check_provided
 from ..error_handlers import RejectionHandler, find_handler, handle_rejections, handles_status
-from ..openapi import OpenAPIWithLimits, describe_response
+from ..openapi import OpenAPIWithLimits, Operation, describe_response
 from .reader import RouteReader, application_behind
 from .tree import FULL, Lookup, RouteMatch, RouteNode, path_below
 
@@ -167,7 +169,8 @@ class RouteIndexes:
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, partial(_adopt, self._limits), runs_no_other_code(self._app))
+                adopt = partial(_adopt, self._limits, id(root))
+                index = RouteIndex(root, is_outermost, adopt, runs_no_other_code(self._app))
                 if app is None or index.reader.contains(app):
                     index.handler = find_handler(app)
                     return index
@@ -190,34 +193,43 @@ def _host_for_routes(request: ASGIRequest) -> str | None:
     return parsed and parsed.host.lower()  # type: ignore[no-any-return]
 
 
-def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
+def _adopt(limits: HttpLimiter, key: int, reader: RouteReader) -> None:
     """Add the limits of all routes, and describe them in OpenAPI."""
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
     limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
-    for limit in reader.limits:
-        check_provided(limit, with_defaults(limit.mark.rule, limits.in_force.settings.defaults))
     applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
-    check_parameters(routes, limits.in_force.rules)
-    check_routes(routes, limits.in_force.rules)
-    limited = frozenset(
-        (node.endpoint, method)
-        for node in reader.nodes
-        for method in node.methods or ()
-        if _is_limited(limits, node, method)
-    )
-    names = [name.decode("ascii") for name in limits.in_force.writer.names]
+
+    def check(rules: HttpRules) -> None:
+        for limit in reader.limits:
+            check_provided(limit, with_defaults(limit.mark.rule, rules.settings.defaults))
+        check_parameters(routes, rules.rules)
+        check_routes(routes, rules.rules)
+
+    limits.check(key, check)
     for _, owner in reader.owners:
         handle_rejections(owner)
     for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
         prefixes = [prefix for prefix, owner in reader.owners if owner is app]
-        response = describe_response(names, own_body=limits.reject is None and not handles_status(app, 429))
-        app.openapi = OpenAPIWithLimits(app, prefixes, limited, response)
+        has_own_body = limits.reject is None and not handles_status(app, 429)
+        app.openapi = OpenAPIWithLimits(app, prefixes, partial(_describe, limits, reader, has_own_body))
 
 
-def _is_limited(limits: HttpLimiter, node: RouteNode, method: str) -> bool:
+def _describe(limits: HttpLimiter, reader: RouteReader, has_own_body: bool) -> tuple[frozenset[Operation], Any]:
+    """Return the operations that the rules in force limit, and their response to a rejection."""
+    rules = limits.in_force
+    limited = frozenset(
+        (node.endpoint, method)
+        for node in reader.nodes
+        for method in node.methods or ()
+        if _is_limited(rules.rules, node, method)
+    )
+    return limited, describe_response([name.decode("ascii") for name in rules.writer.names], has_own_body)
+
+
+def _is_limited(rules: RuleSet, node: RouteNode, method: str) -> bool:
     """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
     match = node.match_for(method, FULL)
-    plan = limits.in_force.rules.plan(method, node.endpoint, "", match)
+    plan = rules.plan(method, node.endpoint, "", match)
     return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)

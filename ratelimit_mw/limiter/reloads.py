@@ -1,0 +1,131 @@
+"""``Reloads``: the part of a ``Limiter`` that holds its rules, adds those of decorators, and reads settings again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from weakref import WeakSet
+
+from ..errors import ConfigError
+from ..forksafe import create_lock
+from ..rules.decorators import called_later
+from ..rules.marks import Mark
+from ..rules.rule import Rule
+from ..rules.ruleset import RuleSet, checked_rules
+from ..settings import Settings, loaded_again
+from .reloader import Reloader
+from .slots import Slots
+
+_log = logging.getLogger("ratelimit_mw")
+
+
+class RulesUser(Protocol):
+    """A middleware that derives more from the rules of its limiter."""
+
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules and settings. Return the function that puts them in force."""
+
+
+class Reloads(Slots):
+    """Holds rules. ``Limiter`` inherits it."""
+
+    _check: Callable[[RuleSet], None]
+    reloader: Reloader | None = None
+    """Reads the settings again; None for settings that your code has built."""
+    watch: Reloader | None = None
+    """The same, where requests look for changes of the settings."""
+
+    def __init__(self, rules: Iterable[Rule], settings: Settings | None) -> None:
+        super().__init__()
+        self.settings = Settings() if settings is None else settings
+        self._is_from_settings = settings is not None and rules is settings.rules
+        self._own_rules = checked_rules(rules)
+        self._marks: dict[Mark, None] = {}
+        self._has_adopted = False
+        self.users = WeakSet[RulesUser]()
+        """The middlewares that use the rules."""
+        self.adopting = create_lock(self, "adopting", threading.RLock)
+        """Held while rules are added or replaced."""
+        self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
+
+    def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
+        """Add the rules of decorators. Adapters call it at the start, once they know the views.
+
+        Args:
+            marks: The rules that decorators declare. A mark that was added before changes nothing.
+            prepare: Called with all rules before they are used. If it raises an error, no rule is added.
+
+        Raises:
+            ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
+        """
+        with self.adopting:
+            every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
+            every, rules = self._compile(self._own_rules, every, self.settings)
+            self._check(rules.require_complete())
+            prepare(rules)
+            self._marks, self.rules, self._has_adopted = every, rules, True
+
+    def reload(self) -> None:
+        """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
+
+        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. All limiters of
+        this process with the same settings file are reloaded. A change of the store, of ``on_store_error`` or of the
+        secret needs a restart: it is logged, and all else applies.
+
+        Raises:
+            ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in force.
+        """
+        if self.reloader is None:
+            raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
+        self.reloader.reload()
+
+    async def areload(self) -> None:
+        """Async form of ``reload``."""
+        await asyncio.to_thread(self.reload)
+
+    def watch_of(self, settings: Settings) -> Reloader | None:
+        """Return what looks for changes of these settings; None where nothing can change, or nothing looks.
+
+        Args:
+            settings: The settings of this limiter.
+        """
+        has_files = settings.origin is not None and settings.origin.files
+        return self.reloader if has_files and settings.reload_interval else None
+
+    def renew(self) -> Callable[[], None]:
+        """Load the settings again; ``Reloader`` uses it.
+
+        Returns:
+            The function that puts them in force.
+
+        Raises:
+            ConfigError: The settings have a mistake.
+        """
+        settings, unchanged = loaded_again(self.settings)
+        own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
+        marks, rules = self._compile(own, self._marks, settings)
+        self._check(rules.require_complete() if self._has_adopted else rules)
+        renewals = [user.renew(rules, settings) for user in tuple(self.users)]
+
+        def use() -> None:
+            self._own_rules, self._marks, self.settings, self.rules = own, marks, settings, rules
+            self.watch = self.watch_of(settings)
+            for renewal in renewals:
+                renewal()
+            if unchanged:
+                _log.warning("a change of %s takes effect at a restart; all other changes apply", ", ".join(unchanged))
+
+        return use
+
+    def _compile(
+        self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings
+    ) -> tuple[dict[Mark, None], RuleSet]:
+        """Compile rules, with those of decorated functions that no view has called yet and the settings override."""
+        rules = RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)
+        if called := called_later(rules.unused):
+            marks = marks | dict.fromkeys(called)
+            rules = RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)
+        return marks, rules

@@ -1,0 +1,75 @@
+"""Where settings come from: the files that were read for them, and how to read them again. Knows no settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from . import Settings
+
+Identity = tuple[int, ...] | None
+"""Device, inode, times of the last changes, and size of a file; None for a file that is missing."""
+
+
+class FileState(NamedTuple):
+    """A file as it was read. Both are None for a file that could not be read."""
+
+    identity: Identity
+    digest: bytes | None
+
+
+class Origin(NamedTuple):
+    """The source of settings. Settings with an equal ``key`` have the same source."""
+
+    key: Hashable
+    load: Callable[[], Settings]
+    """Loads the settings again. A file that is empty now is an error."""
+    files: Mapping[Path, FileState]
+    """The files that were read."""
+
+
+_reading: ContextVar[dict[Path, FileState] | None] = ContextVar("ratelimit_mw.reading", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[dict[Path, FileState]]:
+    """Collect the files that are read within the block, each as it was first read. Outer blocks collect them, too."""
+    outer, files = _reading.get(), dict[Path, FileState]()
+    token = _reading.set(files)
+    try:
+        yield files
+    finally:
+        _reading.reset(token)
+        if outer is not None:
+            outer.update({path: state for path, state in files.items() if path not in outer})
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file, and record it."""
+    files = _reading.get()
+    files = {} if files is None else files
+    files.setdefault(path, FileState(None, None))
+    with path.open("rb") as file:
+        identity = _identity(os.fstat(file.fileno()))  # before its content: a later change makes a difference
+        content = file.read()
+    if files[path].digest is None:
+        files[path] = FileState(identity, blake2b(content).digest())
+    return content
+
+
+def identity_of(path: Path) -> Identity:
+    """Return the identity of a file, and of the file that a symbolic link leads to."""
+    try:
+        return _identity(path.stat())
+    except OSError:
+        return None
+
+
+def _identity(stat: os.stat_result) -> Identity:
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size

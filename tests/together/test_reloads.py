@@ -1,0 +1,270 @@
+"""A settings file that changes while an application of each framework runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import django_calls
+import pytest
+from calls import BODY, START, ask, ask_wsgi, sending
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path as django_path
+from fastapi import Depends, FastAPI
+from flask import Flask
+from servers import wait_for
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from werkzeug.routing import Map
+from werkzeug.routing import Rule as URLRule
+
+from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw import django as of_django
+from ratelimit_mw import fastapi as of_fastapi
+from ratelimit_mw import flask as of_flask
+from ratelimit_mw import starlette as of_starlette
+from ratelimit_mw import wsgi as of_wsgi
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+Ask = Callable[[str], Any]
+"""Asks for a path."""
+
+
+def toml(site: str, login: str = "", more: str = "") -> str:
+    """Return settings with the limits of all requests, and of the view ``login``, which has a decorator."""
+    override = f'[[rules]]\noverrides = "login"\nlimits = "{login}"\n' if login else ""
+    settings = f'headers = ["ratelimit"]\nreload_interval = "1ms"\n{more}\n'
+    return f'{settings}[[rules]]\nname = "site"\nlimits = "{site}"\n{override}'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "ratelimit.toml"
+    path.write_text(toml("10/hour"))
+    return path
+
+
+@contextmanager
+def starlette(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    @of_starlette.limit("5/hour", name="login")
+    async def login(request: Any) -> PlainTextResponse:
+        await of_starlette.check(request, "site")
+        return PlainTextResponse("login")
+
+    async def home(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("home")
+
+    limiter = Limiter.from_settings(str(file))
+    app = Starlette(routes=[Route("/", home), Route("/login", login)])
+    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    yield lambda path: ask(app, path), limiter
+
+
+@contextmanager
+def fastapi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    limiter = Limiter.from_settings(str(file))
+    app = FastAPI()
+    app.add_middleware(of_fastapi.RateLimitMiddleware, limiter=limiter)
+    app.get("/")(lambda: "home")
+    own = of_fastapi.RateLimit("5/hour", name="login", features={"user": lambda: "ann"}, key=["user"])
+    app.get("/login", dependencies=[Depends(own)])(lambda: "login")
+    yield lambda path: ask(app, path), limiter
+
+
+@contextmanager
+def flask(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    app = Flask("app")
+    limiter = Limiter.from_settings(str(file))
+    of_flask.RateLimiter(app, limiter=limiter)
+    app.add_url_rule("/", "home", lambda: "home")
+    app.add_url_rule("/login", view_func=of_flask.limit("5/hour", name="login")(lambda: "login"), endpoint="login")
+    client = app.test_client()
+    yield client.get, limiter
+
+
+@contextmanager
+def django(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    def home(request: Any) -> HttpResponse:
+        return HttpResponse("home")
+
+    login = of_django.limit("5/hour", name="login")(lambda request: HttpResponse("login"))
+    urls = django_calls.urls(django_path("", home), django_path("login", login))
+    with override_settings(ROOT_URLCONF=urls, RATELIMIT_MW=str(file)):
+        client = django_calls.Client()
+        yield client.get, of_django.limiter()
+
+
+@contextmanager
+def werkzeug(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    @of_wsgi.limit("5/hour", name="login")
+    def login() -> list[bytes]:
+        return [b"login"]
+
+    views = {"home": lambda: [b"home"], "login": login}
+    urls = Map([URLRule("/", endpoint="home"), URLRule("/login", endpoint="login")])
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        endpoint, _ = urls.bind_to_environ(environ).match()
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return views[endpoint]()
+
+    limiter = Limiter.from_settings(str(file))
+    limited = of_wsgi.RateLimitMiddleware(app, limiter=limiter, url_map=urls, views=views)
+    yield lambda path: ask_wsgi(limited, path), limiter
+
+
+FRAMEWORKS = [starlette, fastapi, flask, django, werkzeug]
+each_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.__name__)
+
+
+def limits_of(response: Any) -> str:
+    return str(response.headers["ratelimit-policy"])
+
+
+@each_framework
+def test_new_limits_apply_to_the_next_request(framework: Any, file: Path) -> None:
+    """Those of all requests, and those that override a decorator. What was consumed stays consumed."""
+    with framework(file) as (get, limiter):
+        assert limits_of(get("/")) == '"site";q=10;w=3600'
+        file.write_text(toml("20/hour", "2/hour"))
+        limiter.reload()
+        response = get("/")
+        assert (limits_of(response), response.headers["ratelimit"][:13]) == ('"site";q=20;w=3600', '"site";r=18;t')
+        assert '"login";q=2;w=3600' in limits_of(get("/login"))
+        assert [get("/login").status_code for _ in range(2)] == [200, 429]
+
+
+@each_framework
+def test_a_request_follows_a_changed_file(framework: Any, file: Path) -> None:
+    with framework(file) as (get, _):
+        get("/")
+        file.write_text(toml("2000000/hour"))
+        wait_for(lambda: "q=2000000" in limits_of(get("/")) or not get("/"), "a reload")
+
+
+WRONG = {
+    "a route that does not exist": (
+        '[[rules]]\nname = "x"\nmatch = { path = "/nowhere" }\nlimits = "1/hour"\n',
+        "nowhere",
+    ),
+    "a feature that nothing provides": ('[[rules]]\nname = "x"\nkey = "tenant"\nlimits = "1/hour"\n', "tenant"),
+    "an override without a decorator": ('[[rules]]\noverrides = "logins"\nlimits = "1/hour"\n', "logins"),
+    "a name that a decorator has": ('[[rules]]\nname = "login"\nlimits = "1/hour"\n', "login"),
+}
+
+
+@each_framework
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_rules_that_cannot_work_in_the_application_are_not_taken(
+    framework: Any, wrong: tuple[str, str], file: Path
+) -> None:
+    """The whole file is checked with the routes and the features of the application, as at its start."""
+    text, problem = wrong
+    with framework(file) as (get, limiter):
+        get("/login")
+        file.write_text(toml("20/hour") + text)
+        with pytest.raises(ConfigError, match=problem):
+            limiter.reload()
+        assert limits_of(get("/")) == '"site";q=10;w=3600'
+        assert '"login";q=5;w=3600' in limits_of(get("/login"))
+
+
+def test_a_rule_that_a_view_names_cannot_disappear(file: Path) -> None:
+    """Each call of check() would raise an error."""
+    with starlette(file) as (get, limiter):
+        get("/login")
+        file.write_text(toml("20/hour").replace('"site"', '"all"'))
+        with pytest.raises(ConfigError, match="the rule 'site' is missing, but the application calls it by its name"):
+            limiter.reload()
+        assert get("/login").status_code == 200
+
+
+def test_a_rule_that_a_view_is_exempt_from_cannot_disappear(file: Path) -> None:
+    app = Flask("app")
+    limiter = Limiter.from_settings(str(file))
+    of_flask.RateLimiter(app, limiter=limiter)
+    app.add_url_rule("/", view_func=of_flask.exempt("site")(lambda: "home"), endpoint="home")
+    app.test_client().get("/")
+    file.write_text(toml("20/hour").replace('"site"', '"all"'))
+    with pytest.raises(ConfigError, match=r"@exempt on .*: unknown rule 'site'"):
+        limiter.reload()
+
+
+def test_a_request_keeps_the_rules_that_it_began_with(file: Path) -> None:
+    """Its check, its headers and its true cost are those of the rules before the reload."""
+    limiter = Limiter.from_settings(str(file))
+
+    async def view(request: Any) -> PlainTextResponse:
+        file.write_text(toml("20/hour"))
+        await limiter.areload()
+        verdict = await of_starlette.check(request, "site")
+        assert [decision.limit for decision in verdict.decisions] == [10]
+        verdict["site"].settle(5)
+        return PlainTextResponse("home")
+
+    app = Starlette(routes=[Route("/", view)])
+    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    assert limits_of(ask(app, "/")) == '"site";q=10;w=3600'
+    assert limiter.peek({"ip": "192.0.2.7"}, 0).decisions[0].remaining == 14
+
+
+@pytest.mark.parametrize("shares", [True, False], ids=["one limiter", "one file"])
+def test_two_middlewares_decide_a_request_once_also_during_a_reload(file: Path, shares: bool) -> None:
+    """The outer one decides by the earlier rules, and the inner one then takes the same."""
+    limiter = Limiter.from_settings(str(file)) if shares else None
+    outer_limiter = limiter or Limiter.from_settings(str(file))
+    inner = RateLimitMiddleware(sending(START, BODY), limiter=limiter or Limiter.from_settings(str(file)))
+
+    async def reloading(scope: Any, receive: Any, send: Any) -> None:
+        await outer_limiter.areload()
+        await inner(scope, receive, send)
+
+    outer = RateLimitMiddleware(reloading, limiter=outer_limiter)
+    assert limits_of(ask(outer, "/")) == '"site";q=10;w=3600'
+    for n in range(20, 24):
+        file.write_text(toml(f"{n}/hour"))
+        ask(outer, "/")
+    decided = ask(outer, "/").headers["ratelimit"]
+    assert decided.startswith('"site";r=17;t')
+
+
+def test_a_middleware_that_has_not_started_starts_with_the_rules_of_now(file: Path) -> None:
+    """A WSGI middleware around Flask looks at its application at the first request."""
+    app = Flask("app")
+    app.add_url_rule("/", "home", lambda: "home")
+    limiter = Limiter.from_settings(str(file))
+    limited = of_wsgi.RateLimitMiddleware(app.wsgi_app, limiter=limiter)
+    file.write_text(toml("20/hour"))
+    limiter.reload()
+    assert limits_of(ask_wsgi(limited, "/")) == '"site";q=20;w=3600'
+
+
+def test_settings_of_the_response_change_too_and_arguments_stay(file: Path) -> None:
+    app = RateLimitMiddleware(sending(START, BODY), settings=str(file), headers=["x-ratelimit"])
+    ask(app, "/")
+    file.write_text(toml("20/hour", more='reset = "epoch"\n[lists]\ndeny = { ip = "203.0.113.0/24" }\n'))
+    app.limiter.reload()
+    response = ask(app, "/")
+    assert "ratelimit" not in response.headers
+    assert int(response.headers["x-ratelimit-reset"]) > 1_000_000_000
+    assert ask(app, "/", client="203.0.113.9").status_code == 403
+
+
+def test_openapi_describes_the_operations_that_are_limited_now(file: Path) -> None:
+    app = FastAPI()
+    app.add_middleware(of_fastapi.RateLimitMiddleware, settings=str(file))
+    app.get("/a")(lambda: "a")
+    app.get("/b")(lambda: "b")
+    rule = '[[rules]]\nname = "a"\nlimits = "1/hour"\nmatch = {{ path = "{}" }}\n'
+    file.write_text(rule.format("/a"))
+    ask(app, "/a")
+    stack = app.middleware_stack
+    while not isinstance(stack, RateLimitMiddleware):
+        stack = stack.app  # type: ignore[union-attr]
+    file.write_text(rule.format("/b"))
+    stack.limiter.reload()
+    assert "429" in ask(app, "/openapi.json").json()["paths"]["/b"]["get"]["responses"]
