@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
+from redis_topology import Topology
 from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw import Limiter, Rule, Verdict
@@ -243,6 +243,27 @@ def test_a_refund_that_fails_is_counted_and_the_request_is_rejected(
     store.close()
 
 
+def test_a_server_that_has_run_nothing_loses_no_refund(
+    nodes: list[Server], servers: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request fails, and the other limit is as before."""
+    first, second, _ = apart(nodes, servers)
+    store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
+    assert isinstance(store, RedisStore)
+    ask = Cluster.ask_each
+
+    async def failing(self: Cluster, messages: Any, deadline: float) -> Any:
+        replies = await ask(self, messages[:1], deadline)
+        return replies + [redis.ResponseError("CLUSTERDOWN for a reason")] * (len(messages) - 1)
+
+    monkeypatch.setattr(Cluster, "ask_each", failing)
+    with pytest.raises(StoreError, match="CLUSTERDOWN for a reason"):
+        store.apply([hit(first), hit(second)], NOW)
+    assert store.apply([hit(first, cost=0)], NOW)[0].remaining == 9
+    assert store.lost_refunds == 0
+    store.close()
+
+
 def test_requests_with_two_windows_while_their_slots_move(  # noqa: C901 - two ways beside each other
     nodes: list[Server], servers: list[redis.Redis]
 ) -> None:
@@ -281,27 +302,12 @@ def test_requests_with_two_windows_while_their_slots_move(  # noqa: C901 - two w
     for thread in threads:
         thread.start()
     try:
-        for address in addresses:
-            move(servers, slot_of(f"ip={address}".encode()))
+        topology = Topology(nodes[:3], servers)
+        for slot in {slot_of(f"ip={address}".encode()) for address in addresses}:
+            source = next(number for number in range(3) if slot in topology.owned(number))
+            topology.move(source, (source + 1) % 3, [slot])
     finally:
         moved.set()
         for thread in threads:
             thread.join()
     assert passed == dict.fromkeys(addresses, 40)
-
-
-def move(servers: Sequence[redis.Redis], number: int) -> None:
-    """Move a slot to another server, one key after another."""
-    slots: Any = servers[0].execute_command("CLUSTER SLOTS")
-    port = next(port for first, last, (_, port, *_), *_ in slots if first <= number <= last)
-    ports = [int(server.connection_pool.connection_kwargs["port"]) for server in servers]
-    source = servers[ports.index(port)]
-    target, target_port = next((each, p) for each, p in zip(servers, ports, strict=True) if p != port)
-    names = [server.execute_command("CLUSTER MYID").decode() for server in (source, target)]
-    target.execute_command("CLUSTER SETSLOT", number, "IMPORTING", names[0])
-    source.execute_command("CLUSTER SETSLOT", number, "MIGRATING", names[1])
-    while keys := source.execute_command("CLUSTER GETKEYSINSLOT", number, 1):
-        source.migrate(HOST, target_port, keys, 0, 5_000)
-        time.sleep(0.01)
-    for server in (target, source, *servers):
-        server.execute_command("CLUSTER SETSLOT", number, "NODE", names[1])
