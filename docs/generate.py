@@ -48,6 +48,8 @@ LINKS: Final = {
     "unit": "[costs](#costs)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
+    "consistency": "[consistency](stores.md#exact-leased-or-reported)",
+    "lease": "[leases](stores.md#leases)",
 }
 
 

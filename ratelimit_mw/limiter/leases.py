@@ -33,7 +33,7 @@ _RETURNS_PER_CALL: Final = 100  # when no request waits
 class _Request:
     """The hits of one request: those that are served here, and those that go into the call of the store."""
 
-    __slots__ = ("accounts", "asked", "hits", "result", "returns", "served", "shares")
+    __slots__ = ("accounts", "asked", "hits", "late", "result", "returns", "served", "shares")
 
     def __init__(self, hits: Sequence[Hit]) -> None:
         self.hits = hits
@@ -42,7 +42,8 @@ class _Request:
         self.asked: list[Hit] = []
         self.shares: dict[int, Lease] = {}  # by position in ``asked``: the leases whose share takes the place of a hit
         self.accounts: list[tuple[int, Account]] = []  # of hits in ``asked``
-        self.returns: list[Correction] = []  # of other leases, to send before
+        self.returns: list[Correction] = []  # Of other leases, to send before.
+        self.late: list[Account] = []  # To report before the request can begin.
 
     @property
     def hits_asked(self) -> list[Hit]:
@@ -70,9 +71,8 @@ class QuotaLeases(Reporter):
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
             return self.store.apply(hits, now, consume)
-        if late := self._reports.accounts and self._reports.late(hits, self._clock()):
+        while late := (request := self._begin(hits)).late:
             self.report(late)
-        request = self._begin(hits)
         try:
             if request.returns:
                 self.store.correct(request.returns, now)
@@ -86,9 +86,8 @@ class QuotaLeases(Reporter):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
             return await self.store.aapply(hits, now, consume)
-        if late := self._reports.accounts and self._reports.late(hits, self._clock()):
+        while late := (request := self._begin(hits)).late:
             await self._complete(self.areport(late))
-        request = self._begin(hits)
         if request.shares or request.returns:
             await self._complete(self._adecide(request, now))
         elif not request.result:
@@ -145,6 +144,9 @@ class QuotaLeases(Reporter):
         request, now, is_allowed = _Request(hits), self._clock(), True
         served = request.served
         with self._lock:
+            if self._reports.accounts and (late := self._reports.late(hits, now)):
+                request.late = late
+                return request
             for hit in hits:
                 limit, here = hit[0], None
                 if limit.lease or limit.reports:

@@ -109,12 +109,15 @@ class Account:
         self.send(cost, now)
         return cost
 
-    def settle(self, cost: int, decision: Decision, is_counted: bool, now: int) -> None:
-        """Note the decision of the store after a cost that was sent."""
+    def settle(self, cost: int, decision: Decision, is_counted: bool, now: int, sent_at: int = -1) -> None:
+        """Note the decision of the store after a cost that was sent. A reply that was overtaken shows an older state.
+
+        The clock of the store may go back. A call that was sent at ``sent_at``, after the last reply, is the newest.
+        """
         self.sent -= cost
         if is_counted:
             self.counted_at = max(self.counted_at, decision.at_us)
-        if not self.fresh_until or decision.at_us >= self.decision.at_us:
+        if not self.fresh_until or decision.at_us >= self.decision.at_us or sent_at >= self.known_at:
             self.decision, self.known_at = decision, now
         self.fresh_until = self.known_at + _MAX_AGE
         self.rest = self.decision.remaining - self.unsent - self.sent
@@ -204,7 +207,7 @@ class Report:
     """
 
     def __init__(self, table: ReportTable, accounts: Iterable[Account], now: int) -> None:
-        self._table = table
+        self._table, self._sent_at = table, now
         self._sums = {account: account.take(now) for account in accounts}
         self.hits = [Hit(each.limit.sums, each.key, max(0, cost)) for each, cost in self._sums.items()]
         self._later: dict[Account, Decision] = {}
@@ -231,5 +234,5 @@ class Report:
 
     def _settle(self, account: Account, decision: Decision, now: int) -> None:
         cost = self._sums.pop(account)
-        account.settle(cost, decision, cost > 0, now)
+        account.settle(cost, decision, cost > 0, now, self._sent_at)
         self._table.drop_exhausted(account)

@@ -549,6 +549,8 @@ def test_a_reply_that_was_overtaken_does_not_replace_a_later_one() -> None:
     assert account.rest == 6
     account.settle(1, Decision(True, 9, 0, 9, 10), True, 6)
     assert (account.rest, account.known_at, account.counted_at) == (7, 5, 20)
+    account.settle(0, Decision(True, 3, 0, 9, 10), False, 9, sent_at=5)  # the clock of the store has gone back
+    assert (account.rest, account.known_at) == (3, 9)
 
 
 def test_a_cancelled_report_is_completed() -> None:
@@ -647,3 +649,59 @@ def test_a_process_that_dies_loses_its_last_sum(seed: int) -> None:
     for process in traffic.processes:
         process.limiter.close()
     assert traffic.processes[0].rest() == [1_000_000 - sum(traffic.admitted) + traffic.lost]
+
+
+class SlowProcess(Process):
+    """Its calls arrive late, and so do their replies."""
+
+    chance = random.Random(0)
+
+    async def _wait(self) -> None:
+        for _ in range(self.chance.choice((0, 1, 1, 3, 9))):
+            await asyncio.sleep(0)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        await self._wait()
+        decisions = self.apply(hits, now, consume)
+        await self._wait()
+        return decisions
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        await self._wait()
+        times = self.correct(changes, now)
+        await self._wait()
+        return times
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_concurrent_requests_are_counted_once(seed: int) -> None:
+    """Requests, reports and refunds are out together. In the end, the store counts each allowed cost once."""
+    clock, shared = ManualClock(1_000_020.0), SharedStore()
+    rules = (reported("300/minute"), ALL, Rule(name="endpoint", limits="50/minute", key="path"))
+    processes = [SlowProcess(shared, clock, *rules) for _ in range(3)]
+    chance = SlowProcess.chance = random.Random(seed)
+    used: list[int] = []
+
+    async def request(process: Process) -> None:
+        features, cost = {**WHO, "path": f"/{chance.randrange(9)}"}, chance.choice((1, 1, 3))
+        if verdict := await process.limiter.ahit(features, cost):
+            used.append(cost)
+            if chance.random() < 0.2:
+                await process.limiter.arefund(verdict)
+                used.append(-cost)
+
+    async def report(process: Process) -> None:
+        link: Any = process.limiter._leases
+        await link.areport(link._reports.due(clock()))
+
+    async def scenario() -> None:
+        for _ in range(40):
+            works = [chance.choice((request, request, request, report)) for _ in range(15)]
+            await asyncio.gather(*(work(chance.choice(processes)) for work in works))
+            clock.advance(chance.choice((0, 0.05, 0.15)))
+        for process in processes:
+            await process.limiter.aclose()
+
+    asyncio.run(scenario())
+    assert sum(used) <= 300 + 2 * 300
+    assert processes[0].rest()[:2] == [max(0, 300 - sum(used)), 1000 - sum(used)]

@@ -55,3 +55,22 @@ def test_close_ends_the_thread() -> None:
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+def test_threads_share_an_account_exactly() -> None:
+    """Eight threads of one process get the limit and not one more."""
+    store = SharedStore()
+    limiter = Limiter([RULE], store, settings=Settings(fleet_size=1, rejection_cache=0))
+    allowed: list[int] = []
+
+    def work() -> None:
+        allowed.append(sum(limiter.hit(WHO).allowed for _ in range(400)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    limiter.close()
+    assert sum(allowed) == 1000
+    assert rest(store, limiter) == 0

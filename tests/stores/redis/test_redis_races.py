@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from redis_handles import address
 from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.slow
 LIMIT, TRIES, PROCESSES = 1_000, 20_000, 4
 LEASE = LIMIT // 50
 PATIENT = 30_000_000  # microseconds: what is raced for is not time
+NOW = 1_767_268_820_500_000
 WHO = {"ip": "192.0.2.7"}
 
 
@@ -100,3 +103,36 @@ def test_limiters_that_report_have_a_bounded_excess(place: str) -> None:
     """At least the limit, and at most what each process may allow by itself."""
     rule = Rule(name="reported", limits=f"{LIMIT}/day", consistency="reported", algorithm="fixed-window")
     assert LIMIT <= raced(place, rule) <= PROCESSES * LIMIT
+
+
+def commands(place: str) -> int:
+    """The script calls that all servers of a cluster have received."""
+    with redis.Redis.from_url(place.replace("redis+cluster", "redis")) as client:
+        ports = [int(node.rpartition(":")[2]) for node in client.cluster("nodes")]
+    calls = 0
+    for port in ports:
+        with redis.Redis(HOST, port) as node:
+            calls += node.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    return calls
+
+
+@pytest.mark.parametrize("options", [{"lease": "10%"}, {"consistency": "reported"}], ids=str)
+def test_a_request_on_a_cluster_asks_for_its_exact_limit_alone(
+    cluster: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits by IP address and user are decided here, so a request is one command. Without them, it is three."""
+    monkeypatch.setattr(Heartbeat, "hold", lambda *_: None)  # no thread reports
+    name = next(iter(options))
+    rules = [
+        *(Rule(name=f"{name}-{key}", key=key, limits="100000/day", **options) for key in ("ip", "user")),
+        Rule(name=f"{name}-endpoint", key="endpoint", limits="100000/day"),
+    ]
+    limiter = Limiter(rules, open_store(cluster, PATIENT), lambda: NOW, Settings(fleet_size=1))
+    features = {**WHO, "user": "alice", "endpoint": "/login"}
+    for _ in range(3):
+        assert limiter.hit(features)
+    before = commands(cluster)
+    for _ in range(20):
+        assert limiter.hit(features)
+    assert commands(cluster) == before + 20
+    limiter.close()
