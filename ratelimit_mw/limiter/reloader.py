@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _QUIET: Final = 1.0  # seconds that files are left alone before they are read: a writer may not be done
 _MAX_TRIES: Final = 60
+_RESTLESS: Final = "the settings file changes all the time, so it cannot be read"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -61,7 +62,7 @@ class Reloader:
             if self._try():
                 return
             time.sleep(self._quiet)
-        raise ConfigError("the settings change all the time while they are read")
+        raise ConfigError(_RESTLESS)
 
     def _follow(self) -> None:
         """Read the settings again once their files are at rest. Log a mistake, once for each content."""
@@ -78,6 +79,7 @@ class Reloader:
                     trace = None if isinstance(error, RateLimitError) else error
                     _log.error("%s (the earlier settings stay in force)", error, exc_info=trace)
                 return
+        _log.error("%s (the earlier settings stay in force)", _RESTLESS)
 
     @property
     def _quiet(self) -> float:

@@ -18,7 +18,7 @@ Identity = tuple[int, ...] | None
 
 
 class FileState(NamedTuple):
-    """A file as it was read. Both are None for a file that could not be read."""
+    """A file as it was read. The digest is None for a file that could not be read."""
 
     identity: Identity
     digest: bytes | None
@@ -54,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
     """Read a file, and record it."""
     files = _reading.get()
     files = {} if files is None else files
-    files.setdefault(path, FileState(None, None))
+    files.setdefault(path, FileState(identity_of(path), None))
     with path.open("rb") as file:
         identity = _identity(os.fstat(file.fileno()))  # before its content: a later change makes a difference
         content = file.read()

@@ -132,7 +132,7 @@ def test_a_removed_file_keeps_the_earlier_rules_and_is_logged(file: Path, caplog
     wait_until(limiter, lambda: rest(limiter) == (5, 5))
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path) -> None:
     """The first reading meets the first half of the file, which is valid and has no limit."""
     limiter = limiter_of(file)
     load, halves = limiter.settings.origin, iter([toml("9/minute"), toml("5/minute")])
@@ -141,9 +141,8 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path, monkeypa
 
     def load_and_write() -> Any:
         loaded = load.load()
-        for content in halves:
+        if content := next(halves, ""):
             file.write_text(content)
-            break
         return loaded
 
     limiter.settings.__dict__["origin"] = load._replace(load=load_and_write)
@@ -152,7 +151,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path, monkeypa
     assert rest(limiter)[0] == 5
 
 
-def test_a_file_that_never_rests_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_rests_is_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(reloader, "_MAX_TRIES", 2)
     limiter = limiter_of(file)
     origin = limiter.settings.origin
@@ -164,16 +165,26 @@ def test_a_file_that_never_rests_is_an_error(file: Path, monkeypatch: pytest.Mon
         return loaded
 
     limiter.settings.__dict__["origin"] = origin._replace(load=load_and_touch)
-    with pytest.raises(ConfigError, match="change all the time"):
+    with pytest.raises(ConfigError, match="changes all the time"):
         limiter.reload()
     limiter.reloader and limiter.reloader._follow()
+    assert "changes all the time" in caplog.text
+    assert rest(limiter) == (3, 3)
+
+
+def test_a_file_that_cannot_be_read_keeps_the_earlier_rules(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = limiter_of(file)
+    file.unlink()
+    file.mkdir()
+    wait_until(limiter, lambda: "cannot be read: Is a directory" in caplog.text)
     assert rest(limiter) == (3, 3)
 
 
 def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path) -> None:
     clients = tmp_path / "clients.json"
     clients.write_text('{"192.0.2.7": "5/minute"}')
-    file.write_text(f'{toml()}per_key = "clients.json"\n')
+    by_user = '[[rules]]\nname = "user"\nkey = "user"\nlimits = "1/s"\n'
+    file.write_text(f'{toml()}per_key = "clients.json"\n{by_user}per_key = "clients.json"\n')
     limiter = limiter_of(file)
     assert rest(limiter) == (5, 5)
     clients.write_text('{"192.0.2.7": "7/minute"}')

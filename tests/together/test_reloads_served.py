@@ -1,0 +1,223 @@
+"""Real servers with two workers, whose settings file changes 100 times while clients send requests."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from http_servers import free_port, running
+from servers import PATIENCE, wait_for
+
+pytestmark = pytest.mark.slow
+
+STARLETTE = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, check, limit
+
+async def home(request):
+    await check(request, "named")
+    return PlainTextResponse(str(os.getpid()))
+
+@limit("1/hour", name="view")
+async def tight(request):
+    return PlainTextResponse(str(os.getpid()))
+
+app = Starlette(routes=[Route("/", home), Route("/tight", tight)])
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+FLASK = """
+import os
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter, check, limit
+
+app = Flask("app")
+RateLimiter(app, settings="ratelimit.toml")
+
+@app.get("/")
+def home():
+    check("named")
+    return str(os.getpid())
+
+@app.get("/tight")
+@limit("1/hour", name="view")
+def tight():
+    return str(os.getpid())
+"""
+SERVERS = {
+    "uvicorn": (STARLETTE, ("--workers", "2", "--no-access-log", "--port", "{}")),
+    "gunicorn": (FLASK, ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}")),
+}
+PACE = 4 / 500
+"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
+TIGHT = 5
+CHANGES = 100
+
+
+def toml(version: int, folder: Path) -> str:
+    """Return settings whose rules all have the version in their amounts, but for a limit that stays the same."""
+    return f"""
+store = "lmdb://{folder}/state"
+store_timeout = "9s"
+headers = ["ratelimit"]
+reload_interval = "50ms"
+
+[[rules]]
+name = "first"
+match = {{ path = "/" }}
+limits = "{version}/hour"
+
+[[rules]]
+name = "second"
+match = {{ path = "/" }}
+key = ["endpoint", "ip"]
+limits = "{version}/hour"
+
+[[rules]]
+overrides = "view"
+limits = "{TIGHT}/hour"
+
+[[rules]]
+name = "named"
+match = {{ view = "" }}
+limits = "{version}/hour"
+"""
+
+
+class ConfigMap:
+    """A settings file behind the links of a Kubernetes ConfigMap, and ways to change it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._target = self._new_folder("0")
+        (folder / "..data").symlink_to("..0")
+        (folder / "ratelimit.toml").symlink_to("..data/ratelimit.toml")
+
+    def _new_folder(self, name: str) -> Path:
+        folder = self._folder / f"..{name}"
+        folder.mkdir()
+        return folder / "ratelimit.toml"
+
+    def replace(self, version: int) -> bool:
+        later = self._target.with_name("later")
+        later.write_text(toml(version, self._folder))
+        later.replace(self._target)
+        return True
+
+    def swap_links(self, version: int) -> bool:
+        self._target = self._new_folder(str(version))
+        self._target.write_text(toml(version, self._folder))
+        link = self._folder / "..later"
+        link.symlink_to(self._target.parent.name)
+        link.replace(self._folder / "..data")
+        return True
+
+    def write_in_halves(self, version: int) -> bool:
+        """Write rules without the last one, which a view calls by its name, and then the rest."""
+        text = toml(version, self._folder)
+        half = text.rindex("[[rules]]") + version % 2 * 12
+        with self._target.open("w") as file:
+            file.write(text[:half])
+            file.flush()
+            time.sleep(0.2)
+            file.write(text[half:])
+        return True
+
+    def write_mistakes(self, version: int) -> bool:
+        """Write limits that would allow everything, in a file with a mistake."""
+        mistakes = ("", "wrong = 1\n", "\n[[rules]]\nname = 'first'\nlimits = '1/s'\n", "\n[[rules]]\nlimits =")
+        text = toml(10**9, self._folder).replace(f"{TIGHT}/hour", f"{10**9}/hour")
+        mistake = mistakes[version // 4 % len(mistakes)]
+        self._target.write_text(mistake and (mistake + text if mistake.startswith("wrong") else text + mistake))
+        time.sleep(0.2)
+        return False
+
+
+class Clients:
+    """Four clients that send requests all the time. They keep what is wrong with the responses."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._is_over = threading.Event()
+        self.wrong: list[str] = []
+        self.by_worker: dict[str, int] = {}
+        self.allowed = 0
+        self.sent = 0
+        self._threads = [threading.Thread(target=self._run) for _ in range(4)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        try:
+            while not self._is_over.is_set():
+                connection = HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
+                for path in ["/"] * 9 + ["/tight"]:
+                    self._ask(connection, path)
+                    due = max(due + PACE, time.monotonic() - 1)
+                    time.sleep(max(0.0, due - time.monotonic()))
+                connection.close()
+        except Exception as error:
+            self.wrong.append(repr(error))
+
+    def _ask(self, connection: HTTPConnection, path: str) -> None:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body, policy = response.read().decode(), response.headers.get("RateLimit-Policy", "")
+        self.sent += 1
+        amounts = re.findall(r'"(\w+)";q=(\d+)', policy)
+        if path == "/tight":
+            self.allowed += response.status == 200
+            if response.status not in (200, 429) or amounts != [("view", str(TIGHT))]:
+                self.wrong.append(f"{response.status} {policy}")
+            return
+        versions = {amount for _, amount in amounts}
+        names = [name for name, _ in amounts]
+        if response.status != 200 or names != ["first", "second", "named"] or len(versions) != 1:
+            self.wrong.append(f"{response.status} {policy} {body[:80]}")
+        else:
+            self.by_worker[body] = int(versions.pop())
+
+    def have_seen(self, version: int, by: Callable[[list[bool]], bool]) -> bool:
+        return bool(self.wrong) or by([seen == version for seen in self.by_worker.values()])
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_request_fails_or_meets_half_of_the_rules(server: str, tmp_path: Path) -> None:
+    """The file is replaced, written in halves or with mistakes, and its links change. Each worker follows."""
+    program, options = SERVERS[server]
+    (tmp_path / "program.py").write_text(program)
+    file, port, first = ConfigMap(tmp_path), free_port(), 10_000_000
+    file.replace(first)
+    ways = itertools.cycle([file.replace, file.swap_links, file.write_in_halves, file.write_mistakes])
+    command = [option.format(port) for option in options]
+    with running(tmp_path / "log", port, server, *command, "program:app", folder=tmp_path), Clients(port) as clients:
+        wait_for(lambda: clients.wrong or len(clients.by_worker) == 2, "two workers")
+        version = first
+        for number, change in zip(range(first + 1, first + 1 + CHANGES), ways, strict=False):
+            if change(number):
+                version = number
+                wait_for(partial(clients.have_seen, version, any), f"{change.__name__} {version}")
+        file.replace(version + CHANGES)
+        wait_for(lambda: clients.have_seen(version + CHANGES, all), "all workers")
+    assert clients.wrong == []
+    assert len(clients.by_worker) == 2
+    assert clients.allowed <= TIGHT
+    assert clients.sent > CHANGES
