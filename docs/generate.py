@@ -29,6 +29,8 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 LINKS: Final = {
     "store": "[stores](stores.md)",
+    "observers": "[observing](observing.md)",
+    "event_features": "[observing](observing.md#values-of-keys)",
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "forwarded_header": "[proxies](proxies.md)",
     "headers": "[headers](headers.md)",

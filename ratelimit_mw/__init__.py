@@ -14,7 +14,9 @@ from .errors import (
 from .http.rejection import Rejection
 from .keys.email import normalized_email
 from .keys.features import INVALID
+from .limiter.events import Event
 from .limiter.limiter import Limiter
+from .limiter.rejection_log import RejectionLog, log_rejections
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, SettingsDict, load_settings
@@ -23,6 +25,7 @@ __all__ = [
     "INVALID",
     "ConfigError",
     "Decision",
+    "Event",
     "FeatureTypeError",
     "Limiter",
     "MissingExtraError",
@@ -31,6 +34,7 @@ __all__ = [
     "RateLimitError",
     "RateLimitExceeded",
     "Rejection",
+    "RejectionLog",
     "Rule",
     "Settings",
     "SettingsDict",
@@ -38,6 +42,7 @@ __all__ = [
     "StoreError",
     "Verdict",
     "load_settings",
+    "log_rejections",
     "normalized_email",
 ]
 

@@ -129,6 +129,11 @@ class Receipt:
         decisions = self._verdict.decisions
         return [d if self.counts(d.source, status) else self.before.get(d.source, d) for d in decisions]
 
+    def consumed(self) -> list[tuple[Decision, int]]:
+        """Return each decision that consumed, with the cost of its hit after all corrections."""
+        with _lock:
+            return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
+
     def drop(self, rule: str) -> list[str]:
         """Forget the charges of a rule. Return its keys."""
         with _lock:

@@ -116,12 +116,12 @@ class RateLimitMiddleware:
             else:
                 verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
             admission = _admit(limits, plan, request, verdict, request.native, send)
-            if not verdict.allowed:
+            if verdict.allowed:
+                if plan.may_delay and verdict.delay:
+                    await asyncio.sleep(verdict.delay)
+                await self.app(admission.native, receive, admission.send)
+            else:
                 await admission.reject(receive, send)
-                return
-            if plan.may_delay and verdict.delay:
-                await asyncio.sleep(verdict.delay)
-            await self.app(admission.native, receive, admission.send)
         except BaseException as error:
             if admission is None or not await admission.handle(error, receive, send):
                 raise
@@ -133,7 +133,7 @@ class RateLimitMiddleware:
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         admission.has_ended = True
-        if plan.needs_settlement or verdict.open_receipt is not None:
+        if plan.needs_settlement or limits.is_observed or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -167,7 +167,11 @@ class RateLimitMiddleware:
         admission = _admit(limits, plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
         try:
-            await (connection.serve(self.app) if verdict.allowed else connection.reject())
+            if verdict.allowed:
+                await connection.serve(self.app)
+            else:
+                await connection.reject()
+                await admission.aend(verdict.status)
         finally:
             current.set(before)
 
@@ -253,11 +257,13 @@ class ASGIAdmission(Admission):
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""
         if rejection := rejection_of(error):
-            has_started = self.status is not None
-            await self.aend(self.status or 429)
-            if not has_started:
-                self.verdict = rejection.verdict
-                await self.reject(receive, send)
+            has_started, status = self.status is not None, self.status or 429
+            try:
+                if not has_started:
+                    self.verdict = rejection.verdict
+                    await self.reject(receive, send)
+            finally:
+                await self.aend(status)
             return not has_started
         if isinstance(error, GeneratorExit):
             self.end(None)  # a coroutine that is closed cannot await

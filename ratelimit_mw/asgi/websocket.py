@@ -86,11 +86,13 @@ class WebSocketConnection:
             await self._end_message(verdict)
 
     async def _decide(self, message: Message) -> Verdict:
-        """Decide a message. A cost function receives its text or its bytes."""
+        """Decide a message, which has its own event. A cost function receives its text or its bytes."""
         limits, text = self._admission.limits, message.get("text")
         features = await aread(limits, self._plan, self._admission.request)
         content = (message.get("bytes") or b"") if text is None else text
-        return await limits.limiter.adecide(self._plan, features, None, True, content)
+        verdict = await limits.limiter.adecide(self._plan, features, None, True, content)
+        self._admission.report_now(verdict)
+        return verdict
 
     async def _end_message(self, verdict: Verdict) -> None:
         """Close the connection, or call your functions, for a rejected message. A deny list closes."""

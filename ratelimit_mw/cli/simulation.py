@@ -52,8 +52,9 @@ class Simulation:
     def __init__(self, settings: Settings) -> None:
         self._now = self._latest = 0
         store = settings.store if redacted_url(settings.store).startswith("memory:") else "memory://"
-        # Without the application there is no rule of a decorator to override.
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}, enabled=True))
+        # Without the application there is no rule of a decorator to override, and nothing to observe.
+        settings = replace(settings, overrides={}, enabled=True, observers=())
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, settings)
         ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
         self._client = lru_cache(100_000)(partial(_client, ip_key))
         self.rules = {rule.name: RuleReport(rule) for rule in self._limiter.rules.rules}

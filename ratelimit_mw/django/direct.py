@@ -34,6 +34,7 @@ class DirectAdmission(DjangoAdmission):
         lists = limits.plan(request, request.to).lists
         super().__init__(limits, request, Plan((), lists), Verdict())
         self.caller = caller
+        self._reported = 1  # no request of a client: only its decisions have events
         self.end(None)
 
 

@@ -24,7 +24,6 @@ from ..stores.blocking import run_blocking
 from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
 from .limits import ProjectLimits, plan_of, project_limits
 from .pages import arespond, respond
-from .signals import asend_rejection, send_rejection
 
 
 class RateLimitMiddleware:
@@ -82,17 +81,16 @@ class RateLimitMiddleware:
             elif not plan.is_empty:
                 verdict = decide(limits, plan, request, resolve=resolve)
             admission = DjangoAdmission(limits, request, plan, verdict, is_outer)
+            admission.sender = type(self)
             admission.enter(request.marks)
             try:
                 if verdict:
                     response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
                 else:
                     response = await self._respond(admission)
-            finally:  # also where the page of a rejection raises
-                if not admission.verdict.allowed:
-                    await asend_rejection(type(self), admission) if self._is_async else send_rejection(
-                        type(self), admission
-                    )
+            except BaseException as error:  # where the server stops, the outcome is not known
+                await self._end(admission, 500 if isinstance(error, Exception) else None)
+                raise
             admission.add_headers(response)
             if response.streaming:
                 watch(response, admission)
@@ -103,18 +101,14 @@ class RateLimitMiddleware:
             current.set(before)
 
     async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, delay: float) -> Any:
-        try:
-            if delay:
-                await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
-            response = self.get_response(request.framework_request)
-            if self._is_async:
-                response = await response
-            project.compare(request)
-            if admission.raised is not None:
-                response = await self._respond(admission, admission.raised)
-        except BaseException as error:  # where the server stops, the outcome is not known
-            await self._end(admission, 500 if isinstance(error, Exception) else None)
-            raise
+        if delay:
+            await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
+        response = self.get_response(request.framework_request)
+        if self._is_async:
+            response = await response
+        project.compare(request)
+        if admission.raised is not None:
+            response = await self._respond(admission, admission.raised)
         return response
 
     async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:

@@ -56,6 +56,7 @@ class HttpRules:
         before: HttpRules | None = getattr(owner, "in_force", None)
         self.owner = owner
         self.limiter = owner.limiter
+        self.is_observed = self.limiter.is_observed
         self.is_outer = owner.is_outer
         self.of_limiter = settings
         self.watch = self.limiter.watch_of(settings)

@@ -1,6 +1,7 @@
 """Build keys from features, so that two different sets of values never share a key. Knows no stores."""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from .secret import NO_SECRET, Secret
 
 _log = logging.getLogger("ratelimit_mw")
 _ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
+_DIGEST: Final = 32  # characters
 
 
 def escape_braces(text: str) -> str:
@@ -21,6 +23,10 @@ def escape_braces(text: str) -> str:
     '/items/%7Bid%7D'
     """
     return text.translate(_ESCAPES)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
 
 
 def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
@@ -160,6 +166,32 @@ class KeyMaker:
         if is_open and self._secret.key:  # a client who knows no tag of its key cannot choose the server
             return f"{outside}{{{self._secret.digest('', key)}}}&{key}"
         return f"{outside}{{{key}}}"
+
+    def parse(self, key: str) -> dict[str, str]:
+        """Return the values in a key that ``build`` has built, by the name of their parts. A digest stays a digest.
+
+        >>> KeyMaker(parse_key(["endpoint", "user|ip"])).parse("endpoint=6:/login&{ip=192.0.2.7}")
+        {'endpoint': '/login', 'ip': '192.0.2.7'}
+        """
+        outside, _, inside = key.partition("{")
+        text = outside + (inside.partition("}&")[2] or inside.removesuffix("}"))
+        values = {}
+        for parts, fallback, _, is_last in self._entries if text else ():
+            names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
+            name = next(name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
+            kind, text = text[len(name)], text[len(name) + 1 :]
+            if kind == "#":
+                values[name], text = text[:_DIGEST], text[_DIGEST:]
+            elif kind == "!":
+                values[name], text = "invalid", text[1:]
+            elif is_last:
+                values[name] = _unescaped(text)
+            else:
+                # No value is longer than LONGEST, so the patterns are few.
+                length, _, text = text.partition(":")
+                value = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
+                values[name], text = _unescaped(value), text[len(value) + 1 :]
+        return values
 
 
 _Compiled = tuple[str, str, str, str, Callable[[Any], Any], bool]

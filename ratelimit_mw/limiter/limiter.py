@@ -5,7 +5,7 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -19,14 +19,15 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, with_options
+from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .failover import FailoverStore
 from .leases import QuotaLeases
+from .observers import Observer, Observers
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
 from .reloads import Reloads
-from .slot import Slot
 from .start import StartingStore
 
 
@@ -39,6 +40,7 @@ class Limiter(Reloads):
         clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default
             the store's own time counts.
         settings: Settings from ``load_settings``. Their ``rules`` and ``store`` are not read; ``from_settings`` does.
+        observers: Functions of an ``Event``, in place of those of the settings. Each is called once for every request.
 
     Raises:
         ConfigError: A rule, the store URL or an option of the store is invalid.
@@ -59,6 +61,7 @@ class Limiter(Reloads):
         rules: The rules, compiled.
         store: The store.
         breaker: The circuit breaker of the store, None for the memory store.
+        is_observed: Whether the limiter has observers.
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
@@ -68,6 +71,7 @@ class Limiter(Reloads):
         store: str | Store = "memory://",
         clock: Clock | None = None,
         settings: Settings | None = None,
+        observers: Sequence[Observer | str] | None = None,
     ) -> None:
         super().__init__(rules, settings)
         self._clock = None if clock is None else checked_clock(clock)
@@ -83,6 +87,10 @@ class Limiter(Reloads):
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain)
+        with error_path("observers"):
+            functions = self.settings.observers if observers is None else checked_observers(observers)
+        self.observers = Observers(functions, self.settings.event_features, self)
+        self.is_observed = bool(functions)
         self.breaker = self._failover and self._failover.breaker
         self._check(self.rules)
         self.reloader = reloader_of(self)
@@ -90,7 +98,11 @@ class Limiter(Reloads):
 
     @classmethod
     def from_settings(
-        cls, settings: SettingsSource, clock: Clock | None = None, store: str | Store | None = None
+        cls,
+        settings: SettingsSource,
+        clock: Clock | None = None,
+        store: str | Store | None = None,
+        observers: Sequence[Observer | str] | None = None,
     ) -> Limiter:
         """Return a limiter with the rules and the store of settings.
 
@@ -98,12 +110,13 @@ class Limiter(Reloads):
             settings: The path of a settings file, a dictionary, or loaded ``Settings``.
             clock: As for ``Limiter``.
             store: A store URL or a ``Store``, in place of the store of the settings.
+            observers: As for ``Limiter``.
 
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.
         """
         loaded = with_options(settings, {} if store is None else {"store": store})
-        return cls(loaded.rules, loaded.store, clock, loaded)
+        return cls(loaded.rules, loaded.store, clock, loaded, observers)
 
     @property
     def local_decisions(self) -> int:
@@ -150,12 +163,16 @@ class Limiter(Reloads):
         plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
         verdict = self.decide(plan, features, cost)
         verdict.settler = self
+        if self.is_observed:
+            self.observers.report((verdict,))
         return verdict
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
         verdict = await self.adecide(self.match(features), features, cost)
         verdict.settler = self
+        if self.is_observed:
+            self.observers.report((verdict,))
         return verdict
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:
@@ -257,24 +274,3 @@ class Limiter(Reloads):
 
     def _now(self) -> int | None:
         return clock() if (clock := self._clock or testmode.clock) else None
-
-    def slot(self, features: Features, cost: int | None = None) -> Slot:
-        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
-
-        Args:
-            features: The features of the request, as for ``hit``.
-            cost: How many slots to hold, by default each rule's own cost.
-
-        Returns:
-            A context manager for ``with`` and ``async with``. It enters as the verdict.
-
-        Raises:
-            RateLimitExceeded: A rule rejects. Raised when the block is entered.
-
-        Example:
-            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
-            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
-            ...     verdict.decisions[0].remaining
-            1
-        """
-        return Slot(self, features, cost)

@@ -5,15 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
+from ..keys.features import Features
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from .inspection import Inspection
+from .slot import Slot
+
+if TYPE_CHECKING:
+    from .limiter import Limiter
 
 
 class Slots(Inspection):
     """Takes the slots of concurrency limits. ``Limiter`` inherits it."""
+
+    def slot(self, features: Features, cost: int | None = None) -> Slot:
+        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
+
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: How many slots to hold, by default each rule's own cost.
+
+        Returns:
+            A context manager for ``with`` and ``async with``. It enters as the verdict.
+
+        Raises:
+            RateLimitExceeded: A rule rejects. Raised when the block is entered.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
+            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
+            ...     verdict.decisions[0].remaining
+            1
+        """
+        return Slot(cast("Limiter", self), features, cost)
 
     def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
         """Decide hits, and wait for their slots as long as their rules allow."""

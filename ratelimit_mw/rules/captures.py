@@ -60,6 +60,9 @@ class CapturingKey(KeyMaker):
     def build(self, features: Features) -> str | None:
         return self._key.build(self._captures.add(features))
 
+    def parse(self, key: str) -> dict[str, str]:
+        return self._key.parse(key)
+
 
 class _Place:
     """The place of a parameter in a path: its segments, and the text around it in a segment."""

@@ -26,10 +26,12 @@ from .origin import Origin, recording
 from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
 from .schema import check_table, schema
 from .values import (
+    checked_observers,
     checked_proxies,
     database_file,
     field_name,
     forwarded_header,
+    key_names,
     nat64_prefixes,
     parse_size,
     parse_timeout,
@@ -41,7 +43,7 @@ from .values import (
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 _DEFAULTS: Final = defaults_of(SettingsDict)
-OF_LIMITER: Final = ("enabled", "limits", "store")
+OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features")
 """The arguments of a middleware that its limiter needs."""
 AT_START: Final = (
     "store",
@@ -51,6 +53,8 @@ AT_START: Final = (
     "fallback_keys",
     "rejection_cache",
     "secret",
+    "observers",
+    "event_features",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
 _OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
@@ -72,6 +76,8 @@ class Settings:
     """The options of the rules and decorators that do not set them."""
     enabled: bool
     store: str | Store = field(repr=False)  # may hold a password
+    observers: tuple[str | Callable[[Any], object], ...]
+    event_features: tuple[str, ...]
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int
@@ -193,6 +199,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
         "defaults": parse_defaults,
+        "observers": checked_observers,
+        "event_features": key_names,
         "trusted_proxies": checked_proxies,
         "forwarded_header": forwarded_header,
         "ipv6_prefix": partial(whole_number, most=128),

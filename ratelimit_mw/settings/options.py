@@ -2,8 +2,8 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from ..rules.declaration import option
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
@@ -11,8 +11,9 @@ from ..stores import Store
 
 if TYPE_CHECKING:
     StoreURL = str | Store
+    Observer = str | Callable[[Any], object]
 else:  # a file can hold no objects
-    StoreURL = str
+    StoreURL = Observer = str
 Duration = str | float
 Values = Mapping[str, str | Sequence[str]]
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
@@ -24,6 +25,11 @@ class HttpOptions(TypedDict, total=False):
     enabled: Annotated[bool, option("Whether anything is limited. `false` turns all rules and lists off.", True)]
     limits: Annotated[Limits | None, option("Limits of all requests, as a rule named `default`.")]
     store: Annotated[StoreURL, option("The URL of the store that keeps the counts.", "memory://")]
+    observers: Annotated[
+        Sequence[Observer],
+        option('Functions that receive an event of each request: `"module:function"`.', []),
+    ]
+    event_features: Annotated[Sequence[str], option("Features of keys whose values events have.", [])]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[
         str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")

@@ -12,7 +12,7 @@ from ..rules.declaration import check_names, hints_of
 from ..stores import Store
 from .options import SettingsDict
 
-_CHECKED_LATER: Final = ("rules", "lists", "defaults", "limits")
+_CHECKED_LATER: Final = ("rules", "lists", "defaults", "limits", "observers")
 _MAY_BE_SECRET: Final = ("secret", "store")
 _INDEX = re.compile(r"`\$\[(\d+)\]`$")
 _SCHEMA_FIELD: Final = {"type": "string", "description": "The address of this schema, for editors. Not read."}

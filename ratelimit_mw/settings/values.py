@@ -1,22 +1,26 @@
 """Parse single settings. ``ConfigError`` shows the value and the expected form."""
 
 import difflib
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..errors import ConfigError, error_path
 from ..keys.features import checked_name
 from ..keys.networks import Embedding, parse_nat64
+from ..keys.parts import checked_part, part_of
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
+from ..rules.declaration import checked_call
 from ..rules.paths import checked_pattern
 from .files import secret_file
 
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
+_IMPORT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 _MOST_BODY: Final = 16 * 1024**2
 _HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
 _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
@@ -112,3 +116,34 @@ def secret_of(text: str | None, file: str | None, keyed: Iterable[str] | None, f
             names.append(checked_name(name))
     with error_path("secret" if file is None else "secret_file"):
         return Secret.from_text(text or "" if file is None else secret_file(folder / file), names)
+
+
+def checked_observers(observers: Any) -> tuple[str | Callable[[Any], object], ...]:
+    """Functions of an event, or the texts "module:function" that name them."""
+    if not isinstance(observers, list | tuple):
+        raise ConfigError(f'expected a list such as ["app.events:count"]; got {observers!r}')
+    for i, observer in enumerate(observers):
+        with error_path(f"[{i}]"):
+            if not isinstance(observer, str):
+                checked_observer(observer)
+            elif not _IMPORT.fullmatch(observer):
+                raise ConfigError(f'expected "module:function", such as "app.events:count"; got {observer!r}')
+    return tuple(observers)
+
+
+def checked_observer(observer: Any) -> Callable[[Any], object]:
+    """Return a function of an event. It is called without ``await``."""
+    if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
+        name = getattr(observer, "__name__", repr(observer))
+        message = f"expected a function without async; got {name}. In the function, start a task or fill a queue"
+        raise ConfigError(message)
+    return checked_call(observer, "the event")
+
+
+def key_names(parts: Sequence[str]) -> tuple[str, ...]:
+    """The names of the parts of a key, as they are in keys."""
+    names = []
+    for i, part in enumerate(parts):
+        with error_path(f"[{i}]"):
+            names.append(part_of(checked_part(part)).name)
+    return tuple(names)

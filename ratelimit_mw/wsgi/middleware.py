@@ -98,7 +98,10 @@ class RateLimitMiddleware:
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
         if not verdict.allowed:
-            return self._reject(admission)
+            try:
+                return self._reject(admission)
+            finally:
+                admission.end(verdict.status)
         before = current.get()
         try:
             admission.enter(None if to is None else to.marks)
@@ -108,11 +111,14 @@ class RateLimitMiddleware:
             if admission.needs_settlement or not is_complete(body, environ):
                 return ResponseBody(body, admission)
         except RateLimitExceeded as error:
-            admission.close(admission.status or 429)
             if admission.status is not None:
+                admission.close(admission.status)
                 raise
             admission.verdict = error.verdict
-            return self._reject(admission)
+            try:
+                return self._reject(admission)
+            finally:
+                admission.close(429)
         except BaseException as error:  # where the server stops, the outcome is not known
             admission.close((admission.status or 500) if isinstance(error, Exception) else None)
             raise

@@ -10,7 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.features import INVALID, UNMATCHED
+from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.parts import LONGEST, part_of
+from ratelimit_mw.keys.secret import NO_SECRET, Secret
 from ratelimit_mw.testing import ManualClock
 
 SECRET = "correct horse battery staple"
@@ -95,3 +98,37 @@ def test_an_invalid_value_has_a_tag_of_its_own() -> None:
     tags = {tag_of(keys_of("user", {"user": user})[0]) for user in (INVALID, "!", "!&", "user!&")}
     assert len(tags) == 4
     assert tag_of(keys_of("user", {"user": INVALID}, secret=SECRET)[0]) == "user!&"
+
+
+_TEXTS = st.text(max_size=80) | st.just(INVALID) | st.from_regex(r"[0-9]{1,2}:[a&{}%=]{1,5}", fullmatch=True)
+
+
+@given(
+    entries=st.lists(st.sampled_from(["endpoint", "user|ip", "tenant", "email", "header:x"]), max_size=4, unique=True),
+    values=st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(["user", "tenant", "email", "endpoint", "header:x"], _TEXTS)
+    ),
+    has_secret=st.booleans(),
+)
+@example(entries=["tenant", "header:x"], values={"tenant": "1:a&b=", "header:x": "2:{}&c"}, has_secret=False)
+@example(entries=["header:x", "tenant"], values={"tenant": "%7B", "header:x": "a}&{b"}, has_secret=True)
+def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, Any], has_secret: bool) -> None:
+    """No value of a client can look like another feature. Digests stay digests."""
+    secret = Secret.from_text(SECRET) if has_secret else NO_SECRET
+    parsed = [f"{entry} as raw" if entry in ("tenant", "header:x") else entry for entry in entries]
+    maker = KeyMaker(parse_key(parsed), secret=secret, warn=lambda: None)
+    features = {"ip": "192.0.2.7", **values}
+    key = maker.build(features)
+    if key is None:
+        return
+    expected = {}
+    for entry in parsed:
+        parts = [part for part in map(part_of, entry.split("|")) if part.compared(features) is not None]
+        if not parts:
+            expected["endpoint"] = UNMATCHED
+            continue
+        name, text = parts[0].name, parts[0].compared(features)
+        is_long = text is not INVALID and len(text.encode("utf-8", "surrogatepass")) > LONGEST
+        is_digest = text is not INVALID and (secret.covers(parts[0].feature) or is_long)
+        expected[name] = secret.digest(name, text) if is_digest else "invalid" if text is INVALID else text
+    assert maker.parse(key) == expected

@@ -1,0 +1,187 @@
+"""``Event``: one concluded request as observers receive it. Knows neither HTTP nor observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from ..decision import Decision, Verdict
+
+Outcome = Literal["allowed", "shadow", "rejected", "denied", "unavailable"]
+REJECTED: Final = frozenset({"rejected", "denied", "unavailable"})
+"""The outcomes of requests that are rejected."""
+_NO_FEATURES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+_Consumed = Iterable[tuple[Decision, int]]
+
+
+class Event:
+    """One concluded request. An observer receives it after the response.
+
+    An event cannot be changed. It has no keys of clients, so you can log it or send it to another system.
+
+    Args:
+        verdicts: The verdicts of the request.
+        outcome: The outcome of the request.
+        store: The kind of the store.
+        features: The values of the features that ``event_features`` names.
+
+    Example:
+        >>> from ratelimit_mw import Limiter, Rule
+        >>> limiter = Limiter([Rule(name="api", limits="1/minute")], observers=[print])
+        >>> for _ in range(2):
+        ...     _ = limiter.hit({"ip": "192.0.2.7"})
+        Event(outcome='allowed', rules=('api',), store='memory', cost=1)
+        Event(outcome='rejected', rules=('api',), store='memory', cost=0)
+    """
+
+    __slots__ = ("_costs", "_features", "_outcome", "_store", "_verdicts")
+
+    def __init__(
+        self,
+        verdicts: Sequence[Verdict],
+        outcome: Outcome,
+        store: str,
+        features: Mapping[str, str] = _NO_FEATURES,
+    ) -> None:
+        self._verdicts = tuple(verdicts)
+        self._outcome = outcome
+        self._store = store
+        self._features = features
+        self._costs: Mapping[str, int] | None = None
+        for verdict in verdicts:
+            if verdict.open_receipt is not None:  # its cost may change later
+                self._costs = _costs_of(verdicts, _consumed)
+                break
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the request: "allowed", "shadow", "rejected", "denied" or "unavailable".
+
+        "shadow": allowed, but a rule in shadow mode would have rejected it. "denied": rejected by a deny list.
+        "unavailable": rejected because the store could not be reached.
+        """
+        return self._outcome
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the request was rejected: its outcome is "rejected", "denied" or "unavailable"."""
+        return self._outcome in REJECTED
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules that applied, in order."""
+        return tuple(self.outcomes)
+
+    @property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """The outcome of each rule that applied, by its name. A rule in shadow mode that rejects has "shadow"."""
+        found: dict[str, Outcome] = {}
+        for verdict in self._verdicts:
+            for decision in verdict.decisions:
+                rule = decision.hit[0].rule
+                if decision.allowed:
+                    found.setdefault(rule, "allowed")
+                else:
+                    found[rule] = _outcome_of(decision)
+        return found
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions of all limits that applied. Their ``key`` and ``client`` are empty."""
+        return tuple(_without_key(decision) for verdict in self._verdicts for decision in verdict.decisions)
+
+    @property
+    def store(self) -> str:
+        """The kind of the store, such as "memory" or "redis". See ``local``."""
+        return self._store
+
+    @property
+    def local(self) -> bool:
+        """True when this process decided a limit alone, because the store could not be reached."""
+        return any(decision.local for verdict in self._verdicts for decision in verdict.decisions)
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds that the client has to wait: 0.0 for none.
+
+        An allowed request waits before it goes on (leaky-bucket queue). A rejected request waits before a retry can
+        succeed; None when waiting does not help.
+        """
+        rejections = [verdict.retry_after for verdict in self._verdicts if not verdict.allowed]
+        if None in rejections:
+            return None
+        return max([*rejections, *(verdict.delay for verdict in self._verdicts if not rejections)], default=0.0)  # type: ignore[type-var]
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """The settled cost that the request consumed from each rule, in units of its limits. Slots have the cost 0."""
+        return _costs_of(self._verdicts, _hits_of) if self._costs is None else self._costs
+
+    @property
+    def cost(self) -> int:
+        """The largest of ``costs``: 0 for a rejected request."""
+        return max(self.costs.values(), default=0)
+
+    @property
+    def features(self) -> Mapping[str, str]:
+        """The values of keys by feature, for the features that ``event_features`` names. Default: none.
+
+        With a secret, personal features are digests, as in the store.
+        """
+        return self._features
+
+    def __repr__(self) -> str:
+        return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
+
+
+def outcome_of(verdicts: Iterable[Verdict]) -> Outcome:
+    """Return the outcome of a request with these verdicts."""
+    is_rejected = is_shadow = is_unavailable = False
+    for verdict in verdicts:
+        if not verdict.allowed:
+            if verdict.denied:
+                return "denied"
+            is_rejected, is_unavailable = True, is_unavailable or verdict.unavailable
+        elif not is_shadow:
+            for decision in verdict.decisions:
+                if not decision.allowed:
+                    is_shadow = True
+    if is_rejected:
+        return "unavailable" if is_unavailable else "rejected"
+    return "shadow" if is_shadow else "allowed"
+
+
+def _outcome_of(rejection: Decision) -> Outcome:
+    return "shadow" if rejection.shadow else "unavailable" if rejection.unavailable else "rejected"
+
+
+def _without_key(decision: Decision) -> Decision:
+    copied = replace(decision)
+    limit, _, cost = decision.hit
+    copied.hit = limit, limit.prefix, cost
+    return copied
+
+
+def _costs_of(verdicts: Iterable[Verdict], consumed: Callable[[Verdict], _Consumed]) -> Mapping[str, int]:
+    costs: dict[str, int] = {}
+    for verdict in verdicts:
+        of_limits: dict[str, int] = {}
+        for decision, cost in consumed(verdict):
+            if not decision.quota.concurrent:
+                of_limits[decision.rule] = max(cost, of_limits.get(decision.rule, 0))
+        for decision in verdict.decisions:
+            costs[decision.rule] = costs.get(decision.rule, 0) + of_limits.pop(decision.rule, 0)
+    return MappingProxyType(costs)
+
+
+def _consumed(verdict: Verdict) -> _Consumed:
+    return _hits_of(verdict) if verdict.open_receipt is None else verdict.open_receipt.consumed()
+
+
+def _hits_of(verdict: Verdict) -> _Consumed:
+    """Return the decisions of hits that consumed, each with its cost, without later corrections."""
+    return [(each, int(each.hit[2])) for each in verdict.decisions if verdict.allowed and each.allowed]

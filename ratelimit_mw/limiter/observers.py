@@ -1,0 +1,102 @@
+"""``Observers``: the functions that a limiter calls with the event of each concluded request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from threading import get_ident
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ..decision import Verdict
+from ..errors import ConfigError, error_path
+from ..settings.values import checked_observer
+from ..testmode import testmode
+from .events import Event, outcome_of
+
+if TYPE_CHECKING:
+    from .limiter import Limiter
+
+Observer = Callable[[Event], object]
+
+_LOG_EVERY: Final = 60.0  # seconds
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Observers:
+    """Calls observers. An error of one of them changes no request.
+
+    They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
+    """
+
+    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], limiter: Limiter) -> None:
+        self._functions: list[tuple[str, Observer]] = []
+        for i, observer in enumerate(observers):
+            with error_path(f"observers[{i}]"):
+                function = _imported(observer) if isinstance(observer, str) else observer
+                self._functions.append((_name_of(function), function))
+        self._names = frozenset(names)
+        self._limiter = limiter
+        self._store = type(limiter.store).__name__.removesuffix("Store").lower()
+        self._running: set[int] = set()  # threads
+        self._silent_until: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None) -> Event:
+        """Call the observers with the event of these verdicts, and return it.
+
+        ``final`` is the verdict of the request, which may be a rejection of another limiter.
+        """
+        outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
+        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else {})
+        thread = get_ident()
+        if self._functions and thread not in self._running:
+            self._running.add(thread)
+            try:
+                for name, function in self._functions:
+                    try:
+                        function(event)
+                    except Exception as error:
+                        self.log(name, error)
+            finally:
+                self._running.discard(thread)
+        return event
+
+    def log(self, name: str, error: Exception) -> None:
+        """Log the error of an observer, at most once a minute for each observer."""
+        now = monotonic()
+        if now < self._silent_until.get(name, 0.0):
+            self._left_out[name] = self._left_out.get(name, 0) + 1
+            return
+        self._silent_until[name] = now + _LOG_EVERY
+        more = f"; {left_out} more errors since the last message" if (left_out := self._left_out.pop(name, 0)) else ""
+        message = "observer %s raised %s%s; no request is changed, and the observer is called again"
+        _log.error(message, name, type(error).__name__, more, exc_info=error)
+
+    def _features(self, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+        """Return the values in the keys of the decisions, as the store has them."""
+        rules = self._limiter.rules.by_name
+        found: dict[str, str] = {}
+        for decision in (decision for verdict in verdicts for decision in verdict.decisions):
+            if decision.hit[1] and (rule := rules.get(decision.rule)):
+                text = decision.hit[1].removeprefix(decision.source.prefix).removesuffix(testmode.key_suffix)
+                found |= {name: value for name, value in rule.key.parse(text).items() if name in self._names}
+        return found
+
+
+def _imported(path: str) -> Observer:
+    """Return the function of ``"module:function"``."""
+    module, _, name = path.partition(":")
+    try:
+        function: Any = import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import {path!r}: {error}") from None
+    return checked_observer(function)
+
+
+def _name_of(observer: Observer) -> str:
+    named = observer if hasattr(observer, "__qualname__") else type(observer)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,75 @@
+"""``RejectionLog``: an observer that writes a line for each rejected request, and limits the number of its lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from ..forksafe import create_lock
+from .events import Event
+
+_LINES: Final = 10
+_log = logging.getLogger("ratelimit_mw.events")
+
+
+class RejectionLog:
+    """Log rejections, and requests that rules in shadow mode would have rejected. It is an observer.
+
+    The logger is ``ratelimit_mw.events``. Fields of a record: ``ratelimit_outcome``, ``ratelimit_rules``,
+    ``ratelimit_wait``, ``ratelimit_store``, ``ratelimit_features`` and ``ratelimit_left_out``.
+
+    Args:
+        lines: The most lines in a second. The next line has the number of requests that were left out.
+        clock: A function that returns seconds.
+    """
+
+    def __init__(self, lines: int = _LINES, clock: Callable[[], float] = monotonic) -> None:
+        self._most = lines
+        self._clock = clock
+        self._began = clock()
+        self._lines = self._left_out = 0
+        self._lock = create_lock(self, "_lock", threading.Lock)
+
+    def __call__(self, event: Event) -> None:
+        if event.outcome == "allowed":
+            return
+        with self._lock:
+            if (now := self._clock()) >= self._began + 1:
+                self._began, self._lines = now, 0
+            if self._lines >= self._most:
+                self._left_out += 1
+                return
+            self._lines += 1
+            left_out, self._left_out = self._left_out, 0
+        rules = [rule for rule, outcome in event.outcomes.items() if outcome != "allowed"]
+        fields = {
+            "ratelimit_outcome": event.outcome,
+            "ratelimit_rules": rules,
+            "ratelimit_wait": event.wait,
+            "ratelimit_store": event.store,
+            "ratelimit_features": dict(event.features),
+            "ratelimit_left_out": left_out,
+        }
+        _log.warning("%s%s", _line(event, rules), f"; {left_out} more left out" * bool(left_out), extra=fields)
+
+
+def _line(event: Event, rules: list[str]) -> str:
+    by = f" by {', '.join(rules)}" if rules else ""
+    wait = f"; wait {event.wait:.3g} s" if event.is_rejected and event.wait is not None else ""
+    features = "".join(f"; {name} {value!r}" for name, value in event.features.items())  # escaped: clients write them
+    return f"{event.outcome}{by}{wait}{features}"
+
+
+_of_process: Final = RejectionLog()
+
+
+def log_rejections(event: Event) -> None:
+    """Log a rejection with the ``RejectionLog`` of this process. It is an observer, for all limiters.
+
+    Args:
+        event: The event of a request.
+    """
+    _of_process(event)

@@ -1,0 +1,257 @@
+"""Observers of a limiter: the events of ``hit``, and the errors of observers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from limiter_ways import rule
+
+from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
+from ratelimit_mw.limiter.observers import Observers
+from ratelimit_mw.testing import ManualClock
+
+ANN = {"ip": "192.0.2.7"}
+
+
+def observed(*rules: Rule, **options: Any) -> tuple[Limiter, list[Event]]:
+    """Return a limiter and the list of its events."""
+    events: list[Event] = []
+    return Limiter(rules, clock=ManualClock(1_000_000.0), observers=[events.append], **options), events
+
+
+def settings(**options: Any) -> Any:
+    return load_settings({"secret": "correct horse battery staple", **options})
+
+
+def note(event: Event) -> None:
+    """An observer that a text names."""
+    _noted.append(event.outcome)
+
+
+_noted: list[str] = []
+
+
+def test_an_event_has_the_outcome_of_a_hit() -> None:
+    rate, events = observed(Rule(name="api", limits="1/minute"), Rule(name="site", limits="9/minute", key=[]))
+    rate.hit(ANN)
+    rate.hit(ANN)
+    first, second = events
+    assert (first.outcome, first.rules, first.store, first.local) == ("allowed", ("api", "site"), "memory", False)
+    assert (first.wait, first.cost, first.costs, first.is_rejected) == (0.0, 1, {"api": 1, "site": 1}, False)
+    assert (second.outcome, second.outcomes, second.wait) == (
+        "rejected",
+        {"api": "rejected", "site": "allowed"},
+        60.0,
+    )
+    assert (second.cost, second.costs, second.is_rejected) == (0, {"api": 0, "site": 0}, True)
+    assert repr(second) == "Event(outcome='rejected', rules=('api', 'site'), store='memory', cost=0)"
+
+
+def test_ahit_sends_the_same_event() -> None:
+    rate, events = observed(rule("1/minute"))
+    asyncio.run(rate.ahit(ANN))
+    assert [event.outcome for event in events] == ["allowed"]
+
+
+def test_a_peek_sends_no_event() -> None:
+    rate, events = observed(rule("1/minute"))
+    rate.peek(ANN)
+    assert events == []
+
+
+def test_a_slot_sends_one_event() -> None:
+    """Slots have no cost, because they are returned."""
+    rate, events = observed(rule("1 concurrent"))
+    with rate.slot(ANN):
+        pass
+    assert [(event.outcome, event.cost) for event in events] == [("allowed", 0)]
+
+
+def test_an_event_cannot_be_changed() -> None:
+    rate, (event,) = (found := observed(rule("1/minute")))[0], [(found[0].hit(ANN), found[1][0])[1]]
+    with pytest.raises(AttributeError):
+        event.outcome = "rejected"  # type: ignore[misc,assignment]
+    with pytest.raises(TypeError):
+        event.costs["api"] = 7  # type: ignore[index]
+    rate.close()
+
+
+def test_a_cost_that_is_settled_later_does_not_change_the_event() -> None:
+    """The event of ``hit`` has the cost of the hit."""
+    rate, events = observed(rule("9/minute", "plain"), rule("9/minute", "counting", count_when={"status": 401}))
+    verdict = rate.hit(ANN, cost=3)
+    verdict["plain"].settle(5)
+    verdict["counting"].settle(5)
+    assert events[0].costs == {"plain": 3, "counting": 3}
+
+
+def test_the_decisions_of_an_event_have_no_keys() -> None:
+    rate, events = observed(Rule(name="api", limits=["1/minute", "9/hour"]))
+    rate.hit(ANN)
+    decisions = events[0].decisions
+    assert [(decision.rule, decision.allowed, decision.remaining) for decision in decisions] == [
+        ("api", True, 0),
+        ("api", True, 8),
+    ]
+    assert {decision.client for decision in decisions} == {""}
+    assert "192.0.2.7" not in repr([decisions, events[0].features, [decision.key for decision in decisions]])
+
+
+def test_a_shadow_rule_that_rejects_gives_shadow() -> None:
+    rate, events = observed(Rule(name="new", limits="1/minute", mode="shadow"), Rule(name="api", limits="9/minute"))
+    rate.hit(ANN)
+    rate.hit(ANN)
+    assert [event.outcome for event in events] == ["allowed", "shadow"]
+    assert events[1].outcomes == {"new": "shadow", "api": "allowed"}
+    assert events[1].costs == {"new": 0, "api": 1}
+    assert events[1].wait == 0.0
+
+
+def test_a_deny_list_gives_denied() -> None:
+    rate, events = observed(settings=settings(lists={"deny": {"ip": ["192.0.2.7"]}}))
+    rate.hit(ANN)
+    assert (events[0].outcome, events[0].rules, events[0].wait, events[0].decisions) == ("denied", (), None, ())
+
+
+def test_a_function_of_limits_that_fails_gives_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(value: Any) -> str:
+        raise ValueError("no database")
+
+    rate, events = observed(Rule(name="api", limits=broken))
+    rate.hit(ANN)
+    assert (events[0].outcome, events[0].outcomes, events[0].local) == ("unavailable", {"api": "unavailable"}, True)
+
+
+def test_an_event_has_no_features_by_default() -> None:
+    rate, events = observed(rule("1/minute"))
+    rate.hit(ANN)
+    assert events[0].features == {}
+
+
+def test_event_features_are_values_of_keys() -> None:
+    """The features that the settings name, and those only. A rule that does not apply has none."""
+    options = load_settings({"event_features": ["ip", "user"]})
+    rate, events = observed(
+        Rule(name="api", limits="9/minute", key=["endpoint", "ip"]),
+        Rule(name="mails", limits="9/minute", key="user"),
+        settings=options,
+    )
+    rate.hit({**ANN, "endpoint": "/login", "user": "ann {x}"})
+    rate.hit({**ANN, "endpoint": "/login"})
+    assert [event.features for event in events] == [{"ip": "192.0.2.7", "user": "ann {x}"}, {"ip": "192.0.2.7"}]
+
+
+def test_event_features_are_digests_with_a_secret() -> None:
+    options = settings(event_features=["ip", "path"])
+    rate, events = observed(Rule(name="api", limits="9/minute", key=["path", "ip"]), settings=options)
+    rate.hit({**ANN, "path": "/a"})
+    assert events[0].features == {"path": "/a", "ip": options.secret.digest("ip", "192.0.2.7")}
+
+
+def test_an_observer_that_raises_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision stands, later observers are called, and a later message has the number of errors in between."""
+    now, events = [100.0], list[Event]()
+    monkeypatch.setattr("ratelimit_mw.limiter.observers.monotonic", lambda: now[0])
+
+    def broken(event: Event) -> None:
+        raise ValueError("broken observer")
+
+    rate = Limiter([Rule(name="api", limits="9/minute")], observers=[broken, events.append])
+    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
+        assert [rate.hit(ANN).allowed for _ in range(3)] == [True] * 3
+        now[0] += 61.0
+        rate.hit(ANN)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith(f"observer {__name__}.test_an_observer_that_raises_is_logged_once_a_minute.<locals>.broken")
+    assert "raised ValueError; no request is changed" in first
+    assert "2 more errors since the last message" in second
+    assert len(events) == 4
+
+
+def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:
+    """Without this, it would never end."""
+    events: list[Event] = []
+
+    def count(event: Event) -> None:
+        events.append(event)
+        rate.hit({"ip": "192.0.2.8"})
+
+    rate = Limiter([Rule(name="api", limits="9/minute")], observers=[count])
+    rate.hit(ANN)
+    assert len(events) == 1
+
+
+def test_settings_name_observers() -> None:
+    _noted.clear()
+    rate = Limiter.from_settings({"observers": [f"{__name__}:note"], "rules": [{"name": "api", "limits": "1/minute"}]})
+    rate.hit(ANN)
+    assert _noted == ["allowed"]
+    assert rate.is_observed
+
+
+def test_observers_of_the_limiter_replace_those_of_the_settings() -> None:
+    options = load_settings({"observers": [f"{__name__}:note"]})
+    assert Limiter(settings=options, observers=[]).is_observed is False
+    assert Limiter(settings=options).is_observed
+
+
+def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They belong to the limiter. A change of them in the file needs a restart."""
+    path, events = tmp_path / "ratelimit.toml", list[Event]()
+    for extra in ("", 'observers = ["logging:warning"]'):
+        path.write_text(f'{extra}\n[[rules]]\nname = "api"\nlimits = "1/minute"\n')
+        if not extra:
+            rate = Limiter.from_settings(path, observers=[events.append])
+        else:
+            rate.reload()
+        rate.hit(ANN)
+    assert [event.outcome for event in events] == ["allowed", "rejected"]
+    assert "a change of observers takes effect at a restart" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("observers", "message"),
+    [
+        ("print", "observers: expected a list such as"),
+        (["print"], 'observers[0]: expected "module:function", such as "app.events:count"; got \'print\''),
+        ([7], "observers[0]: expected a function of the event; got 7"),
+        ([print, lambda: 0], "observers[1]: expected a function of the event; got <lambda>()"),
+        (["nowhere.to:count"], "observers[0]: cannot import 'nowhere.to:count': No module named 'nowhere'"),
+        (["logging:nothing"], "observers[0]: cannot import 'logging:nothing': module 'logging' has no attribute"),
+    ],
+)
+def test_an_observer_that_cannot_work_is_an_error(observers: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limiter(observers=observers)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_async_observer_is_an_error() -> None:
+    """An event that nothing awaits would go missing."""
+
+    async def count(event: Event) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"observers\[0\]: expected a function without async; got count"):
+        Limiter(observers=[count])
+
+
+def test_a_name_in_event_features_that_is_no_feature_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"event_features\[0\]: expected a feature"):
+        load_settings({"event_features": ["no-feature!"]})
+
+
+def test_an_observer_without_a_name_is_named_by_its_class() -> None:
+    """An object with ``__call__`` is an observer, too."""
+
+    class Counter:
+        def __call__(self, event: Event) -> None:
+            raise ValueError
+
+    observers: Observers = Limiter(observers=[Counter()]).observers
+    assert observers._functions[0][0].endswith("Counter")

@@ -1,0 +1,80 @@
+"""``log_rejections``: a line for each rejected request, with a limit on the lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Limiter, RejectionLog, Rule, load_settings
+from ratelimit_mw.testing import ManualClock
+
+ANN = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture(autouse=True)
+def _captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.WARNING, "ratelimit_mw.events"):
+        yield
+
+
+def logged(log: RejectionLog, *rules: Rule, **options: Any) -> Limiter:
+    return Limiter(rules, clock=ManualClock(1_000_000.0), settings=load_settings(options), observers=[log])
+
+
+def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """An allowed request is none. The line has no key."""
+    rate = logged(RejectionLog(), Rule(name="api", limits="1/minute"), Rule(name="site", limits="9/minute"))
+    rate.hit(ANN)
+    rate.hit(ANN)
+    (record,) = caplog.records
+    assert record.getMessage() == "rejected by api; wait 60 s"
+    fields = {name: value for name, value in vars(record).items() if name.startswith("ratelimit_")}
+    assert fields == {
+        "ratelimit_outcome": "rejected",
+        "ratelimit_rules": ["api"],
+        "ratelimit_wait": 60.0,
+        "ratelimit_store": "memory",
+        "ratelimit_features": {},
+        "ratelimit_left_out": 0,
+    }
+
+
+def test_features_are_escaped(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that writes a line break writes no line of the log."""
+    agent = Rule(name="api", limits="1/minute", key="header:agent as raw")
+    rate = logged(RejectionLog(), agent, event_features=["header:agent"])
+    for _ in range(2):
+        rate.hit({"header:agent": "a%\nb"})
+    assert caplog.messages == ["rejected by api; wait 60 s; header:agent 'a%\\nb'"]
+
+
+def test_shadow_and_deny_lists_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    rate = logged(RejectionLog(), Rule(name="new", limits="1/minute", mode="shadow"), lists={"deny": {"user": ["eve"]}})
+    for _ in range(2):
+        rate.hit(ANN)
+    rate.hit({**ANN, "user": "eve"})
+    assert caplog.messages == ["shadow by new", "denied"]
+
+
+def test_the_lines_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    now = [5.0]
+    rate = logged(RejectionLog(lines=2, clock=lambda: now[0]), Rule(name="api", limits="1/minute"))
+    for _ in range(6):
+        rate.hit(ANN)
+    now[0] += 1.0
+    rate.hit(ANN)
+    assert caplog.messages == [*["rejected by api; wait 60 s"] * 2, "rejected by api; wait 60 s; 3 more left out"]
+    assert [vars(record)["ratelimit_left_out"] for record in caplog.records] == [0, 0, 3]
+
+
+def test_the_log_of_the_process_is_an_observer(caplog: pytest.LogCaptureFixture) -> None:
+    rate = Limiter.from_settings(
+        {"observers": ["ratelimit_mw:log_rejections"], "rules": [{"name": "api", "limits": "1/minute"}]}
+    )
+    for _ in range(2):
+        rate.hit(ANN)
+    rate.observers.report([rate.hit(ANN)])
+    assert len(caplog.messages) == 3

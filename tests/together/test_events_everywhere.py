@@ -1,0 +1,341 @@
+"""Each concluded request has one event, in every framework, whatever its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import check_sites
+import flask
+import flask_calls
+import outcome_scene as scene
+import pytest
+from calls import CLIENT, aask, ask, ask_wsgi, http_scope
+from django.urls import path
+from django_calls import MIDDLEWARE, hello, project
+from shared_store import SharedStore
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from websocket_calls import connect, echo
+
+from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule, load_settings
+from ratelimit_mw import flask as of_flask
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.django.signals import request_limited as django_signal
+from ratelimit_mw.flask.signals import request_limited as flask_signal
+from ratelimit_mw.starlette import check, messages
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+everywhere = pytest.mark.parametrize("send", scene.BY_SETTINGS.values(), ids=scene.BY_SETTINGS)
+SETTLED = {"count_when": {"status": [401, 500]}}
+
+
+def observed(*rules: Rule, store: Any = "memory://", **settings: Any) -> tuple[Limiter, list[Event]]:
+    events: list[Event] = []
+    clock = ManualClock(1_000_000.0)
+    return Limiter(rules, store, clock, load_settings(settings), observers=[events.append]), events
+
+
+def outcomes(events: list[Event]) -> list[str]:
+    return [event.outcome for event in events]
+
+
+@everywhere
+@pytest.mark.parametrize("store", ["memory", "shared"])
+def test_a_request_has_one_event(send: Any, store: str) -> None:
+    """An allowed request, a rejected one, and a stream."""
+    rate, events = observed(
+        Rule(name="login", limits="3/minute"), store="memory://" if store == "memory" else SharedStore()
+    )
+    for how in ("plain", "stream", "late", "plain"):
+        send(rate, {}, f"/200/{how}", "GET")
+    assert outcomes(events) == ["allowed", "allowed", "allowed", "rejected"]
+    assert {event.rules for event in events} == {("login",)}
+
+
+@everywhere
+def test_an_event_has_the_settled_cost(send: Any) -> None:
+    """The cost of a status that does not count is refunded before the event. An error of the view counts here."""
+    rate, events = observed(Rule(name="login", limits="9/minute", cost=2, **SETTLED))  # type: ignore[arg-type]
+    for place in ("/200/plain", "/401/plain", "/200/fail", "/200/stream"):
+        send(rate, {}, place, "GET")
+    assert [event.cost for event in events] == [0, 2, 2, 0]
+
+
+@everywhere
+def test_slots_are_returned_before_the_event(send: Any) -> None:
+    left: list[int] = []
+    rate = Limiter(
+        [Rule(name="login", limits="2 concurrent")],
+        observers=[lambda _: left.append(rate.peek({"ip": CLIENT}, cost=0).decisions[0].remaining)],
+    )
+    for how in ("plain", "stream"):
+        send(rate, {}, f"/200/{how}", "GET")
+    assert left == [2, 2]
+
+
+@everywhere
+def test_a_deny_list_has_an_event(send: Any) -> None:
+    rate, events = observed(lists={"deny": {"ip": [CLIENT]}})
+    send(rate, {}, "/200/plain", "GET")
+    assert outcomes(events) == ["denied"]
+
+
+@everywhere
+@pytest.mark.parametrize("delay", [0.0, 0.01])
+def test_an_observer_that_raises_or_blocks_fails_no_request(send: Any, delay: float) -> None:
+    def broken(event: Event) -> None:
+        time.sleep(delay)
+        raise ValueError
+
+    rate = Limiter([Rule(name="login", limits="1/minute")], clock=ManualClock(1_000_000.0), observers=[broken])
+    assert [send(rate, {}, "/200/plain", "GET").status_code for _ in range(2)] == [200, 429]
+
+
+SITES: dict[str, Callable[..., check_sites.Site]] = check_sites.SITES
+
+
+@pytest.mark.parametrize("build", SITES.values(), ids=SITES)
+def test_a_check_is_part_of_the_event_of_its_request(build: Any) -> None:
+    """Its decisions come after those of the request, also where it rejects and the view handles the rejection."""
+    events: list[Event] = []
+    rate = Limiter(check_sites.RULES, clock=ManualClock(1_000_000.0), observers=[events.append])
+    site = build(rate)
+    for query in ("thread=1", "thread=1", "thread=1", "thread=1&catch=1"):
+        site.ask(f"/check?{query}")
+    assert [dict(event.outcomes) for event in events] == [
+        *[{"site": "allowed", "post": "allowed"}] * 2,
+        *[{"site": "allowed", "post": "rejected"}] * 2,
+    ]
+    assert outcomes(events) == ["allowed", "allowed", "rejected", "rejected"]
+
+
+@pytest.mark.parametrize("build", SITES.values(), ids=SITES)
+def test_a_rejection_of_another_limiter_is_the_outcome_of_the_request(build: Any) -> None:
+    """Its decisions are in an event of that limiter."""
+    events: list[Event] = []
+    site = build(Limiter(check_sites.RULES, clock=ManualClock(1_000_000.0), observers=[events.append]))
+    assert site.ask("/raise").status_code == 429
+    assert [(event.outcome, dict(event.outcomes)) for event in events] == [("rejected", {"site": "allowed"})]
+
+
+def test_two_limiters_have_events_of_their_own() -> None:
+    outer, of_outer = observed(Rule(name="outer", limits="9/minute"))
+    inner, of_inner = observed(Rule(name="inner", limits="1/minute"))
+    app = RateLimitMiddleware(scene.starlette_app(inner, {}), limiter=outer)
+    for _ in range(2):
+        ask(app, "/200/plain")
+    assert [(event.outcome, event.rules) for event in of_outer] == [("allowed", ("outer",))] * 2
+    assert [(event.outcome, event.rules) for event in of_inner] == [
+        ("allowed", ("inner",)),
+        ("rejected", ("inner",)),
+    ]
+
+
+_staged: list[Event] = []
+STAGES: Any = {
+    "observers": [_staged.append],
+    "rules": [
+        {"name": "clients", "limits": "9/minute"},
+        {"name": "users", "limits": "1/minute", "key": ["user"]},
+    ],
+}
+
+
+def in_starlette() -> Any:
+    layers = [Middleware(RateLimitMiddleware, settings=STAGES, features={"user": lambda request: "ann"})] * 2
+    app = Starlette(routes=[Route("/", PlainTextResponse("hello"))], middleware=layers)
+    return lambda: ask(app)
+
+
+def in_flask() -> Any:
+    app = flask.Flask("app")
+    app.add_url_rule("/", view_func=lambda: "hello")
+    app.wsgi_app = WSGIMiddleware(app.wsgi_app, STAGES)  # type: ignore[method-assign]
+    of_flask.RateLimiter(app, STAGES, features={"user": lambda request: "ann"})
+    return lambda: ask_wsgi(app)
+
+
+@pytest.mark.parametrize("build", [in_starlette, in_flask])
+def test_two_stages_of_one_limiter_send_one_event(build: Any) -> None:
+    """The outer middleware sends it, with the decisions of both."""
+    _staged.clear()
+    send = build()
+    for _ in range(2):
+        send()
+    assert [set(event.rules) for event in _staged] == [{"clients", "users"}] * 2
+    assert outcomes(_staged) == ["allowed", "rejected"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_django_middleware_that_is_listed_twice_sends_one_event(is_async: bool) -> None:
+    _staged.clear()
+    settings = {**STAGES, "rules": [{"name": "users", "limits": "1/minute", "key": ["user|ip"]}]}
+    with project(settings, path("", hello), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
+        assert served.statuses(times=2) == [200, 429]
+    assert outcomes(_staged) == ["allowed", "rejected"]
+
+
+def test_a_cancelled_request_has_an_event() -> None:
+    """Its cost stays consumed."""
+    rate, events = observed(Rule(name="api", limits="9/minute"))
+
+    async def hang(scope: Any, receive: Any, send: Any) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(aask(RateLimitMiddleware(hang, limiter=rate)))
+        await started.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    started = asyncio.Event()
+    asyncio.run(scenario())
+    assert [(event.outcome, event.cost) for event in events] == [("allowed", 1)]
+
+
+def test_an_error_of_the_application_has_an_event() -> None:
+    rate, events = observed(Rule(name="api", limits="9/minute"))
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ask(RateLimitMiddleware(broken, limiter=rate))
+    assert outcomes(events) == ["allowed"]
+
+
+def test_an_observer_runs_after_the_response() -> None:
+    seen: list[str] = []
+    rate = Limiter([Rule(name="api", limits="1/minute")], observers=[lambda event: seen.append(event.outcome)])
+    app = RateLimitMiddleware(PlainTextResponse("hello"), limiter=rate)
+
+    async def send(message: Any) -> None:
+        seen.append(message["type"])
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    for _ in range(2):
+        asyncio.run(app(http_scope(), receive, send))
+    sent = ["http.response.start", "http.response.body"]
+    assert seen == [*sent, "allowed", *sent, "rejected"]
+
+
+# -- WebSockets --------------------------------------------------------------------------------------------
+
+
+def socket_of(view: Any, rate: Limiter) -> Starlette:
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(RateLimitMiddleware, limiter=rate)
+    return app
+
+
+def test_a_handshake_has_an_event_at_the_end_and_each_message_its_own() -> None:
+    rate, events = observed(Rule(name="connects", limits="1/minute"))
+    app = socket_of(messages("2/minute", name="says", over=ignore)(echo), rate)
+    for _ in range(2):
+        connect(app, said=["a", "b", "c"])
+    assert [(event.outcome, event.rules) for event in events] == [
+        ("allowed", ("says",)),
+        ("allowed", ("says",)),
+        ("rejected", ("says",)),
+        ("allowed", ("connects",)),
+        ("rejected", ("connects",)),
+    ]
+
+
+async def ignore(websocket: Any, verdict: Any) -> None:
+    """Keep the connection."""
+
+
+def test_checks_in_an_open_websocket_have_events_of_their_own() -> None:
+    """A connection keeps no verdict of each message."""
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        for _ in range(2):
+            try:
+                await check(websocket, "post")
+            except RateLimitExceeded:
+                await websocket.send_text("no")
+        await websocket.close()
+
+    rate, events = observed(Rule(name="post", limits="1/minute", match={"view": ""}))
+    connect(socket_of(view, rate))
+    assert [(event.outcome, event.rules) for event in events] == [
+        ("allowed", ("post",)),
+        ("rejected", ("post",)),
+        ("allowed", ()),
+    ]
+
+
+def test_a_websocket_that_the_view_rejects_has_one_event() -> None:
+    async def view(websocket: Any) -> None:
+        await check(websocket, "post")
+
+    rate, events = observed(Rule(name="post", limits="1/minute", match={"view": ""}))
+    app = socket_of(view, rate)
+    for _ in range(2):
+        connect(app)
+    assert outcomes(events) == ["allowed", "rejected"]
+
+
+# -- signals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_the_signal_of_flask_is_sent_with_the_event(is_observed: bool) -> None:
+    """Once for each rejected request, also without observers."""
+    received: list[tuple[Any, ...]] = []
+
+    def receive(sender: Any, request: Any, verdict: Any, event: Event) -> None:
+        received.append((sender, request.path, verdict.rejected_by[0].rule, event.outcome))
+
+    rate, events = observed(Rule(name="api", limits="1/minute"))
+    app = flask_calls.app_of(rate if is_observed else flask_calls.one_rule("1/minute"))
+    with flask_signal.connected_to(receive):
+        assert flask_calls.statuses(app) == [200, 429, 429]
+    assert received == [(app, "/", "api", "rejected")] * 2
+    assert len(events) == 3 * is_observed
+
+
+def test_a_receiver_of_flask_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Later receivers are called."""
+    received: list[Any] = []
+
+    def broken(sender: Any, **_: Any) -> None:
+        raise ValueError
+
+    def receive(sender: Any, **_: Any) -> None:
+        received.append(sender)
+
+    app = flask_calls.app_of(flask_calls.one_rule("1/minute"))
+    with flask_signal.connected_to(broken), flask_signal.connected_to(receive):
+        assert flask_calls.statuses(app, times=2) == [200, 429]
+    assert received == [app]
+    assert "raised ValueError" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_the_signal_of_django_is_sent_with_the_event(is_async: bool) -> None:
+    received: list[Any] = []
+
+    def receive(event: Event, **_: Any) -> None:
+        received.append((event.outcome, event.rules))
+
+    rate, events = observed(Rule(name="api", limits="1/minute"))
+    django_signal.connect(receive)
+    try:
+        with project(rate, is_async=is_async) as served:
+            served.statuses(times=2)
+    finally:
+        django_signal.disconnect(receive)
+    assert received == [("rejected", ("api",))]
+    assert outcomes(events) == ["allowed", "rejected"]
