@@ -97,7 +97,7 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
-        if limits.watch is not None or DECIDED in scope:
+        if limits.changes:
             limits = limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
@@ -155,7 +155,7 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
-        if limits.watch is not None or DECIDED in scope:
+        if limits.changes:
             limits = limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:

@@ -104,7 +104,7 @@ class FlaskHooks:
         request = FlaskRequest(native)
         environ = request.native
         limits = self.limits.in_force
-        if limits.watch is not None or DECIDED in environ:
+        if limits.changes:
             limits = limits.at(environ)
         plan = limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:

@@ -127,7 +127,7 @@ class HttpLimiter:
         later = HttpRules(self, rules, settings, self._provided)
         for check in tuple(self._checks.values()):
             check(later)
-        later.previous = self.in_force
+        later.previous, later.changes = self.in_force, True
 
         def use() -> None:
             self.in_force.previous = None

@@ -63,6 +63,8 @@ class HttpRules:
         """The reloader that looks for changed settings; None where nothing does."""
         self.previous: HttpRules | None = before and before.previous
         """The rules before they were read again, for requests that outer middleware has decided by them."""
+        self.changes = self.watch is not None or self.previous is not None
+        """Whether requests need ``at``, because settings may change or have changed."""
         if before is not None and before.of_limiter is settings:
             self.settings, self.writer, self._build_reader = before.settings, before.writer, before._build_reader
         else:

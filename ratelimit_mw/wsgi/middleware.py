@@ -87,7 +87,7 @@ class RateLimitMiddleware:
         request = WSGIRequest(environ)
         to = None if self.routes is None else self.routes.find(request)
         limits = self.limits.in_force
-        if limits.watch is not None or DECIDED in environ:
+        if limits.changes:
             limits = limits.at(environ)
         plan = limits.plan(request, to)
         if DECIDED in environ or self.is_outer:

@@ -18,7 +18,8 @@ from flask import Flask
 from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from websocket_calls import connect, kinds
 from werkzeug.routing import Map
 from werkzeug.routing import Rule as URLRule
 
@@ -268,3 +269,35 @@ def test_openapi_describes_the_operations_that_are_limited_now(file: Path) -> No
     file.write_text(rule.format("/b"))
     stack.limiter.reload()
     assert "429" in ask(app, "/openapi.json").json()["paths"]["/b"]["get"]["responses"]
+
+
+def test_a_dictionary_of_django_is_read_again() -> None:
+    """One with functions, too: the rules in it are those of the dictionary in the settings."""
+    rules = [{"name": "site", "limits": "10/hour"}]
+    settings = {"headers": ["ratelimit"], "rules": rules, "features": {"tenant": lambda request: "x"}}
+    with override_settings(ROOT_URLCONF=django_calls.urls(django_path("", django_calls.hello)), RATELIMIT_MW=settings):
+        client = django_calls.Client()
+        assert limits_of(client.get("/")) == '"site";q=10;w=3600'
+        rules[0] |= {"limits": "20/hour", "key": "tenant"}
+        of_django.limiter().reload()
+        assert limits_of(client.get("/")) == '"site";q=20;w=3600'
+
+
+def test_a_websocket_keeps_the_limits_on_messages_that_it_began_with(tmp_path: Path) -> None:
+    file = tmp_path / "ratelimit.toml"
+    override = '[[rules]]\noverrides = "messages"\nlimits = "{}/hour"\n'
+    file.write_text(override.format(3))
+    limiter = Limiter.from_settings(str(file))
+
+    @of_starlette.messages("1/hour", name="messages")
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        async for text in websocket.iter_text():
+            file.write_text(override.format(1))
+            await limiter.areload()
+            await websocket.send_text(text)
+
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    assert kinds(connect(app, said="abc")) == ["accept", "a", "b", "c"]
+    assert kinds(connect(app, said="d")) == ["accept", 1013]
