@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -51,25 +50,19 @@ def recording() -> Iterator[dict[Path, FileState]]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, and record it."""
+    """Read a file, and record it with its identity of before: a change in the meantime then makes a difference."""
     files = _reading.get()
     files = {} if files is None else files
-    files.setdefault(path, FileState(identity_of(path), None))
-    with path.open("rb") as file:
-        identity = _identity(os.fstat(file.fileno()))  # before its content: a later change makes a difference
-        content = file.read()
-    if files[path].digest is None:
-        files[path] = FileState(identity, blake2b(content).digest())
+    known = files.setdefault(path, FileState(identity_of(path), None))
+    content = path.read_bytes()
+    files[path] = known._replace(digest=known.digest or blake2b(content).digest())
     return content
 
 
 def identity_of(path: Path) -> Identity:
     """Return the identity of a file, and of the file that a symbolic link leads to."""
     try:
-        return _identity(path.stat())
+        stat = path.stat()
     except OSError:
         return None
-
-
-def _identity(stat: os.stat_result) -> Identity:
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
