@@ -98,11 +98,13 @@ def command_help() -> str:
 FIFTY: Final = "--workers 50 --machines 10 --rate 100000"
 CAPACITIES: Final = {
     "one": "--workers 8 --rate 4000 --limits 1",
-    "fifty-one": f"{FIFTY} --limits 1 --nodes 6",
-    "fifty-three": f"{FIFTY} --limits 3 --nodes 9",
-    "fifty-different": f"{FIFTY} --limits 3 --tags different --nodes 18",
-    "fifty-threads": f"{FIFTY} --limits 3 --threads 20 --nodes 12",
-    "many": "--workers 10000 --machines 500 --rate 1000000 --limits 3 --nodes 120",
+    "fifty-server": f"{FIFTY} --limits 1 --nodes 1",
+    "fifty-one": f"{FIFTY} --limits 1 --nodes 10",
+    "fifty-three": f"{FIFTY} --limits 3 --nodes 12",
+    "fifty-different": f"{FIFTY} --limits 3 --nodes 30 --tags different",
+    "fifty-threads": f"{FIFTY} --limits 3 --nodes 12 --threads 20",
+    "many": "--workers 10000 --machines 500 --rate 1000000 --limits 3 --nodes 120 --replicas 1",
+    "leased": f"{FIFTY} --limits 1 --nodes 3 --clients 1000 --consistency leased --lease 1% --quota 100000/minute",
 }
 
 

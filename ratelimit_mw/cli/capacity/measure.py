@@ -139,6 +139,8 @@ class Measurement:
             server=sample.server - self._idle.server / self._idle.wall * sample.wall,
             wall=sample.wall - generator,
         )
+        if limiter.local_decisions:
+            raise Failure(f"store {self._store.name} failed during the measurement. Measure it when it is healthy")
         self._advance()
         return Phase(decisions, limits, slots, sample)
 

@@ -36,7 +36,11 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
         "requests_per_second": plan.rate,
         "commands_per_second": result.commands,
         "decisions_per_command": plan.rate * result.decided / result.commands if result.commands else None,
-        "latency_ms": {name: getattr(result, name) / 1e3 for name in ("mean", "p50", "p99")},
+        "latency_ms": {
+            "mean": result.mean / 1e3,
+            "p50": result.percentile(0.5) / 1e3,
+            "p99": result.percentile(0.99) / 1e3,
+        },
         "admission": admission(plan),
         "node": {
             "commands_per_second": result.commands / plan.nodes,
@@ -117,3 +121,8 @@ def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any]
         )
     if plan.cores and plan.workers / plan.machines * worker["cpu"] > plan.cores * _MOST_WORKER_CPU:
         yield f"the workers of a machine need all of its {plan.cores} cores for decisions"
+    if plan.consistency == "leased" and (taken := plan.workers * lease_share(plan)) > plan.amount / 2:
+        yield (
+            f"{plan.workers:,} workers with leases of {lease_share(plan):,} take {taken:,} of {plan.amount:,}: leases"
+            " get smaller, and workers call more often than shown. Use a smaller --lease"
+        )

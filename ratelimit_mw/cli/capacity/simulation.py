@@ -37,9 +37,15 @@ class Result(NamedTuple):
     worker_cpu: float
     sent: float
     received: float
-    mean: float
-    p50: float
-    p99: float
+    latencies: list[float]
+    """Of the simulated requests, in order."""
+
+    def percentile(self, share: float) -> float:
+        return self.latencies[int((len(self.latencies) - 1) * share)]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.latencies) / len(self.latencies)
 
     @property
     def is_overloaded(self) -> bool:
@@ -133,7 +139,6 @@ def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests:
     fleet.run()
     span = fleet.span / 1e6
     messages, commands, operations, hits = (count / span / fleet.part for count in fleet.parts)
-    latencies = sorted(fleet.latencies) or [0.0]
     servers = [each.process.busy / fleet.span + measured.server.idle / 1e6 for each in fleet.nodes]
     return Result(
         requests=fleet.arrived / span / fleet.part,
@@ -149,7 +154,5 @@ def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests:
         / fleet.span,
         sent=measured.sent.of(messages, commands, operations, hits),
         received=measured.received.of(messages, commands, operations, hits),
-        mean=sum(latencies) / len(latencies),
-        p50=latencies[len(latencies) // 2],
-        p99=latencies[int(len(latencies) * 0.99)],
+        latencies=sorted(fleet.latencies) or [0.0],
     )
