@@ -123,7 +123,7 @@ def delayed(times: list[float], delays: dict[str, float]) -> list[float]:
 
 
 def name(load: Load) -> str:
-    kind = "threads" if load.mode == "threads" else "processes"
+    kind = f"process{'es' * (load.workers > 1)}{' with threads' * (load.mode == 'threads')}"
     tags = ", different tags" if load.keys == "features" else ""
     limits, servers = (f"{n} {noun}{'s' * (n > 1)}" for n, noun in ((load.limits, "limit"), (load.nodes, "server")))
     return f"{load.workers} {kind}, {servers}, {limits}{tags}, {load.rate:,.0f}/s"
