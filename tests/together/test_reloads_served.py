@@ -124,7 +124,7 @@ class ConfigMap:
     def write_in_halves(self, version: int) -> bool:
         """Write rules without the last one, which a view calls by its name, and then the rest."""
         text = toml(version, self._folder)
-        half = text.rindex("[[rules]]") + version % 2 * 12
+        half = text.rindex("[[rules]]") + version // 4 % 2 * 12  # between two tables, or within one
         with self._target.open("w") as file:
             file.write(text[:half])
             file.flush()
