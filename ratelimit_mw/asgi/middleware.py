@@ -133,8 +133,10 @@ class RateLimitMiddleware:
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         admission.has_ended = True
-        if plan.needs_settlement or limits.is_observed or verdict.open_receipt is not None:
+        if plan.needs_settlement or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
+        elif limits.is_observed:
+            admission.observe()  # ``aend`` without its call
 
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""

@@ -213,6 +213,11 @@ class Admission(LaterDecisions):
 
     def observe(self) -> dict[str, Any]:
         """Call the observers with the event. Return the arguments of the signal; none without a rejection."""
+        is_alone = self.rejections is None and self.outer is None and self._inner is None and len(self.verdicts) == 1
+        if is_alone and self._reported < 0 and self.verdict.allowed:  # the short path: nothing else was decided
+            self._reported = 1
+            self.limits.limiter.observers.report(self.verdicts)
+            return {}
         with lock:
             first, self._reported = self._reported, len(self.verdicts)
             rejections, self.rejections = self.rejections or [], None

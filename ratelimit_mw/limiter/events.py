@@ -95,6 +95,12 @@ class Event:
         return tuple(_without_key(decision) for verdict in self._verdicts for decision in verdict.decisions)
 
     @property
+    def only_decision(self) -> Decision | None:
+        """The decision of a request with one decision, with its key. Internal."""
+        verdicts = self._verdicts
+        return verdicts[0].decisions[0] if len(verdicts) == 1 and len(verdicts[0].decisions) == 1 else None
+
+    @property
     def store(self) -> str:
         """The kind of the store, such as "memory" or "redis". See ``local``."""
         return self._store
@@ -102,7 +108,11 @@ class Event:
     @property
     def local(self) -> bool:
         """True when this process decided a limit alone, because the store could not be reached."""
-        return any(decision.local for verdict in self._verdicts for decision in verdict.decisions)
+        for verdict in self._verdicts:
+            for decision in verdict.decisions:
+                if decision.hit[0].local or decision.unavailable:
+                    return True
+        return False
 
     @property
     def wait(self) -> float | None:

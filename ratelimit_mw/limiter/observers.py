@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from threading import get_ident
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Observer = Callable[[Event], object]
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
@@ -49,7 +51,7 @@ class Observers:
         ``final`` is the verdict of the request, which may be a rejection of another limiter.
         """
         outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
-        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else {})
+        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE)
         thread = get_ident()
         if self._functions and thread not in self._running:
             self._running.add(thread)

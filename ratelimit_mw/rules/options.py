@@ -90,12 +90,16 @@ ConsistencyOption = Annotated[
 ]
 
 
+ModeOption = Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
+
+
 class RuleDefaults(TypedDict, total=False):
     """The options of the rules and decorators that do not set them."""
 
     key: KeyOption
     algorithm: AlgorithmOption
     count_when: CountWhenOption
+    mode: ModeOption
     on_store_error: OnStoreErrorOption
     consistency: ConsistencyOption
 
@@ -113,7 +117,7 @@ class RuleOptions(TypedDict, total=False):
     cost_from: Annotated[CostFrom | None, option("The header of the response with the true cost.")]
     unit: Annotated[str, option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests")]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
-    mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
+    mode: ModeOption
     count_when: CountWhenOption
     count_unless: Annotated[CountUnless | None, option("Count all requests but those with one of these outcomes.")]
     per_key: Annotated[

@@ -52,6 +52,18 @@ def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
     ]
 
 
+def test_a_whole_file_can_be_in_shadow_mode() -> None:
+    """Decorators, too. A rule with its own mode and the deny list still reject."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=limit("1/minute", name="view")(lambda: "hello"))
+    rules: Any = [{"name": "a", "limits": "1/minute"}, {"name": "b", "limits": "3/minute", "mode": "enforce"}]
+    lists: Any = {"deny": {"ip": ["192.0.2.9"]}}
+    RateLimiter(app, settings={"defaults": {"mode": "shadow"}, "rules": rules, "lists": lists})
+    statuses = [app.test_client().get("/").status_code for _ in range(4)]
+    assert statuses == [200, 200, 200, 429]
+    assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
+
+
 def test_rules_in_python_have_the_defaults_of_their_settings() -> None:
     """A limiter applies the defaults of its settings to every rule."""
     rules = [Rule(name="a", limits="5/minute"), Rule(name="b", limits="5/minute", **OWN)]

@@ -1,0 +1,1 @@
+"""Observers that count decisions for Prometheus and OpenTelemetry."""

@@ -1,0 +1,179 @@
+"""Metrics for Prometheus and OpenTelemetry, the attributes of spans, and the dashboard and alerts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from folders import ROOT
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.metrics import opentelemetry, prometheus, series
+from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
+from ratelimit_mw.metrics.prometheus import PrometheusMetrics
+from ratelimit_mw.metrics.series import LabelledCounters
+from ratelimit_mw.settings import load_settings
+from ratelimit_mw.testing import ManualClock
+
+ANN = {"ip": "192.0.2.7"}
+MONITORING = ROOT / "examples" / "monitoring"
+RULES = [
+    Rule(name="api", limits="2/minute"),
+    Rule(name="new", limits="1/minute", mode="shadow"),
+]
+
+
+def use(observer: Any) -> None:
+    """Decide three requests, and one that a deny list rejects."""
+    settings = load_settings({"lists": {"deny": {"user": ["eve"]}}})
+    rate = Limiter(RULES, clock=ManualClock(1_000_000.0), settings=settings, observers=[observer])
+    for features in (ANN, ANN, ANN, {**ANN, "user": "eve"}):
+        rate.hit(features)
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:
+    found = [sample for family in registry.collect() for sample in family.samples]
+    return {
+        (each.labels["rule"], each.labels["outcome"], each.labels["store"]): each.value
+        for each in found
+        if each.name == "ratelimit_mw_requests_total"
+    }
+
+
+def test_prometheus_counts_the_outcome_of_each_rule() -> None:
+    """A rejected request and a request that a shadow rule would reject are side by side."""
+    registry = CollectorRegistry()
+    use(PrometheusMetrics(registry))
+    assert samples(registry) == {
+        ("api", "allowed", "memory"): 2,
+        ("api", "rejected", "memory"): 1,
+        ("new", "allowed", "memory"): 1,
+        ("new", "shadow", "memory"): 2,  # also the request that "api" rejects
+        ("", "denied", "memory"): 1,
+    }
+
+
+def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further rules share one series for each outcome."""
+    monkeypatch.setattr(series, "MAX_SERIES", 2)
+    counts: LabelledCounters[list[int]] = LabelledCounters(lambda labels: [0])
+    for i in range(9):
+        counts[f"rule{i}", "allowed", "memory"][0] += 1
+    assert {labels[0]: count for labels, (count,) in counts.items()} == {"rule0": 1, "rule1": 1, "other": 7}
+
+
+def test_several_processes_count_together(tmp_path: Path) -> None:
+    """With ``PROMETHEUS_MULTIPROC_DIR``, one of them shows the counts of all."""
+    count = (
+        "from ratelimit_mw import Limiter, Rule\n"
+        "rate = Limiter([Rule(name='api', limits='9/minute')], observers=['ratelimit_mw.metrics.prometheus:count'])\n"
+        "rate.hit({'ip': '192.0.2.7'})\n"
+    )
+    show = (
+        "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"
+        "registry = CollectorRegistry()\n"
+        "multiprocess.MultiProcessCollector(registry)\n"
+        "print(generate_latest(registry).decode())\n"
+    )
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", count], env=environment, check=True)
+    shown = subprocess.run([sys.executable, "-c", show], env=environment, check=True, capture_output=True, text=True)
+    assert 'ratelimit_mw_requests_total{outcome="allowed",rule="api",store="memory"} 2.0' in shown.stdout
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    data: Any = reader.get_metrics_data()
+    every = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
+    return {metric.name: list(metric.data.data_points) for metric in every}
+
+
+def test_opentelemetry_has_the_instruments_of_aspnetcore() -> None:
+    reader = InMemoryMetricReader()
+    use(OpenTelemetryMetrics(MeterProvider([reader])))
+    found = {
+        (
+            each.attributes.get("aspnetcore.rate_limiting.policy"),
+            each.attributes["aspnetcore.rate_limiting.result"],
+            each.attributes["ratelimit_mw.outcome"],
+            each.attributes["ratelimit_mw.store"],
+        ): each.value
+        for each in points(reader)["aspnetcore.rate_limiting.requests"]
+    }
+    assert found[("api", "acquired", "allowed", "memory")] == 2
+    assert found[("api", "endpoint_limiter", "rejected", "memory")] == 1
+    assert found[("new", "acquired", "shadow", "memory")] == 2
+    assert found[(None, "endpoint_limiter", "denied", "memory")] == 1
+
+
+def test_opentelemetry_has_the_time_in_a_queue() -> None:
+    reader = InMemoryMetricReader()
+    queue: Any = {"name": "leaky-bucket", "mode": "queue"}
+    rate = Limiter(
+        [Rule(name="calls", limits="60/minute burst 5", algorithm=queue)],
+        clock=ManualClock(1_000_000.0),
+        observers=[OpenTelemetryMetrics(MeterProvider([reader]))],
+    )
+    for _ in range(2):
+        rate.hit(ANN)
+    (point,) = points(reader)["aspnetcore.rate_limiting.request.time_in_queue"]
+    assert (point.count, point.sum) == (1, 1.0)
+    assert point.attributes["aspnetcore.rate_limiting.policy"] == "calls"
+
+
+def test_annotate_adds_attributes_to_the_span() -> None:
+    rate = Limiter(RULES, clock=ManualClock(1_000_000.0), observers=[annotate])
+    rate.hit(ANN)  # without a span
+    with TracerProvider().get_tracer("test").start_as_current_span("request") as span:
+        for _ in range(2):
+            rate.hit(ANN)
+    assert dict(span.attributes) == {  # type: ignore[attr-defined]
+        "ratelimit_mw.outcome": "rejected",
+        "ratelimit_mw.store": "memory",
+        "ratelimit_mw.rules": ("api", "new"),
+        "ratelimit_mw.limited_by": ("api", "new"),
+        "ratelimit_mw.wait": 60.0,
+    }
+
+
+@pytest.mark.parametrize("module", [prometheus, opentelemetry])
+def test_settings_name_the_observers(module: Any) -> None:
+    """The observer of the process is built at its first event."""
+    module._of_process.cache_clear()
+    rate = Limiter.from_settings({"observers": [f"{module.__name__}:count"]})
+    rate.hit(ANN)
+    assert module._of_process.cache_info().currsize == 1
+
+
+def expressions() -> list[str]:
+    dashboard = json.loads((MONITORING / "grafana.json").read_text())
+    groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    return queries + [rule["expr"] for group in groups for rule in group["rules"]]
+
+
+def test_the_dashboard_and_the_alerts_use_metrics_that_exist() -> None:
+    """Names, labels and outcomes."""
+    registry = CollectorRegistry()
+    use(PrometheusMetrics(registry))
+    names = {sample.name for family in registry.collect() for sample in family.samples}
+    for query in expressions():
+        assert set(re.findall(r"ratelimit_mw_\w+", query)) <= names, query
+        assert query.count("(") == query.count(")"), query
+        assert query.count("{") == query.count("}"), query
+        matched = {name for inside in re.findall(r"\{([^}]*)\}", query) for name in re.findall(r"(\w+)=", inside)}
+        assert matched <= {"rule", "outcome", "store"}, query
+        for values in re.findall(r'outcome=~?"([^"]*)"', query):
+            assert set(values.split("|")) <= {"allowed", "shadow", "rejected", "denied", "unavailable"}, query
