@@ -51,7 +51,8 @@ class OpenTelemetryMetrics:
         with self._lock:
             for labels in labels_of(event):
                 self._counts[labels][0] += 1
-        if not event.is_rejected and event.wait:
+        only = event.only_decision  # the wait of several decisions takes longer to find
+        if (only is None or only.delay_us) and not event.is_rejected and event.wait:
             rules = dict.fromkeys(decision.rule for decision in event.decisions if decision.delay)
             for rule in rules:
                 self._queues.record(event.wait, _attributes((rule, "allowed", event.store)))
