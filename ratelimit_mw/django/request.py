@@ -101,6 +101,10 @@ class DjangoRequest(WSGIRequest):
         ]
         return sent if [",".join(sent)] == in_meta else ASGIRequest(scope).header_lines(name)
 
+    def proxy_lines(self, name: str) -> list[str]:
+        scope = getattr(self.framework_request, "scope", None)
+        return super().proxy_lines(name) if scope is None else ASGIRequest(scope).header_lines(name)
+
     def header_names(self) -> list[str]:
         scope = getattr(self.framework_request, "scope", None)
         return super().header_names() if scope is None else ASGIRequest(scope).header_names()

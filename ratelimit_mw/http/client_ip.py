@@ -109,7 +109,7 @@ class ClientIP:
         if self._is_warned or not lines or not peer or len(peer) > _MAX_ADDRESS or self._trusts(peer):
             return
         address = _parse(peer, ())
-        if address is None or not address.is_private:
+        if address is None or address.is_global:  # 100.64.0.0/10 is neither private nor global
             return
         if any(_parse(hop, ()) == address for hop in self._hops(lines) if hop is not INVALID):
             return  # the server has read the header, so this is the client

@@ -146,7 +146,7 @@ class FeatureReader:
         return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
     def _ip_behind_proxies(self, request: Request) -> Any:
-        return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
+        return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
 
     def _find(self, part: Part, needed_by: str) -> Read:
         name, identify = part.feature, self._identify

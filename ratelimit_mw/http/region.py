@@ -45,17 +45,17 @@ class Region:
 
     def lookup(self, request: Request) -> Any:
         """Return the code of the country; None where it is not known, INVALID for two headers or an invalid client."""
-        value = request.header(self._header) if self._header and self._client_ip.trusts(request.peer) else None
-        if value is not None and value is not INVALID and (code := _code(value)):
+        lines = request.proxy_lines(self._header) if self._header and self._client_ip.trusts(request.peer) else ()
+        if len(lines) == 1 and (code := _code(lines[0])):
             return code
-        # The proxy writes one line. Of two that differ, one is the client's own.
+        # The proxy writes one line. Of two, one is the client's own.
         if self._database is None:
-            return INVALID if value is INVALID else None
+            return INVALID if len(lines) > 1 else None
         return self._lookup_ip(request, self._database)
 
     def _lookup_ip(self, request: Request, database: Reader) -> Any:
         client_ip = self._client_ip
-        lines = request.header_lines(client_ip.header) if client_ip.reads_header else ()
+        lines = request.proxy_lines(client_ip.header) if client_ip.reads_header else ()
         address = client_ip.resolve(request.peer, lines)
         if address is INVALID:
             return INVALID

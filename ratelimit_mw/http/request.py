@@ -78,6 +78,10 @@ class Request(Mapping[str, Any]):
     def header_lines(self, name: str) -> list[str]:
         """Return all values of a header in the order they arrived. ``name`` is in lower case."""
 
+    def proxy_lines(self, name: str) -> list[str]:
+        """Return all values of a header that only a proxy may write, under no other spelling of its name."""
+        return self.header_lines(name)
+
     @abstractmethod
     def header_names(self) -> list[str]:
         """Return the names of all headers in lower case, each once."""

@@ -42,7 +42,9 @@ class WSGIRequest(Request):
 
     @property
     def peer(self) -> str | None:
-        return self.native.get("REMOTE_ADDR") or None
+        address = self.native.get("REMOTE_ADDR") or None
+        # waitress writes these two texts for a Unix socket.
+        return None if address == "localhost" and self.native.get("REMOTE_PORT") == "None" else address
 
     @property
     def query_string(self) -> str:

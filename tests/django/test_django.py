@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from asgiref.sync import SyncToAsync, iscoroutinefunction
+from asgiref.sync import SyncToAsync, iscoroutinefunction, markcoroutinefunction
 from django.http import HttpResponse, JsonResponse
 from django.test import AsyncRequestFactory
 from django.urls import path
@@ -169,6 +169,34 @@ def test_every_spelling_of_an_ip_address_shares_a_limit(is_async: bool) -> None:
     with project({"limiter": one_rule("1/minute"), "trusted_proxies": [CLIENT]}, is_async=is_async) as served:
         clients = ("203.0.113.9", "1.2.3.4, 203.0.113.8", "5.6.7.8, 203.0.113.8")
         assert [served.ask(headers={"x-forwarded-for": ip}).status_code for ip in clients] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("options", [{}, {"key": ["region"]}])
+def test_a_name_with_underscores_is_not_that_of_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Under ASGI, Django before 4.2.30, 5.2.13 and 6.0.4 joins both in META. The proxy writes the one with dashes."""
+    proxy = [(b"x-forwarded-for", b"203.0.113.7"), (b"x-country", b"AT")]
+    sent = [proxy]
+    for country in (b"DE", b"DK"):
+        forged = [(b"x_forwarded_for", b"198.51.100.%d" % country[1]), (b"x_country", country)]
+        sent += [[*proxy, *forged], [*forged, *proxy]]
+
+    def joining(get_response: Any) -> Any:
+        async def join(request: Any) -> Any:
+            headers = request.scope["headers"] = sent.pop(0)
+            for name in ("x-forwarded-for", "x-country"):
+                lines = [text for key, text in headers if key.decode().replace("_", "-") == name]
+                request.META["HTTP_" + name.upper().replace("-", "_")] = b",".join(lines).decode()
+            return await get_response(request)
+
+        return markcoroutinefunction(join)
+
+    joining.async_capable = True  # type: ignore[attr-defined]
+    monkeypatch.setattr("django_calls.joining", joining, raising=False)
+    settings = {"limiter": one_rule("1/minute", **options), "trusted_proxies": [CLIENT], "region_header": "x-country"}
+    with project(settings, is_async=True, middleware=["django_calls.joining", *MIDDLEWARE]) as served:
+        assert served.statuses(times=5) == [200, 429, 429, 429, 429]
 
 
 @both

@@ -213,6 +213,15 @@ def test_a_unix_socket_is_trusted_when_the_settings_name_it(
     assert xff(*lines, peer=peer, trusted=["unix"]) == client
 
 
+@pytest.mark.parametrize(("port", "statuses"), [("None", ["200", "429", "200"]), ("4711", ["200", "429", "429"])])
+def test_a_unix_socket_of_waitress_is_one(port: str, statuses: list[str]) -> None:
+    """waitress gives the peer of a Unix socket a name, and the text of None as its port."""
+    app = RateLimitMiddleware(listing, limiter=limiter("1/minute"), trusted_proxies=["unix"])
+    peer = {"REMOTE_ADDR": "localhost", "REMOTE_PORT": port}
+    clients = (REAL, f"1.1.1.1, {REAL}", "203.0.113.10")
+    assert [Served(app, **peer, HTTP_X_FORWARDED_FOR=client).status[:3] for client in clients] == statuses
+
+
 @pytest.mark.parametrize("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
 def test_a_peer_without_an_address_is_untrusted_by_default(peer: str | None) -> None:
     """Without "unix" among the proxies, the middleware ignores the headers of a peer without an address."""
@@ -274,6 +283,13 @@ def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
         "a request from 10.0.0.1 has the header x-forwarded-for, but 10.0.0.1 is not one of trusted_proxies."
         " If it is your proxy, all clients behind it share one limit by ip. Add it to trusted_proxies"
     )
+
+
+@pytest.mark.parametrize("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
+def test_every_address_of_a_private_network_is_reported(peer: str, caplog: pytest.LogCaptureFixture) -> None:
+    """100.64.0.0/10 is that of the proxies of some platforms. Python calls it neither private nor global."""
+    ClientIP().watch(peer, [REAL])
+    assert f"{peer} is not one of trusted_proxies" in caplog.text
 
 
 def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
