@@ -7,7 +7,7 @@ from fastapi import FastAPI, WebSocket
 from ratelimit_mw.fastapi import RateLimitMiddleware
 
 app = FastAPI()
-app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+app.add_middleware(RateLimitMiddleware, settings=os.environ.get("SHOP_LIMITS", "ratelimit.toml"))
 
 
 @app.get("/")

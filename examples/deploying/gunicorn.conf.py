@@ -13,6 +13,9 @@ threads = 8
 # Load the application once, then fork. Each worker connects to the store by itself.
 preload_app = True
 
+# The socket of gunicornc is in the home folder, which a user of a service may not have.
+control_socket_disable = True
+
 # Leave the headers of nginx to the middleware.
 forwarded_allow_ips = ""
 

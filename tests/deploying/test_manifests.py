@@ -21,6 +21,7 @@ import pytest
 import redis as redis_py
 import yaml
 from deployed import AMOUNT, FILES, GUNICORN, PATIENT, replace
+from folders import ROOT
 from http_servers import free_port
 from servers import PATIENCE, program, redis_running, running, wait_for
 
@@ -30,6 +31,10 @@ COMPOSE: dict[str, Any] = yaml.safe_load((FILES / "compose.yaml").read_text())["
 MANIFESTS = sorted((FILES / "kubernetes").glob("*.yaml"))
 OBJECTS: dict[str, Any] = {each["kind"]: each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())}
 CONTAINER = OBJECTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+(SETTINGS,) = CONTAINER["env"]
+DOCUMENTED = (ROOT / "docs" / "deploying.md").read_text()
+SECRET: dict[str, str] = dict(re.findall(r"--from-literal=(\w+)=(\S+)", DOCUMENTED))
+"""The values of the command on the page, as it is written there."""
 
 
 def test_compose_follows_the_specification() -> None:
@@ -77,7 +82,7 @@ def instructions(name: str) -> Iterator[str]:
 def test_the_image_contains_the_files_and_runs_their_command() -> None:
     """The command is the one that the tests of nginx run, and the image installs what it needs."""
     (command,), (copied,), (installed, *_) = map(list, map(instructions, ("CMD", "COPY", "RUN")))
-    assert tuple(json.loads(command)) == (*GUNICORN[:3], "app:app")
+    assert tuple(json.loads(command)) == (*GUNICORN, "app:app")
     for name in copied.split()[:-1]:
         assert (FILES / name).is_file(), name
     assert {"fastapi", "gunicorn", "uvicorn-worker"} <= set(shlex.split(installed))
@@ -102,6 +107,8 @@ def test_services_fit_together() -> None:
     socket = "/run/shop/app.sock"
     for name in ("nginx.conf", "gunicorn.conf.py", "compose.yaml"):
         assert socket in (FILES / name).read_text()
+    for volume in COMPOSE["nginx"]["volumes"][:-1]:
+        assert (FILES / volume.partition(":")[0]).is_file(), volume
     for name in ("app", "nginx"):
         assert "socket:/run/shop" in COMPOSE[name]["volumes"]
     url = COMPOSE["app"]["environment"]["RATELIMIT_STORE"]
@@ -118,7 +125,7 @@ def test_redis_of_compose_runs_without_persistence(tmp_path: Path) -> None:
     with running(lambda port: [path, "--port", str(port), "--bind", "127.0.0.1", *options], tmp_path) as server:
         with redis_py.Redis(port=server.port) as client:
             told: Any = client.config_get("maxmemory*", "save", "appendonly")
-        assert (told["maxmemory"], told["maxmemory-policy"]) == (str(256 * 1024**2), "volatile-ttl")
+        assert (told["maxmemory"], told["maxmemory-policy"]) == (str(256 * 1024**2), "noeviction")
         assert (told["save"], told["appendonly"]) == ("", "no")
         ping = [
             program("redis-cli", "redis-tools"),
@@ -148,28 +155,39 @@ def test_objects_of_the_manifests_fit_together() -> None:
     assert OBJECTS["Service"]["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
     backend = OBJECTS["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
     assert backend["name"] == OBJECTS["Service"]["metadata"]["name"]
-    assert {part.partition("}")[0] for part in str(rules).split("${")[1:]} == set(OBJECTS["Secret"]["stringData"])
+    assert {part.partition("}")[0] for part in str(rules).split("${")[1:]} == set(SECRET)
+    (mount,) = CONTAINER["volumeMounts"]
+    assert "subPath" not in mount  # Kubernetes never updates such a file
+    assert SETTINGS["value"] == f"{mount['mountPath']}/{next(iter(OBJECTS['ConfigMap']['data']))}"
     (graceful,) = (int(word.split("=")[1]) for word in CONTAINER["args"] if "graceful" in word)
     needed = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"] + graceful
     assert pod["spec"]["terminationGracePeriodSeconds"] > needed
+
+
+def test_the_secret_is_not_in_the_manifests() -> None:
+    """Nobody can start with a secret of an example. The page and the manifest have the same command."""
+    assert "Secret" not in OBJECTS
+    assert SECRET.keys() == {"RATELIMIT_STORE", "RATELIMIT_SECRET"}
+    commented = dict(re.findall(r"--from-literal=(\w+)=(\S+)", (FILES / "kubernetes" / "app.yaml").read_text()))
+    assert commented == SECRET
+    assert SECRET["RATELIMIT_SECRET"].startswith('"$(openssl')
 
 
 @pytest.mark.slow
 def test_two_pods_share_the_limit(tmp_path: Path) -> None:
     """Two processes with the command, the settings and the secret of the manifests. The ingress names the client.
 
-    The command is that of the container on another port, and the network of the pods is this machine's.
+    The command is that of the container on another port, and the network of the pods is this machine's. A change of the
+    ConfigMap arrives as the kubelet writes it, and needs no new pods.
     """
     (tmp_path / "app.py").write_text((FILES / "app.py").read_text())
-    (tmp_path / "ratelimit.toml").write_text(OBJECTS["ConfigMap"]["data"]["ratelimit.toml"])
-    replace(tmp_path / "ratelimit.toml", "10.244.0.0/16", "127.0.0.0/8")
-    replace(tmp_path / "ratelimit.toml", "exempt =", f"{PATIENT}exempt =")
-    replace(tmp_path / "ratelimit.toml", f"{AMOUNT}/minute", "10/day")
-    password, ports = "password", (free_port(), free_port())
+    mount(tmp_path, "10/day")
+    password, ports = "PASSWORD", (free_port(), free_port())
     with redis_running(tmp_path, "--requirepass", password) as redis:
-        secret = {**OBJECTS["Secret"]["stringData"]}
-        secret["RATELIMIT_STORE"] = secret["RATELIMIT_STORE"].replace("@redis:6379", f"@127.0.0.1:{redis.port}")
-        pods = [start_pod(tmp_path, port, {**os.environ, **secret}) for port in ports]
+        store = SECRET["RATELIMIT_STORE"].replace("@redis:6379", f"@127.0.0.1:{redis.port}")
+        settings = {"RATELIMIT_STORE": store, "RATELIMIT_SECRET": "a secret of this test"}
+        settings[SETTINGS["name"]] = str(tmp_path / "ratelimit.toml")
+        pods = [start_pod(tmp_path, port, {**os.environ, **settings}) for port in ports]
         try:
             for port in ports:
                 wait_for(lambda port=port: is_ready(port), f"the pod on port {port}")
@@ -177,11 +195,29 @@ def test_two_pods_share_the_limit(tmp_path: Path) -> None:
             assert statuses == [200] * 10 + [429] * 4
             assert ask(ports[0], "192.0.2.1, 203.0.113.8") == 200
             assert is_ready(ports[0])
+            mount(tmp_path, "1000/day")
+            for port in ports:
+                wait_for(lambda port=port: ask(port, "203.0.113.7") == 200, f"the new limit of port {port}")
         finally:
             for pod in pods:
                 pod.terminate()
             for pod in pods:
                 pod.wait(PATIENCE)
+
+
+def mount(folder: Path, limit: str) -> None:
+    """Write the ConfigMap as the kubelet does: a new folder each time, and a symbolic link that is replaced."""
+    version = folder / f"..{limit.partition('/')[0]}"
+    version.mkdir()
+    written = version / "ratelimit.toml"
+    written.write_text(OBJECTS["ConfigMap"]["data"]["ratelimit.toml"])
+    replace(written, "10.244.0.0/16", "127.0.0.0/8")
+    replace(written, "exempt =", f"{PATIENT}exempt =")
+    replace(written, f"{AMOUNT}/minute", limit)
+    (folder / "..new").symlink_to(version.name)
+    (folder / "..new").replace(folder / "..data")
+    if not (folder / written.name).is_symlink():
+        (folder / written.name).symlink_to(Path("..data", written.name))
 
 
 def start_pod(folder: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -226,4 +262,5 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     text = unit.read_text()
     assert "RuntimeDirectory=shop\n" in text
     assert "StateDirectory=shop\n" in text
+    assert "RuntimeDirectoryMode=0750\n" in text  # not every local user may open the socket
     assert "lmdb:///var/lib/shop/" in text

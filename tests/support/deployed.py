@@ -22,7 +22,7 @@ from servers import PATIENCE, program, wait_for
 FILES = ROOT / "examples" / "deploying"
 AMOUNT = 100
 """The limit of ratelimit.toml. Tests count by the day, so that their own duration has no effect."""
-GUNICORN = ("gunicorn", "-c", "gunicorn.conf.py", "--no-control-socket")
+GUNICORN = ("gunicorn", "-c", "gunicorn.conf.py")
 COMMANDS = {
     "uvicorn-workers": (*GUNICORN, "app:app"),
     "gthread": (*GUNICORN, "-k", "gthread", "wsgi_app:app"),
@@ -100,6 +100,7 @@ def copy_files(folder: Path, port: int) -> None:
     replace(folder / "nginx.conf", "unix:/run/shop/app.sock", f"unix:{folder}/app.sock")
     replace(folder / "nginx.conf", "/var/log/nginx", str(folder))
     replace(folder / "nginx.conf", "listen 80;", f"listen 127.0.0.1:{port};")
+    replace(folder / "nginx.conf", "        listen [::]:80;\n", "")
     temporary = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in NGINX_FOLDERS)
     replace(folder / "nginx.conf", "http {\n", f"http {{\n{temporary}")
     replace(folder / "gunicorn.conf.py", "unix:/run/shop/app.sock", f"unix:{folder}/app.sock")
