@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
@@ -14,7 +15,7 @@ from ...errors import ConfigError
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 _ANY_PORT: Final = 0
-_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]>\s]+)(?::([0-9]+))?")
+_HOST: Final = re.compile(r"(\[[^\]]+\]|\*|[^:\[\]>*,\s]+)(?::([0-9]+))?")
 _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
 _CHOICES: Final[dict[str, dict[str, Any]]] = {
     "protocol": {"2": 2, "3": 3},
@@ -75,7 +76,8 @@ class Address:
 
     def locate(self, host: str, port: int) -> tuple[str, int]:
         """Return where to reach a server that announces this host and port."""
-        for announced in ((host, port), (host, _ANY_PORT), ("*", port), ("*", _ANY_PORT)) if self.remap else ():
+        name = _canonical(host) if self.remap else host
+        for announced in ((name, port), (name, _ANY_PORT), ("*", port), ("*", _ANY_PORT)) if self.remap else ():
             if announced in self.remap:
                 host, own = self.remap[announced]
                 return host, own or port
@@ -121,8 +123,9 @@ def _parse_remap(pairs: Iterable[tuple[str, str]]) -> Remap:
         given = "->".join(pair)
         announced, reachable = (_parse_host(text, _ANY_PORT) for text in pair)
         if announced is None or reachable is None or reachable[0] == "*":
-            example = "10.0.0.1:6379->localhost:7000"
+            example = "10.0.0.1:6379->localhost:7000 or *->localhost"
             raise ConfigError(f"expected HOST:PORT->HOST:PORT, for example {example}; got {given!r}", "remap")
+        announced = (_canonical(announced[0]), announced[1])
         if announced == ("*", _ANY_PORT) and reachable[1]:
             raise ConfigError(f"{given!r} sends all servers to one port. Write '*->{reachable[0]}'", "remap")
         if announced in remap:
@@ -172,6 +175,14 @@ def _parse_host(text: str, port: int) -> tuple[str, int] | None:
     if not match or not 0 < int(match[2] or 1) < 65536:
         return None
     return unquote(match[1]).strip("[]"), int(match[2] or port)
+
+
+def _canonical(host: str) -> str:
+    """Return the one form of a host that has several: an IPv6 address, or a name in capitals."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower()
 
 
 def _parse_option(name: str, text: str) -> Any:

@@ -88,7 +88,7 @@ class RedisStore(Store):
         self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[LoopClock], Target] | None = None
-        address = check_store_url(url)[1] if isinstance(url, str) else url
+        address = _parse(url) if isinstance(url, str) else url
         if remap is not None:
             address = add_remap(address, remap)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
@@ -226,6 +226,15 @@ class RedisStore(Store):
 
     def _slot(self, key: str) -> int:
         return slot_of(self._keys(key)) if self._is_cluster else 0
+
+
+def _parse(url: str) -> Address:
+    split, address = check_store_url(url)
+    if not isinstance(address, Address):
+        raise ConfigError(
+            f"expected a URL such as redis://localhost:6379/0; got {split.scheme}://. Use open_store(url)"
+        )
+    return address
 
 
 def open_address(parsed: Address, timeout_us: int) -> RedisStore:

@@ -73,6 +73,9 @@ MISTAKES = {
     "redis+cluster://:h1dden@a?remap=b:1->*": r"got 'b:1->\*'",
     "redis+cluster://:h1dden@a?remap=*->b:1": r"sends all servers to one port. Write '\*->b'",
     "redis+cluster://:h1dden@a?remap=b->c,b->d": "remap: 'b' is there twice",
+    "redis+cluster://:h1dden@a?remap=b->c,B->d": "remap: 'B' is there twice",
+    "redis+cluster://:h1dden@a?remap=*.example.com->b": r"or \*->localhost; got '\*.example.com->b'",
+    "redis+cluster://:h1dden@a?remap=b->c*": r"got 'b->c\*'",
 }
 
 
@@ -101,9 +104,27 @@ def test_a_remap_in_python_means_the_same() -> None:
         (("redis+cluster://a?remap=b->c", {"b": "c"}), "the URL sets it too"),
         (("redis+cluster://a", ["b"]), "expected a dict such as"),
         (("redis+cluster://a", {"b": None}), "got {'b': None}"),
+        (("redis+cluster://a", {"b": "c,d"}), "got 'b->c,d'"),
     ):
         with pytest.raises(ConfigError, match=f"remap: .*{message}"):
             RedisStore(arguments[0], remap=arguments[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("announced", "host"),
+    [("[fd00:0::1]", "fd00::1"), ("[FD00::1]", "fd00:0:0::1"), ("Redis-0.Local", "redis-0.LOCAL")],
+)
+def test_a_remap_knows_each_form_of_a_host(announced: str, host: str) -> None:
+    """An IPv6 address has several forms, and the case of a name does not matter."""
+    store = RedisStore("redis+cluster://a", remap={f"{announced}:7000": "b:1"})
+    assert store._address.locate(host, 7000) == ("b", 1)
+
+
+def test_a_redis_store_takes_no_url_of_another_store() -> None:
+    """The error names the function that opens each URL."""
+    for url in ("memory://", "memcached://a"):
+        with pytest.raises(ConfigError, match=r"such as redis://.*; got mem.*://. Use open_store\(url\)"):
+            RedisStore(url)
 
 
 def test_no_text_of_a_store_shows_its_password() -> None:

@@ -123,6 +123,17 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     assert set(cluster._slots.owners) == {("a", 8), B}
 
 
+def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
+    """Replicas may share a server, because no request goes there. A primary may have several ranges of slots."""
+    servers = Servers()
+    servers.map = [(0, 99, B, A), (100, 199, C, A), (200, 16383, B, A)]
+    remap = {("b", 2): ("a", 1), ("c", 3): ("a", 1)}
+    cluster = Cluster(Address((A,), cluster=True, remap=remap), servers.transport())
+    assert "remap: 'b:2' and 'c:3' both go to a:1" in str(ask(cluster, servers))
+    remap.popitem()
+    assert ask(cluster, servers) == b"counted"
+
+
 def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
     """No reply counted anything, and the number of hops is bounded."""
     servers = Servers(a=moved(B), b=moved(A))

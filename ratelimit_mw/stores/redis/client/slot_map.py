@@ -39,20 +39,21 @@ class SlotMap:
         return sorted(known, key=self._silent.__contains__)
 
     def other_than(self, location: Location) -> Location | None:
-        """Return another primary, unless all are silent."""
+        """Return a primary other than this one, or None if all others are silent."""
         return next((one for one in self._primaries if one != location and one not in self._silent), None)
 
     def load(self, reply: Iterable[Any], source: Location) -> None:
         """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
         owners: list[Location | None] = [None] * SLOTS
-        primaries: dict[Location, None] = {}
+        primaries: dict[Location, Location] = {}  # reachable address: announced address
         replicas: dict[Location, None] = {}
         for first, last, *servers in reply:
-            location, *others = (
-                self._location(host.decode() if host else "", port, source) for host, port, *_ in servers
-            )
+            announced = [(host.decode() if host else "", port) for host, port, *_ in servers]
+            location, *others = (self._location(*server, source) for server in announced)
             owners[first : last + 1] = [location] * (last + 1 - first)
-            primaries[location] = None
+            if (other := primaries.setdefault(location, announced[0])) != announced[0]:
+                both = " and ".join(repr(_text(each)) for each in sorted((other, announced[0])))
+                raise StoreError(f"remap: {both} both go to {_text(location)}. Write a pair for each server")
             replicas.update(dict.fromkeys(others))
         if not primaries:
             raise StoreError("Redis: the server has left the cluster")
@@ -86,3 +87,8 @@ class SlotMap:
             if len(keys) == len(self._primaries):
                 break
         return list(keys.values())
+
+
+def _text(location: Location) -> str:
+    host, port = location
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
