@@ -12,7 +12,9 @@ class _TestMode:
     off = 0  # How many ``limits_off`` blocks are active.
     clock: Clock | None = None  # The clock of all limiters that were given none.
     key_suffix = ""  # Ends all keys of those limiters, so that a test shares no state.
-    active = False  # Whether ``off`` or ``clock`` is set.
+
+    def __init__(self) -> None:
+        self.active = False  # Whether ``off`` or ``clock`` is set. Each request reads it, faster than from the class.
 
     def turn_off(self, more: int) -> None:
         self.off += more

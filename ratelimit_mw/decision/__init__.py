@@ -16,4 +16,5 @@ from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import EarlyVerdict as EarlyVerdict
 from .verdict import Verdict as Verdict
 from .verdict import build_verdict as build_verdict
+from .verdict import combine_verdicts as combine_verdicts
 from .verdict import decide_all as decide_all

@@ -6,23 +6,25 @@ Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from secrets import randbits
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import msgspec
 
 from ..clock import SECOND
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
     from ..quota import Quota
+else:
+    Limit = Any  # ``inspect.signature`` evaluates the annotations of a struct
 
 _SLOT_BITS: Final = 50
 """Ids of slots are exact numbers in Lua, and smaller than the times that stores name slots by."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Decision:
+class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the time of a dataclass
     """The result of one limit for one request.
 
     After the third hit on "5/minute" under a fixed window, 20 s into the window: ``allowed`` is True, ``limit`` 5,
@@ -35,6 +37,7 @@ class Decision:
         reset_us: Microseconds until the limit is fully reset.
         at_us: The time of the hit by the store's clock, in microseconds since 1970.
         delay_us: Microseconds to wait before going on (leaky-bucket queue).
+        hit: The limit, key and cost that were decided. Internal; the store sets it.
     """
 
     allowed: bool
@@ -43,8 +46,7 @@ class Decision:
     reset_us: int
     at_us: int
     delay_us: int = 0
-    hit: tuple[Limit, str, int] = field(init=False)
-    """The limit, key and cost that were decided. The store sets it."""
+    hit: tuple[Limit, str, int] = ()  # type: ignore[assignment]
 
     unavailable: ClassVar[bool] = False
     """True when the limit rejected because the store, or the function of the limits, gave no result."""
@@ -125,7 +127,6 @@ class Decision:
 class Denial(Decision):
     """The rejection of a limit without a result of the store (``on_store_error = "deny"``) or of its function."""
 
-    __slots__ = ()
     unavailable = True
 
 
@@ -139,7 +140,6 @@ def build_denial(hit: tuple[Limit, str, int], now: int) -> Denial:
 class EstimatedRejection(Decision):
     """A rejection by the last known state of the store, whose ``retry_us`` may be too long."""
 
-    __slots__ = ()
     estimated = True
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from ..errors import ConfigError, RateLimitExceeded, suggestion
 from ..quota import checked_cost
 from ..receipt import Due, Receipt, receipt_of
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
     from ..algorithms.limit import Limit
 
 
-class Verdict:
+class Verdict(msgspec.Struct, eq=False):
     """The result of one request. It is true when the request is allowed. ``verdict["login"]`` is the part of one rule.
 
     Args:
         decisions: One ``Decision`` for each limit that applied.
         allowed: Whether the request may go on; ``bool(verdict)`` is the same.
+        open_receipt: The record of the consumed cost, once it is needed. Internal; see ``receipt``.
+        settler: Settles the verdict. Internal; the limiter or the middleware sets it.
 
     Example:
         >>> verdict = Verdict()
@@ -28,14 +32,12 @@ class Verdict:
         (True, 0.0, ())
     """
 
-    __slots__ = ("allowed", "decisions", "open_receipt", "settler")
-    __iter__: ClassVar[None] = None
+    decisions: Sequence[Decision] = ()
+    allowed: bool = True
+    open_receipt: Receipt | None = None
+    settler: Settler | None = None
 
-    def __init__(self, decisions: Sequence[Decision] = (), allowed: bool = True) -> None:
-        self.decisions = decisions
-        self.allowed = allowed
-        self.open_receipt: Receipt | None = None
-        self.settler: Settler | None = None
+    __iter__: ClassVar[None] = None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -171,22 +173,22 @@ class Verdict:
 
 
 class CombinedVerdict(Verdict):
-    """Several verdicts on one request, as one. It includes allowed verdicts that are added to its lists later."""
+    """Several verdicts on one request, as one: see ``combine_verdicts``."""
 
-    __slots__ = ("_lists",)
-
-    def __init__(self, *lists: Sequence[Verdict]) -> None:
-        self._lists = lists
-        self.allowed = all(map(all, lists))
-        self.open_receipt = self.settler = None
+    groups: tuple[Sequence[Verdict], ...] = ()
 
     @property
     def parts(self) -> Sequence[Verdict]:
-        return tuple(dict.fromkeys(part for verdicts in self._lists for one in verdicts for part in one.parts))
+        return tuple(dict.fromkeys(part for verdicts in self.groups for one in verdicts for part in one.parts))
 
-    @property
+    @property  # type: ignore[misc] # a field of the base class
     def decisions(self) -> Sequence[Decision]:  # type: ignore[override] # it is read only
         return [decision for part in self.parts for decision in part.decisions]
+
+
+def combine_verdicts(*groups: Sequence[Verdict]) -> CombinedVerdict:
+    """Return several verdicts as one, which includes allowed verdicts that are added to its lists later."""
+    return CombinedVerdict(allowed=all(map(all, groups)), groups=groups)
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:

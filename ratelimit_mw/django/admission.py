@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from ..decision import CombinedVerdict, Verdict
+from ..decision import Verdict, combine_verdicts
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.features import read
@@ -94,7 +94,7 @@ class DjangoAdmission(Admission):
             self.note_rejection(verdict)
         if rejecting:
             ends = [each for each in rejecting if wait is None or (each.retry_after or 0.0) <= wait]
-            self.verdict = CombinedVerdict([before, *(ends or rejecting)])
+            self.verdict = combine_verdicts([before, *(ends or rejecting)])
         self._shown["ratelimit"] = self.shown
 
     def report(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
-from ..decision import CombinedVerdict, Verdict
+from ..decision import Verdict, combine_verdicts
 from ..rules.costs import HeaderCost
 from ..rules.guard import current
 from ..rules.marks import Mark, ViewMarks
@@ -52,11 +52,11 @@ class Admission(LaterDecisions):
     needs_settlement = False
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
-    counts_outcomes = False
+    counts_outcomes: bool
     """Whether the start of the response changes what is consumed, by its status or a header."""
     true_costs: tuple[tuple[str, HeaderCost], ...] = ()
     """The rules whose true cost is in a header of the response."""
-    _headers: list[Header] | None = None
+    _headers: list[Header] | None
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
     is_streamed = False
@@ -86,10 +86,11 @@ class Admission(LaterDecisions):
         """The allow and deny lists, for the path of the request."""
         self.verdict = verdict
         self.native = native
+        self.counts_outcomes, self._headers = False, None  # responses read them faster here than on the class
         decided = native.get(DECIDED)
         if decided is not None and verdict.allowed and (before := limits.verdicts(native)):
             self._before = (before[-1],)  # it has those of all before it
-            self.verdict = CombinedVerdict((*self._before, verdict))
+            self.verdict = combine_verdicts((*self._before, verdict))
             self.counts_outcomes = True
         if decided is None:
             shown[name] = verdict
@@ -111,7 +112,7 @@ class Admission(LaterDecisions):
     @property
     def shown(self) -> Verdict:
         """The verdict for the application: a rejection, or all verdicts so far."""
-        return CombinedVerdict(self._outer, (self.verdict,)) if self._outer and self.verdict.allowed else self.verdict
+        return combine_verdicts(self._outer, (self.verdict,)) if self._outer and self.verdict.allowed else self.verdict
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
@@ -182,7 +183,7 @@ class Admission(LaterDecisions):
         Later costs are settled at once.
         """
         if due := self._due():
-            self.limits.limiter.conclude(CombinedVerdict(due), status)
+            self.limits.limiter.conclude(combine_verdicts(due), status)
         if self.limits.is_observed or (self.signal is not None and (self.rejections or not self.verdict.allowed)):
             self.report()
 
@@ -190,7 +191,7 @@ class Admission(LaterDecisions):
         """Async form of ``end``. It completes when its caller is cancelled."""
         try:
             if due := self._due():
-                await self.limits.limiter.aconclude(CombinedVerdict(due), status)
+                await self.limits.limiter.aconclude(combine_verdicts(due), status)
         finally:
             if self.limits.is_observed or (self.signal is not None and (self.rejections or not self.verdict.allowed)):
                 await self.areport()
@@ -234,7 +235,7 @@ class Admission(LaterDecisions):
         event = self.limits.limiter.observers.report(verdicts, final)
         if not event.is_rejected:
             return {}
-        return {"verdict": CombinedVerdict(verdicts) if final.allowed else final, "event": event}
+        return {"verdict": combine_verdicts(verdicts) if final.allowed else final, "event": event}
 
     def _outer_stage(self) -> Admission | None:
         """Return the admission of an outer middleware with the same rules, which sends one event for both."""

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
-from ..decision import CombinedVerdict, Verdict
+from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.email import normalized_email
 from ..keys.features import checked_name, is_email
@@ -272,5 +272,5 @@ def settle(native: Mapping[str, Any], rule: str, cost: int) -> None:
     """Settle the cost of one rule of a request."""
     if (admission := _find_admission(native, printable(rule))) is not None:
         is_rejected = not admission.verdict.allowed  # by a check, and the view has caught its rejection
-        verdict = CombinedVerdict(admission.verdicts) if is_rejected else admission.shown
+        verdict = combine_verdicts(admission.verdicts) if is_rejected else admission.shown
         verdict[printable(rule)].settle(cost)

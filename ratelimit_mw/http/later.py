@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..decision import CombinedVerdict, Verdict
+from ..decision import CombinedVerdict, Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
 from ..rules.marks import Mark
@@ -67,7 +67,7 @@ class LaterDecisions:
             self.note_rejection(verdict)
             return verdict
         self._checked_rules |= {*verdict.rules}
-        self._allowed = self._allowed or CombinedVerdict(self._before, self.verdicts)
+        self._allowed = self._allowed or combine_verdicts(self._before, self.verdicts)
         for first in self.verdicts[:1]:
             _ = first.receipt  # an end at the same time settles all verdicts, or this one settles itself
         with lock:  # a request may check in several threads, and end in another one
@@ -77,7 +77,7 @@ class LaterDecisions:
                 self.verdicts.append(verdict)
                 if plan.needs_settlement:
                     self._hold(plan, verdict)
-        self.verdict = self._allowed if is_kept else CombinedVerdict((self._allowed, verdict))
+        self.verdict = self._allowed if is_kept else combine_verdicts((self._allowed, verdict))
         return verdict
 
     def has_decided(self, rule: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -170,7 +170,7 @@ def _outcome_of(rejection: Decision) -> Outcome:
 
 
 def _without_key(decision: Decision) -> Decision:
-    copied = replace(decision)
+    copied = copy(decision)
     limit, _, cost = decision.hit
     copied.hit = limit, limit.prefix, cost
     return copied

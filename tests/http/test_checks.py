@@ -213,8 +213,8 @@ def test_a_queue_delays_a_check(kind: SiteType, monkeypatch: pytest.MonkeyPatch)
     async def asleep(delay: float) -> None:
         delays.append(delay)
 
-    monkeypatch.setattr("ratelimit_mw.http.admission.asyncio.sleep", asleep)
-    monkeypatch.setattr("ratelimit_mw.http.admission.time.sleep", delays.append)
+    monkeypatch.setattr("ratelimit_mw.http.later.asyncio.sleep", asleep)
+    monkeypatch.setattr("ratelimit_mw.http.later.time.sleep", delays.append)
     site = kind(Limiter([QUEUE], clock=ManualClock(1_000_000.0)))
     assert [site.ask("/check").status_code for _ in range(2)] == [200, 200]
     assert delays == [0.001]

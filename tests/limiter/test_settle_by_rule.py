@@ -15,7 +15,7 @@ from servers import Server
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
-from ratelimit_mw.decision import CombinedVerdict
+from ratelimit_mw.decision import combine_verdicts
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
 
@@ -289,7 +289,7 @@ def test_a_request_of_two_limiters_is_settled_by_both(way: Any, rule: str) -> No
     """Each limiter changes what it counted, whichever of them settles."""
     clock = ManualClock(1_000_000.0)
     outer, inner = (Limiter([Rule(name=name, key=[], limits="10/minute")], clock=clock) for name in ("outer", "inner"))
-    both = CombinedVerdict([way(outer).hit({}), way(inner).hit({})])
+    both = combine_verdicts([way(outer).hit({}), way(inner).hit({})])
     both[rule].settle(5)
     way(outer).conclude(both, 200)
     left_of = {
