@@ -190,7 +190,9 @@ def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan | None:
     plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
     if DECIDED in scope or limits.is_outer:
         plan = limits.undecided(plan, scope, limits.is_outer)
-    return None if plan.is_empty and DECIDED in scope and _is_covered(limits, match, scope) else plan
+        if plan.is_empty and DECIDED in scope and _is_covered(limits, match, scope):
+            return None
+    return plan
 
 
 def _is_covered(limits: HttpRules, match: RouteMatch, scope: Scope) -> bool:

@@ -3,6 +3,7 @@
 Constant parts are encoded once. Names and parameters are in one table, because the draft still changes.
 """
 
+import math
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -88,15 +89,15 @@ class HeaderWriter:
         allowed, decisions = verdict.allowed, verdict.decisions
         if allowed and not self.names:
             return []
-        single = len(decisions) == 1
-        if not single or decisions[0].hit[0].shadow:
-            decisions = _shown(decisions, allowed)
+        limits: list[Limit] | None = None  # of a single decision, the most common case
+        if len(decisions) != 1 or decisions[0].hit[0].shadow:
+            decisions, limits = _shown(decisions, allowed)
             if not decisions:
                 return []
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
-            shown = decisions[0] if single else min(decisions, key=_share)
+            shown = decisions[0] if limits is None else _scarcest(decisions)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
         x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
         remaining = b"%d" % shown.remaining
@@ -106,12 +107,12 @@ class HeaderWriter:
                 x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
             headers = [x_limit, (_X_REMAINING, remaining), x_reset]
         if self._draft:
-            headers.append(policy if single else self._policy(tuple([decision.hit[0] for decision in decisions])))
+            headers.append(policy if limits is None else self._policy(tuple(limits)))
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
             one = item + remaining + reset if is_timed else item + remaining
-            headers.append((_LIMIT_FIELD, one if single else self._items(decisions)))
+            headers.append((_LIMIT_FIELD, one if limits is None else self._items(decisions)))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
@@ -127,7 +128,10 @@ class HeaderWriter:
         return headers
 
     def _items(self, decisions: Iterable[Decision]) -> bytes:
-        return b", ".join([self._item(decision, -(-decision.reset_us // SECOND)) for decision in decisions])
+        items = []
+        for decision in decisions:
+            items.append(self._item(decision, -(-decision.reset_us // SECOND)))  # noqa: PERF401 - as in ``with_headers``
+        return b", ".join(items)
 
     def _item(self, decision: Decision, wait: int | None) -> bytes:
         """Return a decision with the seconds to wait, or until its reset."""
@@ -153,23 +157,37 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     return message
 
 
-def _shown(decisions: Iterable[Decision], allowed: bool) -> Sequence[Decision]:
+def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], list[Limit]]:
     """Return the decisions to show: for an allowed request one of each limit, which a view may have checked often.
 
     It is the newest one, of the key with the least left.
+
+    Returns:
+        The decisions and their limits.
     """
-    decisions = [decision for decision in decisions if not decision.hit[0].shadow]
-    if not allowed or len({decision.hit[0] for decision in decisions}) == len(decisions):
-        return decisions
-    by_key = {decision.hit[:2]: decision for decision in decisions}
+    shown, limits = [], []
+    for decision in decisions:
+        limit = decision.hit[0]
+        if not limit.shadow:
+            shown.append(decision)
+            limits.append(limit)
+    if not allowed or len({*limits}) == len(limits):
+        return shown, limits
+    by_key = {decision.hit[:2]: decision for decision in shown}
     by_limit: dict[Limit, Decision] = {}
     for decision in by_key.values():
-        by_limit[decision.hit[0]] = min(by_limit.get(decision.hit[0], decision), decision, key=_share)
-    return list(by_limit.values())
+        by_limit[decision.hit[0]] = _scarcest((by_limit.get(decision.hit[0], decision), decision))
+    return list(by_limit.values()), list(by_limit)
 
 
-def _share(decision: Decision) -> float:
-    return decision.remaining / decision.hit[0].limit
+def _scarcest(decisions: Iterable[Decision]) -> Decision:
+    """Return the first decision with the smallest share of its limit left."""
+    least = math.inf
+    for decision in decisions:
+        share = decision.remaining / decision.hit[0].limit
+        if share < least:
+            least, scarcest = share, decision
+    return scarcest
 
 
 def _wait(decision: Decision) -> float:

@@ -99,6 +99,8 @@ class KeyMaker:
         """Return ``build`` with a prefix. One feature with a short text, the most common key, takes a short path."""
         only = self._only
         if only is None:
+            if not prefix:
+                return self.build
             return lambda features: None if (key := self.build(features)) is None else prefix + key
         name, start, is_ip, is_exact = only.name, f"{prefix}{{{only.name}=", only.shape == "ip", only.shape == "exact"
 

@@ -55,6 +55,7 @@ class CompiledRule:
         if self.captures.names:
             self.key = CapturingKey(self.key, self.captures)
             self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
+        self.build_key = self.key.with_prefix("")
         self.is_unlimited = False
         """Whether a function has returned that this client has no limits."""
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
@@ -245,7 +246,7 @@ class Plan:
         for rule in self.rules:
             if rule.where is not None and not rule.where(features):
                 continue
-            key = rule.key.build(features)
+            key = rule.build_key(features)
             if key is None:
                 if rule.rejects_missing:
                     raise EarlyVerdict(False, rule.limits or rule.placeholder)

@@ -104,13 +104,9 @@ class RuleSet:
 
         Requests with the same rules get the same object.
         """
-        if not self.needs_path:
-            path = ""
-        if not self.needs_host:
-            host = ""
         key: Hashable = method  # short where it can be, because each request builds one
         if self._needs_place or (to is not None and to.marks is not None):
-            key = to, method, path, host
+            key = to, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[key]
         except KeyError:
@@ -189,6 +185,7 @@ class RuleSet:
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
+        path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
         found = self._patterns.match(path, to, params) if self.needs_path else set[int]()
         numbers = sorted(found.union(self._pathless))

@@ -143,7 +143,8 @@ class MemoryStore(Store):
         return decision
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        with self._lock:
+        self._lock.acquire()  # as in ``_apply_one``
+        try:
             now = self.clock() if now is None else now
             if now >= self._rotates_at or self._dropped:
                 self._sweep(now)
@@ -162,10 +163,13 @@ class MemoryStore(Store):
                         young[key] = state  # the most common case of _keep, without its call
                     else:
                         self._keep(by_key[key], key, state)
-            for (_, key, _), decision in zip(hits, decisions, strict=True):
+            for decision in decisions:
+                key = decision.hit[1]
                 if decision.reset_us > by_key[key].span:
                     self._keep_until(by_key[key], key, now + decision.reset_us)
             return decisions
+        finally:
+            self._lock.release()
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with self._lock:
