@@ -21,7 +21,7 @@ from ..http.route_checks import check_no_views
 from ..http.rules import DECIDED, HttpRules
 from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
-from ..rules.guard import current
+from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import needs_body, read_body
@@ -103,7 +103,7 @@ class RateLimitMiddleware:
         if plan is None:
             await self._pass(limits, request, scope, receive, send)
             return
-        admission, before = None, current.get()
+        admission, before = None, get_current()
         try:
             if limits.reader.reads_bodies and BODY not in scope and needs_body(limits, plan, request):
                 receive = await read_body(limits, request, receive)
@@ -129,7 +129,7 @@ class RateLimitMiddleware:
             if request.ahead is not None:
                 request.ahead.close()
             if admission is not None:
-                current.set(before)
+                set_current(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         admission.has_ended = True
@@ -153,7 +153,7 @@ class RateLimitMiddleware:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
-        request, before = ASGIRequest({**scope, "method": "GET"}), current.get()
+        request, before = ASGIRequest({**scope, "method": "GET"}), get_current()
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
@@ -175,7 +175,7 @@ class RateLimitMiddleware:
                 await connection.reject()
                 await admission.aend(verdict.status)
         finally:
-            current.set(before)
+            set_current(before)
 
 
 def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan | None:
@@ -213,7 +213,7 @@ def _admit(
     admission = ASGIAdmission(limits, request, plan, verdict, scope, state)
     admission.server_send = send
     if request.match.marks is None:
-        current.set(admission)  # ``enter`` without its call
+        set_current(admission)  # ``enter`` without its call
     else:
         admission.enter(request.match.marks)
     return admission

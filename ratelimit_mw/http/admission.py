@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..decision import Verdict, combine_verdicts
 from ..rules.costs import HeaderCost
-from ..rules.guard import current
+from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from .features import aread, read
@@ -118,7 +118,7 @@ class Admission(LaterDecisions):
         """Make this the request of this thread or task, whose view has these marks."""
         if marks is not None:
             self.marks = (*self.marks, *marks.every) if self.marks else marks.every
-        current.set(self)
+        set_current(self)
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Nothing finds it any more, so that the garbage collector gets no cycle."""

@@ -86,9 +86,10 @@ class HeaderWriter:
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """Return the headers of one response; none when only shadow rules, or no rules, applied."""
-        allowed, decisions = verdict.allowed, verdict.decisions
+        allowed = verdict.allowed
         if allowed and not self.names:
             return []
+        decisions = verdict.decisions
         limits: list[Limit] | None = None  # of a single decision, the most common case
         if len(decisions) != 1 or decisions[0].hit[0].shadow:
             decisions, limits = _shown(decisions, allowed)
@@ -111,8 +112,8 @@ class HeaderWriter:
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            one = item + remaining + reset if is_timed else item + remaining
-            headers.append((_LIMIT_FIELD, one if limits is None else self._items(decisions)))
+            one = item + remaining + (reset if is_timed else b"") if limits is None else self._items(decisions)
+            headers.append((_LIMIT_FIELD, one))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:

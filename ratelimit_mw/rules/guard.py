@@ -33,6 +33,9 @@ class Decider(Protocol):
 
 current: ContextVar[Decider | None] = ContextVar("ratelimit_mw.current", default=None)
 """The request of this thread or task."""
+get_current: Final = current.get
+"""Return the request. For an imported object, Python builds a bound method at each call: these are bound once."""
+set_current: Final = current.set
 FIND_DIRECT: Final[list[Callable[[Sequence[Any]], Decider | None]]] = []
 """Functions of adapters. They find the request in the arguments, if a test calls a view without a middleware."""
 
