@@ -83,7 +83,7 @@ class RedisStore(Store):
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
         self.lost_refunds = 0
-        """How many refunds to the servers of a cluster were not made, or are not known to be."""
+        """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
         self._is_cluster = False
         self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
