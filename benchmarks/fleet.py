@@ -2,7 +2,7 @@
 
 Requests arrive at random, at a given rate, whether earlier requests have ended or not (open loop). The latency of a
 request counts from its intended arrival, so a request that starts late counts as slow. Each worker first serves the
-same arrivals without a decision: this is the cost of the generator, which the report gives apart.
+same arrivals without a decision: this is the cost of the generator, which the report lists separately.
 """
 
 from __future__ import annotations

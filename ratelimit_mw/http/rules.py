@@ -1,6 +1,6 @@
 """``HttpRules``: the rules of a middleware, and all that it derives from them.
 
-It never changes. ``HttpLimiter`` replaces it as a whole, and a request keeps the one that it began with.
+An instance never changes. ``HttpLimiter`` replaces it as a whole, and a request keeps the one that it began with.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HttpRules:
         self.is_outer = owner.is_outer
         self.of_limiter = settings
         self.watch = self.limiter.watch_of(settings)
-        """The reloader that looks for changed settings; None where nothing does."""
+        """The reloader that looks for changed settings; None if the settings are not watched."""
         self.previous: HttpRules | None = before and before.previous
         """The rules before they were read again, for requests that outer middleware has decided by them."""
         self.changes = self.watch is not None or self.previous is not None
@@ -134,7 +134,7 @@ class HttpRules:
         self.limiter.forget(verdict, rule)
 
     def with_called(self, marks: Sequence[Mark]) -> tuple[Sequence[Mark], HttpRules]:
-        """Return the marks of a function that a view calls, and rules with them: others at its first call."""
+        """Return the marks of a function that a view calls, and rules that include them. The first call adds them."""
         known = self.rules.marks
         if all(mark in known for mark in marks):
             return marks, self
@@ -170,7 +170,7 @@ class HttpRules:
     def at(self, native: Mapping[str, Any]) -> HttpRules:
         """Return the rules for a request that arrives, and look for changed settings when that is due.
 
-        They are those that outer middleware has decided the request by: these, or those before a reload.
+        If outer middleware has decided the request by the rules before a reload, the request keeps those.
         """
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()

@@ -1,4 +1,4 @@
-"""``Observers``: the functions that a limiter calls with the event of each concluded request."""
+"""``Observers``: the functions that a limiter calls with an event for each concluded request."""
 
 from __future__ import annotations
 

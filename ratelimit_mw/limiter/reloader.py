@@ -1,4 +1,4 @@
-"""``Reloader``: keeps the limiters of this process that have one source of settings on its rules.
+"""``Reloader``: reloads all limiters of this process that have the same source of settings.
 
 A request only compares the identity of the files, once per ``reload_interval``. A thread of its own reads and checks
 files that have changed. Either all limiters take the new settings, or none of them does.
@@ -25,9 +25,9 @@ from ..stores.background import run_once
 if TYPE_CHECKING:
     from .reloads import Reloads
 
-_QUIET: Final = 1.0  # seconds that files are left alone before they are read: a writer may not be done
+_QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
 _MAX_TRIES: Final = 60
-_RESTLESS: Final = "the settings file changes all the time, so it cannot be read"
+_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -44,7 +44,7 @@ class Reloader:
         """The time of the next look, by ``time.monotonic``."""
 
     def add(self, limiter: Reloads, origin: Origin) -> None:
-        """Reload a limiter, too. When it has read later files than the others, the next look finds a change."""
+        """Reload a limiter, too. If it has read newer files than the others, the next look finds a change."""
         with self._lock:
             self._limiters.add(limiter)
             self._known = {path: state.identity for path, state in origin.files.items()} | self._known
@@ -65,7 +65,7 @@ class Reloader:
         raise ConfigError(_RESTLESS)
 
     def _follow(self) -> None:
-        """Read the settings again once their files are at rest. Log a mistake, once for each content."""
+        """Read the settings again once their files have stopped changing. Log a mistake, once for each content."""
         for _ in range(_MAX_TRIES):
             before = self._identities()
             time.sleep(self._quiet)

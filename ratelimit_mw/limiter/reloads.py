@@ -73,7 +73,7 @@ class Reloads(Slots):
 
         The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. All limiters of
         this process with the same settings file are reloaded. A change of the store, of ``on_store_error`` or of the
-        secret needs a restart: it is logged, and all else applies.
+        secret needs a restart. Such a change is logged, and all other changes take effect.
 
         Raises:
             ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in force.
@@ -116,7 +116,9 @@ class Reloads(Slots):
             for renewal in renewals:
                 renewal()
             if unchanged:
-                _log.warning("a change of %s takes effect at a restart; all other changes apply", ", ".join(unchanged))
+                it = "it" if len(unchanged) == 1 else "them"
+                message = "%s changed: restart to apply %s. All other changes are in effect."
+                _log.warning(message, ", ".join(unchanged), it)
 
         return use
 

@@ -27,9 +27,9 @@ class HttpOptions(TypedDict, total=False):
     store: Annotated[StoreURL, option("The URL of the store that keeps the counts.", "memory://")]
     observers: Annotated[
         Sequence[Observer],
-        option('Functions that receive an event of each request: `"module:function"`.', []),
+        option('Functions that receive an event for each request: `"module:function"`.', []),
     ]
-    event_features: Annotated[Sequence[str], option("Features of keys whose values events have.", [])]
+    event_features: Annotated[Sequence[str], option("Names of key features whose values are included in events.", [])]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[
         str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")

@@ -238,14 +238,14 @@ def test_admission_of_each_consistency() -> None:
 @pytest.mark.parametrize(
     ("options", "warning"),
     [
-        ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "nodes would do"),
-        ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "faster than they are decided"),
-        ({"rate": 60_000.0, "nodes": 12, "workers": 1}, "workers would do"),
-        ({"workers": 10_000, "threads": 2}, "maxclients of 10,000"),
+        ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "nodes are enough"),
+        ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "faster than they can be decided"),
+        ({"rate": 60_000.0, "nodes": 12, "workers": 1}, "workers are enough"),
+        ({"workers": 10_000, "threads": 2}, "its maxclients is 10,000"),
         ({"clients": 1, "rate": 100_000.0, "nodes": 12, "limits": 3}, "more nodes do not help"),
         ({"consistency": "leased", "lease": 0.2}, "get smaller, and workers call more often"),
         ({"rtt": 200_000.0}, "store_timeout of 50 ms"),
-        ({"rate": 30_000.0, "nodes": 12, "workers": 4, "cores": 1}, "all of its 1 cores"),
+        ({"rate": 30_000.0, "nodes": 12, "workers": 4, "cores": 1}, "all cores of a machine (1)"),
     ],
 )
 def test_warnings(options: dict[str, Any], warning: str) -> None:

@@ -212,7 +212,7 @@ def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFix
             rate.reload()
         rate.hit(ANN)
     assert [event.outcome for event in events] == ["allowed", "rejected"]
-    assert "a change of observers takes effect at a restart" in caplog.text
+    assert "observers changed: restart to apply it." in caplog.text
 
 
 @pytest.mark.parametrize(

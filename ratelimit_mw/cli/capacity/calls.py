@@ -23,16 +23,15 @@ class CallShares:
     def __init__(self, plan: Deployment) -> None:
         per_worker = plan.rate / plan.workers
         rejected_rate = per_worker * plan.rejected / max(1, plan.rejected_clients)
-        unseen = 1 / (1 + rejected_rate * CACHED_FOR)
-        """Of the rejections: the rejection cache does not have them."""
+        unseen = 1 / (1 + rejected_rate * CACHED_FOR)  # of the rejections: they are not in the rejection cache
         asked, returned, self.reports = _CALLS[plan.consistency](plan)
         """``reports``: the clients in each report of a worker."""
         self.asked = (1 - plan.rejected) * asked + plan.rejected * unseen
-        """Those that call the store."""
+        """The requests that call the store."""
         self.rejected = plan.rejected * unseen / self.asked if self.asked else 0.0
-        """Of those that call the store."""
+        """Of the requests that call the store: those that it rejects."""
         self.returned = returned / self.asked if self.asked else 0.0
-        """Of those that call the store: they first refund leases that have ended."""
+        """Of the requests that call the store: those that first refund leases that have ended."""
         self.second = plan.second_calls
         self.announced = min(1.0, 1 / ANNOUNCED_EVERY / per_worker)
 

@@ -95,8 +95,7 @@ def capacity(
     views.
 
     Requests arrive at random, and your load balancer spreads them evenly over the workers. All clients send at the same
-    rate, and each server has the same number of slots. A key that has most requests is always on one server: set
-    --clients to 1 to simulate it.
+    rate, and each server has the same number of slots. To simulate one busy key, set --clients to 1.
     """
     known = default_costs()
     measured = None

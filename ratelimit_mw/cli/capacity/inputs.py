@@ -121,7 +121,7 @@ def read_costs(file: Path) -> dict[str, MeasuredCosts]:
         costs = msgspec.json.decode(file.read_bytes(), type=list[MeasuredCosts])
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"no file of measured costs: {error}. Write one with --measure FILE --save JSON", str(file)
+            f"cannot read the measured costs: {error}. Write the file with --measure FILE --save JSON", str(file)
         ) from None
     return {each.kind: each for each in costs}
 

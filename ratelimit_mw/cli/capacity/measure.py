@@ -1,4 +1,4 @@
-"""Measures what decisions cost on your servers and on this machine, with keys of its own that expire within 40 s."""
+"""Measures the cost of decisions on your servers and on this machine, with keys of its own that expire within 40 s."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Measurement:
         return Limiter(rules, self._store, settings=Settings(fleet_size=1))
 
     async def _learn_idle(self) -> None:
-        """Learn what reading the counters takes, and a second without a request."""
+        """Measure the cost of reading the counters, and of a second without a request."""
         self._idle = self._reading = Sample(*[0.0] * 8)
         samples = [self._servers.sample() for _ in range(5)]
         self._reading = Sample(*(statistics.median(parts) for parts in zip(*_differences(samples), strict=True)))
@@ -198,7 +198,7 @@ async def _serve(
     seconds: float,
     most: int = 1 << 60,
 ) -> int:
-    """Decide requests one after another, or some at once and then the next; return their number."""
+    """Decide requests one after another, or in groups at the same time. Return their number."""
     ends, done = time.perf_counter() + seconds, 0
     while time.perf_counter() < ends and done < most:
         if at_once == 1:
@@ -220,7 +220,7 @@ def _fit(field: str, columns: Sequence[str], phases: Sequence[Phase]) -> dict[st
 
 
 def _wakes(field: str, alone: Phase, paused: Sequence[Phase]) -> tuple[tuple[float, float], ...]:
-    """Return what a decision costs more after each pause."""
+    """Return the extra cost of a decision after each pause."""
     more = [max(0.0, phase.each(field) - alone.each(field)) for phase in paused]
     shortest = alone.each("wall") - alone.each(field)
     points = zip((shortest, *(pause * 1e6 for pause in _PAUSES)), (0.0, *more), strict=True)
@@ -232,7 +232,7 @@ def _differences(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def measure(settings: Settings, advance: Callable[[], object]) -> MeasuredCosts:
-    """Measure the store of the settings. Takes about 20 s."""
+    """Measure the store of the settings. This takes about 15 s."""
     # epoll would round each pause up to a millisecond.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         return runner.run(Measurement(settings, advance).run())

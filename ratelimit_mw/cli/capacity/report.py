@@ -74,7 +74,7 @@ def admission(plan: Deployment) -> dict[str, Any]:
     """Return by how much a limit may be exceeded within one period, as a share of its amount, and why."""
     if plan.consistency == "leased":
         share = lease_share(plan) / plan.amount
-        why = "the store counts each share when it is taken; by the clock, each worker may be late with one share"
+        why = "each worker can consume one share that the store counted in the period before"
         return {"over": 0.0, "late": min(1.0, plan.workers * share), "reason": why}
     if plan.consistency == "reported":
         unknown = plan.rate / plan.workers / plan.clients * (REPORTED_EVERY + plan.rtt / 1e6) / plan.amount
@@ -105,22 +105,24 @@ def _is_enough(result: Result) -> bool:
 def _warnings(plan: Deployment, measured: MeasuredCosts, figures: dict[str, Any], result: Result) -> Iterator[str]:
     node, worker, needed = figures["node"], figures["worker"], figures["nodes_needed"]
     if figures["is_overloaded"]:
-        yield "requests arrive faster than they are decided: decisions without the store follow on_store_error"
+        yield "requests arrive faster than they can be decided; on_store_error then decides some of them"
     elif figures["latency_ms"]["p99"] > _BUDGET:
-        yield f"the p99 is above the default store_timeout of {_BUDGET:.0f} ms: on_store_error decides such requests"
+        late = f"the p99 is above the default store_timeout of {_BUDGET:.0f} ms"
+        yield f"{late}; on_store_error then decides these requests"
     if needed != plan.nodes:
-        fix = f"{needed:,} nodes would do" if needed else "more nodes do not help: one key may have most requests"
-        yield f"a node uses {node['busiest_cpu']:.0%} of the one core that Redis runs scripts on; {fix}"
+        fix = f"{needed:,} nodes are enough" if needed else "more nodes do not help: one key may receive most requests"
+        busiest = "the server" if plan.nodes == 1 else "the busiest node"
+        yield f"{busiest} uses {node['busiest_cpu']:.0%} of the one core that Redis runs scripts on; {fix}"
     if worker["cpu"] > _MOST_WORKER_CPU:
         more = ceil(plan.workers * worker["cpu"] / max(result.decided, _LEAST_DECIDED) / _MOST_NODE_CPU)
-        yield f"a worker uses {worker['cpu']:.0%} of a core for decisions; {more:,} workers would do"
+        yield f"a worker uses {worker['cpu']:.0%} of a core for decisions; {more:,} workers are enough"
     if node["connections"] > measured.maxclients:
         yield (
-            f"{node['connections']:,} connections to each server are above its maxclients of {measured.maxclients:,}."
+            f"each server gets {node['connections']:,} connections, and its maxclients is {measured.maxclients:,}."
             " Raise maxclients and the limit of open files of the server"
         )
     if plan.cores and plan.workers / plan.machines * worker["cpu"] > plan.cores * _MOST_WORKER_CPU:
-        yield f"the workers of a machine need all of its {plan.cores} cores for decisions"
+        yield f"the workers need all cores of a machine ({plan.cores}) for decisions; add machines"
     if plan.consistency == "leased" and (taken := plan.workers * lease_share(plan)) > plan.amount / 2:
         yield (
             f"{plan.workers:,} workers with leases of {lease_share(plan):,} take {taken:,} of {plan.amount:,}: leases"

@@ -21,7 +21,7 @@ _SECTIONS: Final = ("cpu", "stats", "clients", "replication")
 
 
 class Sample(NamedTuple):
-    """Totals until now, or between two moments. Times are in seconds, the rest is a number or bytes."""
+    """Totals until now, or between two moments. Times are in seconds. The other fields are counts or bytes."""
 
     wall: float
     client: float

@@ -1,7 +1,7 @@
-"""A simulation of a fleet of workers and its servers: requests arrive at any time.
+"""A simulation of a fleet of workers and its servers: requests arrive at random times.
 
-Of a large fleet, the simulation runs a part: as large a part of the workers as of the servers, so that each has its
-load in the whole fleet.
+For a large fleet, the simulation runs the same share of the workers and of the servers, so the load of each stays the
+same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .processes import Clock, Machine
 from .workers import SLOTS, SimulatedRequest, SimulatedServer, SimulatedWorker, SlotOperation
 
 REQUESTS: Final = 25_000  # A second of work.
-_SPANS: Final = (0.25e6, 20e6)  # At least and at most, in microseconds.
+_SPANS: Final = (0.25e6, 20e6)  # The shortest and the longest simulation, in microseconds.
 _EVEN: Final = 20  # With fewer clients for each server, the busiest server differs from the others.
-_KEEPS_UP: Final = 0.97  # Of the requests are decided in the span. The rest are still under way.
-_WARM_UP: Final = 0.25  # Of the span, before the counting starts.
+_KEEPS_UP: Final = 0.97  # A fleet that decides a smaller share of its requests is overloaded.
+_WARM_UP: Final = 0.25  # The share of the span before the counting starts.
 
 
 class Result(NamedTuple):

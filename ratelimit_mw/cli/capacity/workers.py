@@ -20,7 +20,7 @@ MOST_CALLS: Final = 4
 
 
 class SlotOperation(NamedTuple):
-    """Part of a request in one slot."""
+    """The part of a request in one slot."""
 
     request: SimulatedRequest
     slot: int
@@ -39,7 +39,7 @@ class SimulatedRequest:
 
 
 class SimulatedServer:
-    """A server."""
+    """A server. It runs the messages of the workers one after another."""
 
     def __init__(self, fleet: SimulatedFleet, machine: Machine) -> None:
         self.process = Process(fleet.clock, machine, fleet.measured.server)
@@ -78,7 +78,7 @@ class SimulatedCalls:
 
 
 class BatchingCalls(SimulatedCalls):
-    """As Batcher, or NodeBatcher of a cluster."""
+    """The calls of an event loop, in batches as by ``Batcher``, or by ``NodeBatcher`` for a cluster."""
 
     def __init__(self, worker: SimulatedWorker, node: SimulatedServer) -> None:
         super().__init__(worker, node)
