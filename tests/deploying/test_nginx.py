@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
-from deployed import AMOUNT, COMMANDS, Site, deployed, new_address, statuses
-from servers import Server, redis_running, wait_for
+from deployed import (
+    AMOUNT,
+    COMMANDS,
+    Site,
+    accepts,
+    copy_files,
+    deployed,
+    new_address,
+    nginx_command,
+    replace,
+    statuses,
+)
+from http_servers import free_port
+from servers import PATIENCE, Server, redis_running, wait_for
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -92,3 +108,21 @@ def test_many_headers_and_websockets_pass_nginx(tmp_path: Path) -> None:
         assert set(statuses(site, AMOUNT, "127.0.0.1")) == {200, 429}
         with pytest.raises(InvalidStatus, match="429"):
             connect(echo)
+
+
+def test_a_slow_request_is_sent_once(tmp_path: Path) -> None:
+    """The application never responds. nginx ends the request and does not try the second line of the upstream."""
+    port = free_port()
+    copy_files(tmp_path, port)
+    replace(tmp_path / "nginx.conf", "proxy_read_timeout 60s", "proxy_read_timeout 1s")
+    with socket.socket(socket.AF_UNIX) as application, ExitStack() as stack:
+        application.bind(str(tmp_path / "app.sock"))
+        application.listen()
+        nginx = stack.enter_context(subprocess.Popen(nginx_command(tmp_path), cwd=tmp_path))
+        stack.callback(nginx.terminate)
+        wait_for(lambda: accepts(port), "nginx")
+        assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE).status_code == 504
+        application.setblocking(False)
+        application.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            application.accept()

@@ -78,8 +78,8 @@ def deployed(folder: Path, command: Sequence[str], store: str, more_rules: str =
         server = subprocess.Popen([sys.executable, "-m", *command], cwd=folder, env=environment, stdout=log, stderr=log)
         nginx = subprocess.Popen(nginx_command(folder), cwd=folder, stdout=log, stderr=log)
         try:
-            wait_for(lambda: server.poll() is not None or _accepts(socket_path), f"{command}: {folder}")
-            wait_for(lambda: nginx.poll() is not None or _accepts(port), f"nginx: {folder}")
+            wait_for(lambda: server.poll() is not None or accepts(socket_path), f"{command}: {folder}")
+            wait_for(lambda: nginx.poll() is not None or accepts(port), f"nginx: {folder}")
             assert server.poll() is None, (folder / "server.log").read_text()
             assert nginx.poll() is None, (folder / "server.log").read_text()
             site = Site(f"http://127.0.0.1:{port}", server, nginx, folder / "server.log")
@@ -121,7 +121,7 @@ def nginx_command(folder: Path) -> list[str]:
     return [program("nginx", "nginx"), "-c", str(folder / "nginx.conf"), "-g", globals_]
 
 
-def _accepts(target: str | int) -> bool:
+def accepts(target: str | int) -> bool:
     try:
         connected(target).close()
     except OSError:
