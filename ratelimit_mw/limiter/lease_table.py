@@ -87,8 +87,11 @@ class LeaseTable:
     def begin(self, lease: Lease, decision: Decision, now: int) -> None:
         """Fill a lease: the store has counted its share."""
         lease.unused, lease.decision = lease.hit.cost, decision
-        if lease.hit.key not in self.by_key:  # the call took longer than the lease's life
+        current = self.by_key.get(lease.hit.key)
+        if current is None:  # the call took longer than the lease's life
             self._put(lease)
+        elif current is not lease:
+            self._ended.append(lease)
 
     def put_back(self, lease: Lease, hit: Hit) -> None:
         """Put the cost of a hit back into the lease that it was taken from."""

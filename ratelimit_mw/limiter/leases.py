@@ -41,7 +41,7 @@ class _Request:
         self.served: list[tuple[Lease | Account, Decision] | None] = []  # by position; None for the store
         self.asked: list[Hit] = []
         self.shares: dict[int, Lease] = {}  # by position in ``asked``: the leases whose share takes the place of a hit
-        self.accounts: list[tuple[int, Account]] = []  # of hits in ``asked``
+        self.accounts: list[tuple[int, Account, int]] = []  # of hits in ``asked``, with the replies before
         self.returns: list[Correction] = []  # Of other leases, to send before.
         self.late: list[Account] = []  # To report before the request can begin.
 
@@ -63,10 +63,9 @@ class QuotaLeases(Reporter):
         """Decide the one hit of a request. None when the store must decide it."""
         if not (limit.lease or limit.reports):
             return None
-        now = self._clock()
         with self._lock:
             holder = self._holders(limit).get(key)
-            return None if holder is None else holder.serve((limit, key, cost), now)
+            return None if holder is None else holder.serve((limit, key, cost), self._clock())
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
@@ -141,9 +140,10 @@ class QuotaLeases(Reporter):
 
     def _begin(self, hits: Sequence[Hit]) -> _Request:
         """Serve hits here. Choose what goes into the call for the others: shares, and hits that open an account."""
-        request, now, is_allowed = _Request(hits), self._clock(), True
+        request, is_allowed = _Request(hits), True
         served = request.served
         with self._lock:
+            now = self._clock()
             if self._reports.accounts and (late := self._reports.late(hits, now)):
                 request.late = late
                 return request
@@ -172,7 +172,7 @@ class QuotaLeases(Reporter):
                 request.shares[len(asked)] = lease
                 hit = lease.hit
             elif hit[0].reports and (account := self._reports.ask(hit, now)):
-                request.accounts.append((len(asked), account))
+                request.accounts.append((len(asked), account, account.replies))
             asked.append(hit)
         request.returns = self._leases.returns(now, _RETURNS_PER_REQUEST)
 
@@ -190,8 +190,8 @@ class QuotaLeases(Reporter):
             if request.shares and not self._begin_leases(request, replies, is_allowed, now):
                 request.asked, request.shares = request.hits_asked, {}
                 return
-            for i, account in request.accounts:
-                self._reports.learn(account, request.asked[i][2], replies[i], is_allowed, now)
+            for i, account, before in request.accounts:
+                self._reports.learn(account, request.asked[i][2], before, replies[i], is_allowed, now)
                 if account.fresh_until:
                     self._beat.hold(self._reports)
             if not is_allowed:
@@ -228,14 +228,14 @@ class QuotaLeases(Reporter):
                 if isinstance(here[0], Lease):
                     self._leases.put_back(here[0], hit)
                 else:
-                    self._reports.put_back(here[0], hit)
+                    self._reopen(here[0]).add(-hit.cost)
 
     def _undo(self, request: _Request) -> None:
         """Put back what a request has consumed here, after its call has failed or was cancelled."""
         with self._lock:
             self._put_back(request)
-            for i, account in request.accounts:
-                self._reports.learn(account, request.asked[i][2], None, False, self._clock())
+            for i, account, before in request.accounts:
+                self._reports.learn(account, request.asked[i][2], before, None, False, self._clock())
 
 
 async def _error_of(call: Coroutine[Any, Any, None]) -> StoreError | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 REPORT_EVERY: Final = SECOND // 10
 _MAX_AGE: Final = 2 * REPORT_EVERY
 """A process decides by an account up to this age. Later a request reports first."""
+_LONGEST: Final = _MAX_AGE + REPORT_EVERY
+"""The age while a report is under way, so that not each request reports."""
 
 
 class Account:
@@ -37,6 +39,7 @@ class Account:
         "known_at",
         "limit",
         "rejected",
+        "replies",
         "rest",
         "sent",
         "unsent",
@@ -47,6 +50,7 @@ class Account:
         self.limit, self.key = limit, key
         self.unsent = 0  # Negative when more was refunded than consumed.
         self.sent = 0  # Without a reply.
+        self.replies = 0  # Of the store, so far.
         self.rest = 0
         self.known_at = self.fresh_until = 0  # No decision of the store is known.
         self.counted_at = 0  # The time of the store at which it counted the last sum.
@@ -56,7 +60,7 @@ class Account:
 
     def serve(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
         """Consume the cost of a hit, or reject it. None when the account shows no recent state of the store."""
-        if now >= self.fresh_until or hit[0] is not self.limit:
+        if not self.known_at <= now < self.fresh_until or hit[0] is not self.limit:  # the clock may go back
             return None
         self.is_used = True
         if hit[2] > self.rest and hit[2]:
@@ -97,30 +101,39 @@ class Account:
         self.add(cost if consumed is None else -refunded(self.limit, consumed, cost, at))
         return at
 
-    def send(self, cost: int, now: int) -> None:
-        """Note that a cost is on its way to the store. Until the reply, the account stays in use."""
-        self.sent += cost
-        self.fresh_until = self.fresh_until and max(self.fresh_until, now + _MAX_AGE)
+    def must_report(self, limit: Limit, now: int) -> bool:
+        """Whether a hit of this limit must wait for a report: the account is too old, or counts for another limit."""
+        if limit is not self.limit:
+            return self.unsent > 0
+        return bool(self.fresh_until) and not self.known_at <= now < self.fresh_until
 
-    def take(self, now: int) -> int:
+    def send(self, cost: int) -> None:
+        """Note that a cost is on its way to the store. The account stays in use a little longer."""
+        self.sent += cost
+        self.fresh_until = self.fresh_until and max(self.fresh_until, self.known_at + _LONGEST)
+
+    def take(self) -> int:
         """Return the sum to report now. It is negative for a key that is not busy any more and has a refund."""
         cost = self.unsent if self.unsent > 0 or not self.is_used else 0
         self.unsent, self.is_used = self.unsent - cost, False
-        self.send(cost, now)
+        self.send(cost)
         return cost
 
-    def settle(self, cost: int, decision: Decision, is_counted: bool, now: int, sent_at: int = -1) -> None:
-        """Note the decision of the store after a cost that was sent. A reply that was overtaken shows an older state.
+    def settle(self, cost: int, decision: Decision, is_counted: bool, now: int, replies: int) -> None:
+        """Note the decision of the store after a cost that was sent when the account had this number of replies.
 
-        The clock of the store may go back. A call that was sent at ``sent_at``, after the last reply, is the newest.
+        Calls that are under way together arrive in any order, and the clock of the store may go back. So after another
+        reply during the call, the lower rest of both holds.
         """
+        shown = decision.remaining
+        if replies != self.replies:
+            shown = min(shown, self.rest + self.unsent + self.sent)
         self.sent -= cost
+        self.replies += 1
         if is_counted:
             self.counted_at = max(self.counted_at, decision.at_us)
-        if not self.fresh_until or decision.at_us >= self.decision.at_us or sent_at >= self.known_at:
-            self.decision, self.known_at = decision, now
-        self.fresh_until = self.known_at + _MAX_AGE
-        self.rest = self.decision.remaining - self.unsent - self.sent
+        self.decision, self.known_at, self.fresh_until = decision, now, now + _MAX_AGE
+        self.rest = shown - self.unsent - self.sent
 
     def keep(self, cost: int) -> None:
         """Keep a sum whose report failed for the next report."""
@@ -142,8 +155,9 @@ class ReportTable:
 
     def late(self, hits: Iterable[Hit], now: int) -> list[Account]:
         """Return the accounts of hits that must be reported before they can be used."""
-        accounts = (self.accounts.get(hit[1]) for hit in hits if hit[0].reports)
-        return [account for account in accounts if account is not None and 0 < account.fresh_until <= now]
+        found = ((self.accounts.get(hit[1]), hit[0]) for hit in hits)
+        late = (account for account, limit in found if account is not None and account.must_report(limit, now))
+        return list(dict.fromkeys(late))
 
     def ask(self, hit: Hit, now: int) -> Account | None:
         """Return the account that a hit of a busy key opens, or joins before the first reply. The store decides it."""
@@ -155,23 +169,29 @@ class ReportTable:
         if account.limit is not hit.limit:
             return None
         account.rest -= hit.cost
-        account.send(hit.cost, now)
+        account.send(hit.cost)
         return account
 
-    def learn(self, account: Account, cost: int, decision: Decision | None, is_counted: bool, now: int) -> None:
+    def learn(
+        self, account: Account, cost: int, replies: int, decision: Decision | None, is_counted: bool, now: int
+    ) -> None:
         """Note the store's decision on a hit that was asked for; None when it is not known. A rejection opens none."""
         if decision is not None and decision.allowed:
-            account.settle(cost, decision, is_counted, now)
+            account.settle(cost, decision, is_counted, now, replies)
             account.is_used = True
             return
         account.sent, account.rest = account.sent - cost, account.rest + cost
         if not (account.sent or account.fresh_until):
             self._drop(account)
 
-    def put_back(self, account: Account, hit: Hit) -> None:
-        """Undo the consumption of a request that was rejected."""
-        if not account.is_void:  # an account that was dropped since comes back with its refund
-            self.accounts.setdefault(account.key, account).add(-hit.cost)
+    def reopen(self, account: Account) -> Account:
+        """Return the account that takes a change of this one. An account that was dropped since comes back."""
+        current = self.accounts.get(account.key)
+        if account.is_void:
+            return account
+        if current is None or not current.fresh_until:
+            current = self.accounts[account.key] = account
+        return current
 
     def due(self, now: int) -> list[Account]:
         """Return the accounts to report. Drop those that are idle, and those whose sum is older than its period."""
@@ -206,9 +226,10 @@ class Report:
     others once ``learn`` knows them: a sum beyond its limit is counted too.
     """
 
-    def __init__(self, table: ReportTable, accounts: Iterable[Account], now: int) -> None:
-        self._table, self._sent_at = table, now
-        self._sums = {account: account.take(now) for account in accounts}
+    def __init__(self, table: ReportTable, accounts: Iterable[Account]) -> None:
+        self._table = table
+        self._sums = {account: account.take() for account in accounts}
+        self._replies = {account: account.replies for account in self._sums}
         self.hits = [Hit(each.limit.sums, each.key, max(0, cost)) for each, cost in self._sums.items()]
         self._later: dict[Account, Decision] = {}
 
@@ -234,5 +255,5 @@ class Report:
 
     def _settle(self, account: Account, decision: Decision, now: int) -> None:
         cost = self._sums.pop(account)
-        account.settle(cost, decision, cost > 0, now, self._sent_at)
+        account.settle(cost, decision, cost > 0, now, self._replies[account])
         self._table.drop_exhausted(account)

@@ -6,7 +6,10 @@ is late. A report that fails is kept for the next one.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from ..decision import Decision
 
 _KEYS_PER_CALL: Final = 500
+_PAUSE, _PAUSES = 0.01, 100
 
 
 class Reporter(ChainLink):
@@ -41,6 +45,7 @@ class Reporter(ChainLink):
     def _start_over(self) -> None:
         """Also in a forked child: the parent reports what it has consumed."""
         self._reports = ReportTable()
+        self._under_way = 0  # Reports without a reply.
 
     def report(self, accounts: Sequence[Account]) -> None:
         """Report these accounts now, in one call, and in a second one when the sum of a key exceeds its limit."""
@@ -69,20 +74,27 @@ class Reporter(ChainLink):
 
     def close(self) -> None:
         """Report the rest and close the store. A report that the store does not take is lost."""
+        for pause in self._until_replied():
+            time.sleep(pause)
         with suppress(StoreError):
             self.report(self._last())
-        self._beat.close()
         self.store.close()
 
     async def aclose(self) -> None:
+        for pause in self._until_replied():
+            await asyncio.sleep(pause)
         with suppress(StoreError):
             await self.areport(self._last())
-        self._beat.close()
         await self.store.aclose()
 
     def forget_here(self, keys: Iterable[str]) -> None:
         with self._lock:
             self._reports.forget(keys)
+
+    def _until_replied(self) -> Iterator[float]:
+        """End the thread. Return pauses in seconds until no report is under way: the last one has what failed."""
+        self._beat.close()
+        return itertools.takewhile(lambda _: self._under_way, itertools.repeat(_PAUSE, _PAUSES))
 
     def _last(self) -> list[Account]:
         """Return the accounts to report before the store is closed, also with refunds that await a next sum."""
@@ -103,7 +115,8 @@ class Reporter(ChainLink):
     def _reports_of(self, accounts: Sequence[Account]) -> Iterator[Report]:
         for start in range(0, len(accounts), _KEYS_PER_CALL):
             with self._lock:
-                report = Report(self._reports, accounts[start : start + _KEYS_PER_CALL], self._clock())
+                report = Report(self._reports, accounts[start : start + _KEYS_PER_CALL])
+                self._under_way += 1
             yield report
 
     def _learn_report(self, report: Report, decisions: Sequence[Decision]) -> list[Correction]:
@@ -125,6 +138,9 @@ class Reporter(ChainLink):
                 if isinstance(error, StateError):
                     self._reports.forget(error.keys)
             raise
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
     def _accounts_of(self, changes: Iterable[Correction]) -> dict[str, Account]:
         """Return the accounts that take the corrections of their keys."""
@@ -138,6 +154,11 @@ class Reporter(ChainLink):
         others, now = iter(times), self._clock()
         with self._lock:
             return [
-                accounts[change.key].correct(change, now) if change.key in accounts else next(others)
+                self._reopen(accounts[change.key]).correct(change, now) if change.key in accounts else next(others)
                 for change in changes
             ]
+
+    def _reopen(self, account: Account) -> Account:
+        """Return the account that takes a change of this one, and report it. The caller holds the lock."""
+        self._beat.hold(self._reports)
+        return self._reports.reopen(account)

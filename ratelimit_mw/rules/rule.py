@@ -236,11 +236,27 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     return rule if defaults.keys() <= rule.given.keys() else build_rule({"limits": rule.limits, **rule.given}, defaults)
 
 
+def overridden(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a rule with others in their place. A new consistency or lease leaves no old one."""
+    given: dict[str, Any] = {"limits": rule.limits, **rule.given}
+    if "lease" in options:
+        given.pop("consistency", None)
+    elif options.get("consistency", "leased") != "leased":
+        given.pop("lease", None)
+    return {**given, **options}
+
+
 def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
-    """Build a rule with these defaults. ``ConfigError`` names them where the options alone are a rule."""
+    """Build a rule with these defaults. ``ConfigError`` names them where the options alone are a rule.
+
+    A rule that cannot have the consistency of the defaults is exact, or has the lease that it was given.
+    """
     try:
         return Rule(**{**defaults, **options})
     except ConfigError as error:
+        others = defaults.copy()
+        if others.pop("consistency", None):
+            return build_rule(options, others)
         try:
             Rule(**options)
         except ConfigError:

@@ -22,7 +22,7 @@ from .names import printable
 from .options import RuleDefaults
 from .plan import CompiledRule, Plan
 from .routed import PathPatterns
-from .rule import Rule, build_rule, with_defaults
+from .rule import Rule, build_rule, overridden, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
@@ -278,7 +278,7 @@ def _marked_rule(mark: Mark, name: str, overrides: Mapping[str, Override], defau
             raise ConfigError(error.message, error.path, f"the limit on {mark.view}") from None
     override = overrides[name]
     with error_path(f"rules[{override.position}]"):
-        rule = build_rule({"limits": rule.limits, **rule.given, **override.options}, defaults)
+        rule = build_rule(overridden(rule, override.options), defaults)
         if field := rule.matches.place:
             raise ConfigError(
                 f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"

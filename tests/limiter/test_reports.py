@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -417,6 +418,29 @@ def test_close_sends_refunds(is_async: bool) -> None:
     assert other.rest() == [1000 - 91]
 
 
+@both
+def test_close_waits_for_the_report_of_the_thread(is_async: bool) -> None:
+    """When that report fails, its sum is in the last one."""
+    _, (process, other) = setup(processes=2)
+    for _ in range(100):
+        process.hit()
+    link: Any = process.limiter._leases
+    (report,) = link._reports_of(list(link._reports.accounts.values()))
+
+    def fail(_: float) -> None:
+        with suppress(StoreError), link._keeping(report):
+            raise StoreError("it does not answer")
+
+    async def afail(pause: float) -> None:
+        fail(pause)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ratelimit_mw.limiter.reporter.time.sleep", fail)
+        patch.setattr("ratelimit_mw.limiter.reporter.asyncio.sleep", afail)
+        asyncio.run(process.limiter.aclose()) if is_async else process.limiter.close()
+    assert other.rest() == [900]
+
+
 def test_aclose_reports_the_rest_with_its_excess() -> None:
     """Also what exceeds the limit."""
     _, (one, two) = setup(reported("60/minute", "token-bucket"), processes=2)
@@ -435,7 +459,7 @@ def test_a_reset_forgets_what_was_not_reported() -> None:
     link: Any = process.limiter._leases
     (account,) = link._reports.accounts.values()
     process.limiter.reset("api", WHO)
-    link._reports.put_back(account, Hit(account.limit, account.key, 1))
+    link._reopen(account).add(-1)
     process.report()
     assert other.rest() == [1000]
     assert process.hit().decisions[0].remaining == 999
@@ -463,15 +487,27 @@ def test_accounts_are_bounded() -> None:
 
 
 def test_an_account_serves_only_its_own_limit() -> None:
-    """Limits of several plans may count under one key. The others ask the store."""
+    """Limits of several plans may count under one key. The others report it, and ask the store."""
     _, (process,) = setup(reported("100/minute", per={"plan": {"pro": ["1000/minute"]}}))
     for _ in range(50):
         process.hit(plan="pro")
     process.calls.clear()
-    assert process.hit(plan="free").decisions[0].remaining == 97
-    assert process.calls == ["apply"]
+    assert [process.hit(plan="free").decisions[0].remaining for _ in range(2)] == [49, 48]
+    assert process.calls == ["apply"] * 3
     process.report()
-    assert process.hit(plan="free").decisions[0].remaining == 100 - 52
+    assert process.hit(plan="free").decisions[0].remaining == 47
+
+
+@both
+@pytest.mark.parametrize("consistency", ["exact", "leased", "reported"])
+def test_a_sum_is_reported_before_a_changed_limit_decides(consistency: Any, is_async: bool) -> None:
+    """New settings may lower a limit while a process has requests of a key that it has not reported."""
+    _, (process,) = setup()
+    for _ in range(300):
+        process.hit(is_async=is_async)
+    rule = Rule(name="api", limits="500/minute", algorithm="fixed-window", consistency=consistency)
+    process.limiter.rules = Limiter([rule], process, settings=Settings(fleet_size=1)).rules
+    assert sum(process.hit(is_async=is_async).allowed for _ in range(300)) == 200
 
 
 def test_a_damaged_key_starts_anew() -> None:
@@ -541,16 +577,91 @@ def test_a_reset_during_a_call_opens_no_account() -> None:
 
 
 def test_a_reply_that_was_overtaken_does_not_replace_a_later_one() -> None:
-    """It only ends the wait for its own cost."""
+    """It only ends the wait for its own cost. The times of the store do not matter."""
     account = Account(Limit("api", 0, Quota("10/minute"), "fixed-window", reports=True), "key")
-    account.send(1, 0)
-    account.send(2, 0)
-    account.settle(2, Decision(True, 7, 0, 9, 20), True, 5)
+    account.send(1)
+    account.send(2)
+    account.settle(2, Decision(True, 7, 0, 9, 20), True, 5, 0)
     assert account.rest == 6
-    account.settle(1, Decision(True, 9, 0, 9, 10), True, 6)
-    assert (account.rest, account.known_at, account.counted_at) == (7, 5, 20)
-    account.settle(0, Decision(True, 3, 0, 9, 10), False, 9, sent_at=5)  # the clock of the store has gone back
-    assert (account.rest, account.known_at) == (3, 9)
+    account.settle(1, Decision(True, 9, 0, 9, 30), True, 6, 0)
+    assert (account.rest, account.known_at, account.counted_at) == (7, 6, 30)
+    account.settle(0, Decision(True, 9, 0, 9, 10), False, 9, 2)  # the clock of the store has gone back
+    assert (account.rest, account.known_at) == (9, 9)
+
+
+@both
+def test_a_clock_that_goes_back_opens_no_new_rest(is_async: bool) -> None:
+    """The account is too old then, and reports show the rest again."""
+    clock, (process,) = setup(reported("500/day"))
+    allowed = sum(process.hit(is_async=is_async).allowed for _ in range(50))
+    clock.advance(-5)
+    process.down = True
+    assert process.hit(is_async=is_async).decisions[0].local
+    process.down = False
+    for _ in range(60):
+        allowed += sum(process.hit(is_async=is_async).allowed for _ in range(10))
+        clock.advance(0.05)
+        process.report()
+    assert allowed == 500
+
+
+def test_an_account_is_not_used_for_long_while_reports_fail() -> None:
+    """Reports that are under way extend its use once, by one interval, also when there are many."""
+    clock, (process,) = setup()
+    for _ in range(10):
+        process.hit()
+    (account,) = process.limiter._leases._reports.accounts.values()  # type: ignore[union-attr]
+    known_at = clock()
+    for _ in range(5):
+        account.send(account.take())
+        clock.advance(0.1)
+    assert account.fresh_until == known_at + 300_000
+    account.keep(0)
+    assert account.fresh_until == known_at + 200_000
+
+
+@both
+def test_a_correction_reopens_an_account_that_was_dropped_during_its_call(is_async: bool) -> None:
+    """The corrections of other rules go to the store. Meanwhile, the thread drops the idle account."""
+    _, (process,) = setup(reported("100000/minute"), ENDPOINT)
+    link: Any = process.limiter._leases
+    verdict = [process.hit() for _ in range(4)][-1]
+    correct = process.shared.correct
+
+    def slow(*arguments: Any) -> Any:
+        process.report()
+        process.report()
+        assert not link._reports.accounts
+        return correct(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.shared, "correct", slow)
+        process.limiter._state_cost(verdict, 5000, "api")
+        process.limiter._state_cost(verdict, 0, "endpoint")
+        asyncio.run(process.limiter._acorrect(verdict)) if is_async else process.limiter._correct(verdict)
+    process.report()
+    assert process.rest() == [100000 - 5003, 3]
+
+
+def test_a_change_of_a_dropped_account_is_reported() -> None:
+    """The thread starts again for it. A second account of the key that knows nothing yet makes way."""
+    _, (process,) = setup()
+    for _ in range(3):
+        process.hit()
+    link: Any = process.limiter._leases
+    (account,) = link._reports.accounts.values()
+    process.report()
+    process.report()
+    held = []
+    opened = link._reports.accounts[account.key] = Account(account.limit, account.key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Heartbeat, "hold", lambda _, item: held.append(item))
+        link._reopen(account).add(-1)
+    assert held == [link._reports]
+    opened.send(1)
+    link._reports.learn(opened, 1, 0, None, False, 0)
+    process.report()
+    assert process.rest() == [998]
 
 
 def test_a_cancelled_report_is_completed() -> None:

@@ -64,6 +64,42 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
 
 
+@pytest.mark.parametrize("consistency", ["leased", "reported"])
+def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: Any) -> None:
+    """The default is for the rules that it fits. A lease of the rule itself has precedence."""
+    rules: Any = [
+        {"limits": "2 concurrent"},
+        {"limits": "5/minute", "count_when": {"status": 401}},
+        {"limits": "5/minute", "mode": "shadow"},
+        {"limits": "5/minute", "algorithm": {"name": "token-bucket"}},
+        {"limits": "100/minute", "lease": "5%"},
+        {"limits": "100/minute"},
+    ]
+    limiter = Limiter.from_settings({"defaults": {"consistency": consistency}, "rules": rules})
+    found = [rule.source.consistency for rule in limiter.rules.rules]
+    assert found == ["exact"] * 4 + ["leased", consistency]
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "consistency", "percent"),
+    [
+        ({"lease": "5%"}, {"consistency": "exact"}, "exact", 0),
+        ({"lease": "5%"}, {"consistency": "reported"}, "reported", 0),
+        ({"lease": "5%"}, {"consistency": "leased"}, "leased", 5),
+        ({"consistency": "reported"}, {"lease": "5%"}, "leased", 5),
+        ({"consistency": "reported"}, {"limits": "200/minute"}, "reported", 0),
+    ],
+)
+def test_settings_override_the_consistency_of_a_decorator(
+    own: Any, options: Any, consistency: str, percent: int
+) -> None:
+    """Neither its lease nor its consistency is left to conflict with the new one."""
+    limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
+    limiter.adopt([make_mark("100/minute", own, "shop.view")])
+    rule = limiter.rules.by_name["shop.view"].source
+    assert (rule.consistency, rule.lease_percent) == (consistency, percent)
+
+
 def test_rules_in_python_have_the_defaults_of_their_settings() -> None:
     """A limiter applies the defaults of its settings to every rule."""
     rules = [Rule(name="a", limits="5/minute"), Rule(name="b", limits="5/minute", **OWN)]
@@ -146,8 +182,8 @@ def test_only_an_error_of_the_defaults_names_them() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean '5/minute'\?$"):
         load_settings({"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]})
     shadow: Any = [{"limits": "5/minute", "mode": "shadow"}]
-    with pytest.raises(ConfigError, match=r"an algorithm with options\. The rule has consistency from \[defaults\]$"):
-        load_settings({"defaults": {"consistency": "leased"}, "rules": shadow})
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'monthly'\. Expected one of [^\[]*$"):
+        load_settings({"defaults": {"consistency": "leased"}, "rules": [{**shadow[0], "algorithm": "monthly"}]})
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 
