@@ -117,3 +117,20 @@ def test_a_rejected_share_is_followed_by_a_single_hit() -> None:
         assert store.calls == before + 2
 
     asyncio.run(scenario())
+
+
+def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
+    """The store has decided on it after its lease would have ended, when the key has another lease."""
+
+    async def scenario() -> list[int]:
+        limiter, _, clock = setup(lease="20%")
+        await limiter.ahit(WHO)
+        link: Any = limiter._leases
+        late = link._begin(limiter.match(WHO).hits(WHO, 1))
+        clock.advance(3)
+        assert await limiter.ahit(WHO)
+        link._learn(late, link.store.apply(late.asked, clock()))
+        await limiter.aclose()
+        return left(limiter)
+
+    assert asyncio.run(scenario()) == [97]
