@@ -68,9 +68,9 @@ class Servers:
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
         sizes = []
-        for name in map(self._store._keys, keys):
+        for name in map(self._store._name, keys):
             target = self._target
-            pool = target._pool(target.server_of(slot_of(name))) if self.is_cluster else target._pool
+            pool = target._pool(target.owners[slot_of(name)]) if self.is_cluster else target._pool
             sizes.append(self._ask(pool, b"MEMORY", b"USAGE", name) or 0)
         return statistics.mean(sizes)
 
@@ -106,10 +106,10 @@ class Servers:
             self.commands += 1
             return ask(message, deadline)
 
-        async def counted_each(messages: Sequence[Any], deadline: float) -> list[Any]:
+        def counted_each(messages: Sequence[Any], deadline: float) -> Any:
             self.messages += 1
             self.commands += len(messages)
-            return list(await ask_each(messages, deadline))
+            return ask_each(messages, deadline)
 
         if self.is_cluster:
             target.ask_each = counted_each  # ``ask`` calls it

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from itertools import takewhile
 from typing import Any, Final, cast
 
 from ...errors import StoreError
 from ..budget import LoopClock, LoopTimeout
 from .client.cluster import Cluster, slot_of
-from .client.errors import as_store_error, timed_out
-from .client.server import Target
+from .client.errors import timed_out
+from .client.server import Caller, Target
 from .client.slot_map import Location
-from .message import Caller, KeyName, Operation
+from .message import Operation
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -26,19 +25,15 @@ _MOST_CALLS: Final = 4
 _MOST_BATCHERS: Final = 1_000
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
-Member = tuple[Operation, "asyncio.Future[Any]", float]
-"""An operation, its result to come, and its deadline."""
-
 
 class Batcher(Caller):
     """The calls to one server, on the event loop that builds it."""
 
-    def __init__(self, target: Target, keys: KeyName, clock: LoopClock) -> None:
-        super().__init__(target, keys, clock.time)
+    def __init__(self, target: Target, clock: LoopClock) -> None:
+        super().__init__(target, clock.time)
         self._loop = asyncio.get_running_loop()
         self.timeout_at = clock.timeout_at
-        self.ask = self.join
-        self._waiting: list[Member] = []
+        self._waiting: list[Operation] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._has_lone_call = False
         self._timeout = LoopTimeout(clock)
@@ -48,23 +43,38 @@ class Batcher(Caller):
     def is_idle(self) -> bool:
         return not self._calls and not self._has_lone_call
 
-    def join(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        out = len(self._calls) + self._has_lone_call
-        if out == 0 and self._last_was_lone and not self._waiting:
+    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        if self._last_was_lone and not self._waiting and self.is_idle:
             return self._call_alone(operation, deadline)
-        return self.add(operation, deadline)
+        operation.future, operation.deadline, operation.pending = self._loop.create_future(), deadline, None
+        self.add(operation)
+        return operation.future
 
-    def add(self, operation: Operation, deadline: float) -> asyncio.Future[Any]:
-        """Add an operation to the next call, and return its result to come."""
-        out = len(self._calls) + self._has_lone_call
-        future = self._loop.create_future()
-        self._waiting.append((operation, future, deadline))
-        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _MOST_CALLS):
-            self._start()
+    def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
+        if len(operations) == 1:
+            return self._ask_one(operations[0], deadline)
+        future, pending = self._loop.create_future(), [None] * len(operations)
+        for each in operations:
+            each.future, each.deadline, each.pending = future, deadline, pending
+            self.batcher_of(each).add(each)
         return future
 
-    async def ask_each(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
-        return await results_of([self.join(each, deadline) for each in operations])
+    async def _ask_one(self, operation: Operation, deadline: float) -> None:
+        """Ask as ``ask`` does: a lone operation needs no task."""
+        try:
+            await self.batcher_of(operation).ask(operation, deadline)
+        except StoreError as error:
+            operation.fail(error)
+
+    def batcher_of(self, operation: Operation) -> Batcher:
+        return self
+
+    def add(self, operation: Operation) -> None:
+        """Add an operation to the next call."""
+        out = len(self._calls) + self._has_lone_call
+        self._waiting.append(operation)
+        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _MOST_CALLS):
+            self._start()
 
     async def _call_alone(self, operation: Operation, deadline: float) -> Any:
         """Call within the task of the request: the loop has no other task to start and wake."""
@@ -85,73 +95,69 @@ class Batcher(Caller):
 
     async def _call_until_empty(self) -> None:
         try:
-            while members := self._take():
-                self._last_was_lone = len(members) == 1
-                await self._call(members)
-                await self._collect()
+            while self._waiting:
+                if operations := self._take():
+                    self._last_was_lone = len(operations) == 1
+                    await self._call(operations)
+                    await self._collect()
         finally:
             self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _collect(self) -> None:
         """Wait for more operations to share the next call."""
 
-    def _take(self) -> list[Member]:
-        """Take a share of the waiting operations. They share a deadline."""
-        share = min(_MOST, self._share(len(self._waiting)))
-        until = self._waiting[0][2] + _SAME_TIME if self._waiting else 0.0
-        members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
-        del self._waiting[: len(members)]
-        return members
+    def _take(self) -> list[Operation]:
+        """Take a share of the waiting operations. They share a deadline.
+
+        Those whose request was left, or whose deadline has passed, consume nothing.
+        """
+        waiting, now, count, taken = self._waiting, self.time(), 0, []
+        until = waiting[0].deadline + _SAME_TIME
+        for each in waiting[: min(_MOST, self._share(len(waiting)))]:
+            if each.deadline > until:
+                break
+            count += 1
+            if each.deadline <= now:
+                each.fail(timed_out())
+                deliver(each)
+            elif not each.future.done():
+                taken.append(each)
+        del waiting[:count]
+        return taken
 
     def _share(self, waiting: int) -> int:
         """Return how many operations a call takes: half of them, so that server and process work at one time."""
         return max(_WORTHWHILE, (waiting + 1) // 2)
 
-    async def _call(self, members: list[Member]) -> None:
-        now = self.time()
-        members = [member for member in members if not _is_over(member, now)]
-        if not members:
-            return
+    async def _call(self, operations: list[Operation]) -> None:
         try:
-            deadline = max(deadline for _, _, deadline in members)
+            deadline = max([each.deadline for each in operations])
             with self.timeout_at(deadline):
-                results = await self._results(members, deadline)
+                await self._send(operations, deadline)
         except asyncio.CancelledError:  # the loop is closing
-            for _, future, _ in members:
-                future.cancel()
+            for each in operations:
+                each.future.cancel()
             raise
         except Exception as error:
-            results = [as_store_error(error) for _ in members]
-        for (_, future, _), result in zip(members, results, strict=True):
-            if not future.done():
-                (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
+            for each in operations:
+                each.fail(error)
+        for each in operations:
+            deliver(each)
 
-    async def _results(self, members: list[Member], deadline: float) -> list[Any]:
-        return await self.ask_all([operation for operation, _, _ in members], deadline)
-
-
-async def results_of(futures: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Await results or errors. If the caller leaves, operations that were not sent are not consumed."""
-    results: list[Any] = []
-    try:
-        for future in futures:
-            try:
-                results.append(await future)
-            except StoreError as error:
-                results.append(error)
-    finally:
-        for future in futures[len(results) :]:
-            if isinstance(future, asyncio.Future):
-                future.cancel()
-    return results
+    def _send(self, operations: list[Operation], deadline: float) -> Awaitable[None]:
+        return self.ask_together(operations, deadline)
 
 
-def _is_over(member: Member, now: float) -> bool:
-    """Return whether the caller has left or its deadline has passed. Then nothing is consumed."""
-    _, future, deadline = member
-    if deadline <= now and not future.done():
-        future.set_exception(timed_out())
-    return future.done()
+def deliver(operation: Operation) -> None:
+    """Wake up the request of an operation that has its result, unless it waits for the results of others."""
+    result, pending, future = operation.result, operation.pending, operation.future
+    if pending is not None:
+        pending.pop()
+        if pending:
+            return
+        result = None
+    if not future.done():
+        (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
 
 
 class NodeBatcher(Batcher):
@@ -167,36 +173,31 @@ class NodeBatcher(Batcher):
     def _share(self, waiting: int) -> int:
         return waiting
 
-    async def _results(self, members: list[Member], deadline: float) -> list[Any]:
-        return await self.ask_at_once([operation for operation, _, _ in members], deadline)
+    def _send(self, operations: list[Operation], deadline: float) -> Awaitable[None]:
+        return self.ask_at_once(operations, deadline)
 
 
-class NodeBatchers(Caller):
+class NodeBatchers(Batcher):
     """The calls to a cluster, on the event loop that builds it: the keys of one operation must be in one slot."""
 
     target: Cluster
 
-    def __init__(self, target: Cluster, keys: KeyName, clock: LoopClock) -> None:
-        super().__init__(target, keys, clock.time)
+    def __init__(self, target: Cluster, clock: LoopClock) -> None:
+        super().__init__(target, clock)
         self._clock = clock
-        self.timeout_at = clock.timeout_at
-        self.ask = self._ask_node
         self._batchers: dict[Location | None, NodeBatcher] = {}
 
-    def _ask_node(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        operation.slot = slot_of(self.keys(operation.key))
-        return self._batcher(operation).join(operation, deadline)
+    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        operation.slot = slot_of(operation.names[0])
+        return self.batcher_of(operation).ask(operation, deadline)
 
-    async def ask_each(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
-        if len(operations) == 1:
-            return await results_of([self._batcher(operations[0]).join(operations[0], deadline)])
-        return await results_of([self._batcher(each).add(each, deadline) for each in operations])
+    def batcher_of(self, operation: Operation) -> Batcher:
+        location = self.target.owners[operation.slot or 0]
+        return self._batchers.get(location) or self._open(location)
 
-    def _batcher(self, operation: Operation) -> NodeBatcher:
-        location, batchers = self.target.server_of(operation.slot or 0), self._batchers
-        if location not in batchers:
-            if len(batchers) >= _MOST_BATCHERS:
-                for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
-                    del batchers[idle]
-            batchers[location] = NodeBatcher(self.target, self.keys, self._clock)
-        return batchers[location]
+    def _open(self, location: Location | None) -> NodeBatcher:
+        if len(self._batchers) >= _MOST_BATCHERS:
+            for idle in [each for each, batcher in self._batchers.items() if batcher.is_idle]:
+                del self._batchers[idle]
+        batcher = self._batchers[location] = NodeBatcher(self.target, self._clock)
+        return batcher

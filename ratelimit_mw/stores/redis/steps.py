@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ...decision import Decision, Hit
 from ...errors import StateError, StoreError
 from ...receipt import Correction
 from .client.errors import MovingSlotError
+from .client.server import Caller
 from .key_operations import FORGET, READ, KeyOperation
-from .message import Caller, ConflictError, CorrectOperation, HitOperation, Operation
+from .message import (
+    CORRECT,
+    HIT,
+    PEEK,
+    REJECTED,
+    ConflictError,
+    CorrectOperation,
+    HitOperation,
+    Operation,
+    have_lua,
+)
 from .script import PACKED
 from .swap import MixedHitOperation, Swap, decide_here, load_state, pack_swap, rejects
 
 _SHORT_US: Final = 1_000  # until a request that lost every race may try again
 _MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
-
-
-class Group:
-    """The items of a request whose keys are in one slot, with their positions in the request, and their results."""
-
-    __slots__ = ("is_final", "items", "positions", "result", "slot")
-
-    def __init__(self, slot: int, positions: list[int], items: list[Any]) -> None:
-        self.slot = slot
-        self.positions = positions
-        self.items = items
-        self.result: Any = None
-        """The decisions of hits, or the error of their server."""
-        self.is_final = False
-        """Whether another group had rejected before, so that these hits have consumed nothing."""
-
-    def on_slot(self, operation: Operation) -> Operation:
-        operation.slot = self.slot
-        return operation
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether Lua decides all hits."""
-        return None not in [PACKED[hit[0]] for hit in self.items]
-
-    @property
-    def stops(self) -> bool:
-        """Whether the request cannot pass."""
-        return isinstance(self.result, StoreError) or rejects(self.result)
-
-    @property
-    def free(self) -> list[Hit]:
-        """The hits without a cost."""
-        return [hit._replace(cost=0) for hit in self.items]
-
-    def replace_allowed(self, peeks: Any) -> None:
-        """Replace the decisions on allowed hits by those of a peek, unless that failed."""
-        if not isinstance(peeks, StoreError):
-            self.result = [peek if one.allowed else one for one, peek in zip(self.result, peeks, strict=True)]
-
-    def split(self) -> list[Group]:
-        return [Group(self.slot, [i], [item]) for i, item in zip(self.positions, self.items, strict=True)]
+_Kind = TypeVar("_Kind", bound=Operation)
 
 
 class SteppedRequest:
@@ -65,7 +35,7 @@ class SteppedRequest:
 
     Args:
         caller: The connections.
-        slot: Returns the slot of a key, the same for all keys without a cluster.
+        place: Returns the name of a key in Redis, and its slot: the same for all keys without a cluster.
         now: The time in whole microseconds; None means the server's own time.
         timeout: The time budget in seconds.
         count_lost: Called with a number of refunds that are not made, or not known to be.
@@ -74,17 +44,16 @@ class SteppedRequest:
     def __init__(
         self,
         caller: Caller,
-        slot: Callable[[str], int],
+        place: Callable[[str], tuple[bytes, int]],
         now: int | None,
         timeout: float,
         count_lost: Callable[[int], None],
     ) -> None:
-        self._slot = slot
-        self._now = now
-        self._time = caller.time
-        self._deadline = caller.time() + timeout
-        self._grace = min(timeout / 5, _MOST_GRACE)
         self._caller = caller
+        self._place = place
+        self._now = now
+        self._timeout = timeout
+        self._deadline = caller.time() + timeout
         self._count_lost = count_lost
 
     async def apply(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:
@@ -93,17 +62,19 @@ class SteppedRequest:
         When a slot rejects or fails, the request refunds the others. No limit admits more than it may; another request
         can be rejected in between.
         """
-        groups = await self._decide(self._by_slot(hits), consume)
-        if len(groups) > 1:
-            for group in groups:
-                if group.stops:
-                    await self._withdraw(groups, consume)
-                    break
+        operations = self._by_slot(HitOperation, HIT if consume else PEEK, hits)
+        if not have_lua(hits):
+            operations = await self._decide_in_turn(operations)
+        elif operations:
+            await self._caller.ask_each(operations, self._deadline)
+        if True in [each.stops for each in operations]:
+            operations = await self._split_moving(operations)
+            if len(operations) > 1 and True in [each.stops for each in operations]:
+                await self._withdraw(operations, consume)
+            _checked(operations)
         decisions: list[Any] = [None] * len(hits)
-        for group in groups:
-            if isinstance(group.result, StoreError):
-                raise group.result
-            for i, decision in zip(group.positions, group.result, strict=True):
+        for each in operations:
+            for i, decision in zip(each.positions, each.result, strict=True):
                 decisions[i] = decision
         return decisions
 
@@ -111,10 +82,10 @@ class SteppedRequest:
         """Correct with one operation for each slot, and one for each change of an algorithm without Lua."""
         times = [0] * len(changes)
         with_lua = [i for i, change in enumerate(changes) if PACKED[change.limit] is not None]
-        groups = self._by_slot([changes[i] for i in with_lua])
-        results = await self._ask_each([group.on_slot(CorrectOperation(group.items, self._now)) for group in groups])
-        for group, result in zip(groups, _checked(results), strict=True):
-            for i, at in zip(group.positions, result, strict=True):
+        operations = self._by_slot(CorrectOperation, CORRECT, [changes[i] for i in with_lua])
+        await self._ask_each(operations)
+        for each in _checked(operations):
+            for i, at in zip(each.positions, each.result, strict=True):
                 times[with_lua[i]] = at
         for i, change in enumerate(changes):
             if PACKED[change.limit] is None:
@@ -123,96 +94,116 @@ class SteppedRequest:
 
     async def forget(self, keys: Sequence[str]) -> None:
         """Delete keys: one operation for each slot."""
-        groups = self._by_slot(keys)
-        _checked(await self._ask_each([group.on_slot(KeyOperation(FORGET, group.items)) for group in groups]))
+        operations = self._by_slot(KeyOperation, FORGET, keys)
+        await self._ask_each(operations)
+        _checked(operations)
 
-    def _by_slot(self, items: Sequence[Any]) -> list[Group]:
-        groups: dict[int, Group] = {}
+    def _by_slot(self, type_: Callable[..., _Kind], kind: int, items: Sequence[Any]) -> list[_Kind]:
+        operations: dict[int, Any] = {}
         for i, item in enumerate(items):
-            slot = self._slot(item if isinstance(item, str) else item[1])  # of a hit or a correction
-            group = groups.get(slot)
-            if group is None:
-                groups[slot] = Group(slot, [i], [item])
+            name, slot = self._place(item if isinstance(item, str) else item[1])  # of a hit or a correction
+            operation = operations.get(slot)
+            if operation is None:
+                operations[slot] = type_(kind, [item], [name], self._now, slot, [i])
             else:
-                group.positions.append(i)
-                group.items.append(item)
-        return list(groups.values())
+                operation.items.append(item)
+                operation.names.append(name)
+                operation.positions.append(i)
+        return list(operations.values())
 
     async def _ask(self, operation: Operation) -> Any:
         return await self._caller.ask(operation, self._deadline)
 
-    async def _ask_each(self, operations: Sequence[Operation]) -> list[Any]:
-        """Return the results or the errors. An operation whose keys are on two servers is split."""
-        if not operations:
-            return []
-        results = await self._caller.ask_each(operations, self._deadline)
-        for i, operation in enumerate(operations):
-            if isinstance(results[i], MovingSlotError) and len(operation.items) > 1:
-                parts = await self._caller.ask_each(operation.split(), self._deadline)
-                errors = [part for part in parts if isinstance(part, StoreError)]
-                results[i] = errors[0] if errors else [value for part in parts for value in part]
-        return results
+    async def _ask_each(self, operations: Sequence[Operation]) -> None:
+        """Ask for the results. An operation whose keys are on two servers has the results of its parts."""
+        if operations:
+            await self._caller.ask_each(operations, self._deadline)
+        for each in operations:
+            if type(each.result) is MovingSlotError and len(each.items) > 1:
+                parts = each.split()
+                await self._caller.ask_each(parts, self._deadline)
+                errors = [part.result for part in parts if isinstance(part.result, StoreError)]
+                each.result = errors[0] if errors else [value for part in parts for value in part.result]
 
-    async def _decide(self, groups: list[Group], consume: bool) -> list[Group]:
-        """Decide groups of hits, and return them. Splits a group whose keys are on two servers: nothing is consumed."""
-        stepped = [group for group in groups if not group.is_direct]
-        waiting = [group for group in groups if group not in stepped] if stepped else groups
-        decided: list[Group] = []
+    async def _split_moving(self, operations: list[HitOperation]) -> list[HitOperation]:
+        """Split the operations whose keys are on two servers: they have consumed nothing."""
+        moving = [each for each in operations if type(each.result) is MovingSlotError and len(each.items) > 1]
+        if not moving:
+            return operations
+        parts = [part for each in moving for part in each.split()]
+        await self._caller.ask_each(parts, self._deadline)
+        return [each for each in operations if each not in moving] + parts
+
+    async def _decide_in_turn(self, operations: list[HitOperation]) -> list[HitOperation]:
+        """Decide hits of algorithms without Lua one slot after another. After a rejection they consume nothing."""
+        waiting = [each for each in operations if not have_lua(each.items)]
+        decided = [each for each in operations if each not in waiting]
+        if decided:
+            await self._caller.ask_each(decided, self._deadline)
+            decided = await self._split_moving(decided)
         while waiting:
-            operations = [group.on_slot(HitOperation(group.items, self._now, consume)) for group in waiting]
-            parts: list[Group] = []
-            for group, result in zip(waiting, await self._caller.ask_each(operations, self._deadline), strict=True):
-                group.result = result
-                if type(result) is MovingSlotError and len(group.items) > 1:
-                    parts += group.split()
-                else:
-                    decided.append(group)
-            waiting = parts
-        while stepped:
-            group = stepped.pop()
-            group.is_final = any(each.stops for each in decided)
-            group.result = await _result_of(self._apply_group(group.items, consume, group.is_final))
-            if type(group.result) is MovingSlotError and len(group.items) > 1:
-                stepped += group.split()
+            operation = waiting.pop()
+            if operation.kind <= PEEK and True in [each.stops for each in decided]:
+                operation.kind += REJECTED
+            await self._apply_mixed(operation)
+            if type(operation.result) is MovingSlotError and len(operation.items) > 1:
+                waiting += operation.split()
             else:
-                decided.append(group)
+                decided.append(operation)
         return decided
 
-    async def _withdraw(self, groups: Sequence[Group], consume: bool) -> None:
-        """Refund what the other groups have consumed, and replace their decisions by a peek: one message for each slot.
+    async def _withdraw(self, operations: Sequence[HitOperation], consume: bool) -> None:
+        """Refund what the other slots have consumed, and replace their decisions by a peek: one message for each slot.
 
         The request is rejected or has failed.
         """
-        self._deadline = max(self._deadline, self._time() + self._grace)
-        unknown = [group for group in groups if type(group.result) is StoreError]
+        self._deadline = max(self._deadline, self._caller.time() + min(self._timeout / 5, _MOST_GRACE))
+        unknown = [each for each in operations if type(each.result) is StoreError]
         if consume:
-            self._count_lost(sum(len(group.items) for group in unknown))
-        passed = [group for group in groups if not (group.stops or group.is_final)]
-        stepped = [group for group in passed if not group.is_direct]
-        direct = [group for group in passed if group not in stepped]
-        refunds = [(group, found) for group in direct if consume and (found := _refunds(group.result))]
-        peeked = [] if any(isinstance(group.result, StoreError) for group in groups) else direct
-        operations = [group.on_slot(CorrectOperation(found, self._now)) for group, found in refunds]
-        operations += [group.on_slot(HitOperation(group.free, self._now, False, True)) for group in peeked]
-        results = await self._ask_each(operations)
-        for (_, found), result in zip(refunds, results, strict=False):
-            self._count_lost(len(found) * isinstance(result, StoreError))
-        for group, result in zip(peeked, results[len(refunds) :], strict=True):
-            group.replace_allowed(result)
-        for group in stepped:
-            found = _refunds(group.result) if consume else []
-            self._count_lost(len(found) * isinstance(await _result_of(self.correct(found)), StoreError))
-            group.replace_allowed(await _result_of(self._apply_group(group.free, False, True)))
+            self._count_lost(sum(len(each.items) for each in unknown))
+        passed = [each for each in operations if not (each.stops or each.kind > PEEK)]
+        direct = [each for each in passed if have_lua(each.items)]
+        refunds = [refund for each in direct if consume and (refund := self._refund(each)).items]
+        has_failed = any(isinstance(each.result, StoreError) for each in operations)
+        peeks = [] if has_failed else [(each, self._peek(each)) for each in direct]
+        await self._ask_each([*refunds, *(peek for _, peek in peeks)])
+        self._count_lost(sum(len(each.items) for each in refunds if isinstance(each.result, StoreError)))
+        for each, peek in peeks:
+            _replace_allowed(each, peek.result)
+        for each in passed:
+            if each not in direct:
+                found = _refunds(each.result) if consume else []
+                self._count_lost(len(found) * isinstance(await _result_of(self.correct(found)), StoreError))
+                peek = self._peek(each)
+                await self._apply_mixed(peek)
+                _replace_allowed(each, peek.result)
 
-    async def _apply_group(self, hits: Sequence[Hit], consume: bool, is_rejected: bool = False) -> list[Decision]:
+    def _refund(self, operation: HitOperation) -> CorrectOperation:
+        found = _refunds(operation.result)
+        return CorrectOperation(CORRECT, found, [self._place(each.key)[0] for each in found], self._now, operation.slot)
+
+    def _peek(self, operation: HitOperation) -> HitOperation:
+        """Look at the limits of a request that is rejected, without a cost."""
+        hits = [hit._replace(cost=0) for hit in operation.items]
+        return HitOperation(PEEK + REJECTED, hits, operation.names, self._now, operation.slot)
+
+    async def _apply_mixed(self, operation: HitOperation) -> None:
         """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and swap the state."""
+        try:
+            operation.result = await self._decide_mixed(operation)
+            operation.stops = rejects(operation.result)
+        except StoreError as error:
+            operation.fail(error)
+
+    async def _decide_mixed(self, operation: HitOperation) -> list[Decision]:
+        kind, hits, names = operation.kind, operation.items, operation.names
         without_lua = [i for i, hit in enumerate(hits) if PACKED[hit.limit] is None]
-        if not without_lua:  # of a group that was split
-            return list(await self._ask(HitOperation(hits, self._now, consume, is_rejected)))
+        if not without_lua:  # of an operation that was split
+            return list(await self._ask(operation))
 
         def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
             swaps = {i: decide_here(hits[i], text, at) for i, text in zip(without_lua, texts, strict=True)}
-            return MixedHitOperation(hits, self._now, at, consume, is_rejected, swaps)
+            return MixedHitOperation(kind, hits, names, self._now, at, swaps)
 
         at, decisions = await self._swap([hits[i].key for i in without_lua], decide)
         return [_lose(hit, at) for hit in hits] if decisions is None else decisions
@@ -226,7 +217,7 @@ class SteppedRequest:
             reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
             corrected = Decision(True, 0, 0, reset, at)
             swap = Swap(pack_swap(limit, texts[0], kept, kept is not state, corrected), corrected, corrected)
-            return MixedHitOperation([Hit(limit, key, 1)], self._now, at, True, False, {0: swap})
+            return MixedHitOperation(HIT, [Hit(limit, key, 1)], [self._place(key)[0]], self._now, at, {0: swap})
 
         at, decisions = await self._swap([key], decide)
         if decisions is None:
@@ -237,10 +228,11 @@ class SteppedRequest:
         self, keys: list[str], decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation]
     ) -> tuple[int, list[Decision] | None]:
         """Return the time and the decisions; None when other processes changed the states until the budget ended."""
+        names = [self._place(key)[0] for key in keys]
         at, has_lost = 0, False
-        while not has_lost or self._time() < self._deadline:
+        while not has_lost or self._caller.time() < self._deadline:
             try:
-                at, texts = await self._ask(KeyOperation(READ, keys, self._now))
+                at, texts = await self._ask(KeyOperation(READ, keys, names, self._now))
                 return at, await self._ask(decide(at, texts))
             except ConflictError:
                 has_lost = True
@@ -251,12 +243,18 @@ class SteppedRequest:
         return at, None
 
 
-def _checked(results: list[Any]) -> list[Any]:
-    """Return the results; raise the first error among them."""
-    for result in results:
-        if isinstance(result, StoreError):
-            raise result
-    return results
+def _replace_allowed(operation: HitOperation, peeks: Any) -> None:
+    """Replace the decisions on allowed hits by those of a peek, unless that failed."""
+    if not isinstance(peeks, StoreError):
+        operation.result = [peek if one.allowed else one for one, peek in zip(operation.result, peeks, strict=True)]
+
+
+def _checked(operations: list[_Kind]) -> list[_Kind]:
+    """Return the operations; raise the first error among their results."""
+    for each in operations:
+        if isinstance(each.result, Exception):  # a ``ConfigError`` too
+            raise each.result
+    return operations
 
 
 async def _result_of(call: Awaitable[Any]) -> Any:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...decision import Decision, Hit
 from ...errors import ConfigError
@@ -28,10 +28,9 @@ from .client.cluster import Cluster, slot_of
 from .client.connect import tls_context
 from .client.connection import blocking_transport, run_blocking
 from .client.errors import as_store_error
-from .client.server import Server, Target
+from .client.server import Caller, Server, Target
 from .key_operations import PROBE, KeyOperation, ScanOperation
-from .message import Caller, HitOperation, key_name, text_of
-from .script import PACKED
+from .message import HIT, PEEK, HitOperation, have_lua, key_name, text_of
 from .steps import SteppedRequest
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class RedisStore(Store):
         if remap is not None:
             address = add_remap(address, remap)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
-        self._keys = partial(key_name, self._prefix)
+        self._name = partial(key_name, self._prefix)
         if isinstance(url, str):
             self.name = redacted_url(url)
         if address is None:
@@ -109,7 +108,7 @@ class RedisStore(Store):
             targets.append(LoopBridge(shared, self._callers.values, self._clock))
             self._open_async = lambda _: shared
         self.name = targets[0].name
-        self._blocking = Caller(targets[0], self._keys, self._clock.time)
+        self._blocking = Caller(targets[0], self._clock.time)
 
     def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
         if provider is not None and (address.username or address.password):
@@ -118,7 +117,7 @@ class RedisStore(Store):
         self._address = address = replace(address, credential_provider=provider, tls=tls)
         self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
-        self._blocking = Caller(target(address, blocking_transport(self._clock)), self._keys, self._clock.time)
+        self._blocking = Caller(target(address, blocking_transport(self._clock)), self._clock.time)
         self._open_async = lambda clock: target(address, loop_transport(clock, self._timeout))
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -170,23 +169,19 @@ class RedisStore(Store):
             await asyncio.sleep(0)  # lets the loop close the transports
         self.close()
 
-    def _apply(
-        self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool
-    ) -> Coroutine[Any, Any, list[Decision]]:
+    def _apply(self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
         if self._fits_one_call(hits):
-            return caller.ask(HitOperation(hits, now, consume), caller.time() + self._timeout)  # type: ignore[no-any-return]
+            names = [self._name(hit[1]) for hit in hits]
+            return caller.ask(HitOperation(HIT if consume else PEEK, hits, names, now), caller.time() + self._timeout)
         return self._steps(caller, now).apply(hits, consume)
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
-        for hit in hits:
-            if PACKED[hit[0]] is None:
-                return False
-        return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
+        return (len(hits) == 1 or not self._is_cluster) and bool(hits) and have_lua(hits)
 
     async def _ping(self, caller: Caller, least: float = 0.0) -> None:
         deadline = caller.time() + max(self._timeout, least)
         for key in await self._probe_keys(caller, deadline):
-            await caller.ask(KeyOperation(PROBE, [key]), deadline)
+            await caller.ask(KeyOperation(PROBE, [key], [self._name(key)]), deadline)
 
     async def _probe_keys(self, caller: Caller, deadline: float) -> list[str]:
         """Return a key on each server that has states."""
@@ -203,8 +198,9 @@ class RedisStore(Store):
         servers = await self._probe_keys(caller, deadline)
         if number >= len(servers):
             return KeyPage([], None)
-        pattern = _SPECIAL.sub(r"\\\g<0>", self._keys(prefix).decode()) + "*"
-        cursor, names = await caller.ask(ScanOperation(servers[number], cursor, pattern, LOOKED_AT), deadline)
+        pattern = _SPECIAL.sub(r"\\\g<0>", self._name(prefix).decode()) + "*"
+        key = servers[number]
+        cursor, names = await caller.ask(ScanOperation(key, self._name(key), cursor, pattern, LOOKED_AT), deadline)
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
@@ -215,17 +211,21 @@ class RedisStore(Store):
         clock = LoopClock(self._timeout)
         target = self._open_async(clock)
         if isinstance(target, Cluster):
-            return NodeBatchers(target, self._keys, clock)
-        return Batcher(target, self._keys, clock)
+            return NodeBatchers(target, clock)
+        return Batcher(target, clock)
 
     def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
-        return SteppedRequest(caller, self._slot, now, self._timeout, self._count_lost)
+        return SteppedRequest(caller, self._place, now, self._timeout, self._count_lost)
 
     def _count_lost(self, refunds: int) -> None:
         self.lost_refunds += refunds
 
+    def _place(self, key: str) -> tuple[bytes, int]:
+        name = self._name(key)
+        return name, slot_of(name) if self._is_cluster else 0
+
     def _slot(self, key: str) -> int:
-        return slot_of(self._keys(key)) if self._is_cluster else 0
+        return self._place(key)[1]
 
 
 def _parse(url: str) -> Address:

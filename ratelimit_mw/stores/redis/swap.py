@@ -10,7 +10,8 @@ import msgspec
 
 from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
-from .message import HitOperation, Message, undecodable
+from .message import PEEK, HitOperation, undecodable
+from .packing import Packing
 from .script import SWAP
 
 _LONGEST_US: Final = 1 << 53
@@ -18,10 +19,7 @@ _LONGEST_US: Final = 1 << 53
 
 def rejects(decisions: Iterable[Decision]) -> bool:
     """Return whether a request with these decisions is rejected."""
-    for decision in decisions:  # noqa: SIM110 - on the path of each request, and faster
-        if not decision.allowed and not decision.source.shadow:
-            return True
-    return False
+    return any(not decision.allowed and not decision.source.shadow for decision in decisions)
 
 
 class Swap(NamedTuple):
@@ -36,30 +34,29 @@ class MixedHitOperation(HitOperation):
     """Hits of which some are decided here, by the states that were read at ``at``. The server decides the others."""
 
     def __init__(
-        self, hits: Sequence[Hit], now: int | None, at: int, consume: bool, is_rejected: bool, swaps: dict[int, Swap]
+        self, kind: int, hits: Sequence[Hit], names: Sequence[bytes], now: int | None, at: int, swaps: dict[int, Swap]
     ) -> None:
-        super().__init__(hits, now, consume, is_rejected)
+        super().__init__(kind, hits, names, now)
         self.now = at
         self._swaps = swaps
-        self._is_rejected = is_rejected
 
-    def join(self, message: Message) -> None:
-        for i, (limit, key, cost) in enumerate(self.items):
+    def join(self, packing: Packing) -> None:
+        for i, (limit, _, cost) in enumerate(self.items):
             if swap := self._swaps.get(i):
-                number = message.add(swap.packed, SWAP)
+                number = packing.add(swap.packed, SWAP)
             else:
-                number = message.numbers.get(limit) or message.number(limit)
-            message.numbers_sent += (number, cost)
-            message.keys.append(message.name(key))
+                number = packing.known.get(limit) or packing.number_of(limit)
+            packing.numbers += (number, cost)
 
-    def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
-        decisions = super().read(reply, start)
+    def read(self, reply: Sequence[Any], start: int) -> int:
+        end = super().read(reply, start)
         for i, swap in self._swaps.items():
-            decisions[i] = swap.decision
-        if self._is_rejected or rejects(decisions):
+            self.result[i] = swap.decision
+        self.stops = rejects(self.result)
+        if self.stops or self.kind > PEEK:
             for i, swap in self._swaps.items():
-                decisions[i] = swap.peek if swap.decision.allowed else swap.decision
-        return decisions
+                self.result[i] = swap.peek if swap.decision.allowed else swap.decision
+        return end
 
 
 def decide_here(hit: Hit, text: bytes | None, at: int) -> Swap:

@@ -21,7 +21,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.client.aconnection import AsyncRedisConnection
 from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
-from ratelimit_mw.stores.redis.client.connection import DeadlineCalls
+from ratelimit_mw.stores.redis.client.connection import RedisConnection, RedisConnectionPool
 from ratelimit_mw.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.slow
@@ -117,8 +117,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return receive
 
-    monkeypatch.setattr(DeadlineCalls, "send", sending(DeadlineCalls.send))
-    monkeypatch.setattr(DeadlineCalls, "receive", receiving(DeadlineCalls.receive))
+    monkeypatch.setattr(RedisConnectionPool, "send", sending(RedisConnectionPool.send))
+    monkeypatch.setattr(RedisConnection, "receive", receiving(RedisConnection.receive))
     monkeypatch.setattr(AsyncRedisConnection, "send", sending(AsyncRedisConnection.send))
     monkeypatch.setattr(AsyncRedisConnection, "data_received", receiving(AsyncRedisConnection.data_received))
     return found
@@ -232,9 +232,11 @@ def test_a_refund_that_fails_is_counted_and_the_request_is_rejected(
     assert isinstance(store, RedisStore)
     ask, asked = Cluster.ask_each, [0]
 
-    async def failing(self: Cluster, messages: Any, deadline: float) -> Any:
+    async def failing(self: Cluster, messages: Any, deadline: float) -> None:
         asked[0] += 1
-        return [OSError("cut")] * len(messages) if asked[0] == 2 else await ask(self, messages, deadline)
+        if asked[0] == 2:
+            raise OSError("cut")
+        await ask(self, messages, deadline)
 
     monkeypatch.setattr(Cluster, "ask_each", failing)
     decisions = store.apply([hit(first), hit(second, cost=10)], NOW)
@@ -252,9 +254,10 @@ def test_a_server_that_has_run_nothing_loses_no_refund(
     assert isinstance(store, RedisStore)
     ask = Cluster.ask_each
 
-    async def failing(self: Cluster, messages: Any, deadline: float) -> Any:
-        replies = await ask(self, messages[:1], deadline)
-        return replies + [redis.ResponseError("CLUSTERDOWN for a reason")] * (len(messages) - 1)
+    async def failing(self: Cluster, messages: Any, deadline: float) -> None:
+        await ask(self, messages[:1], deadline)
+        for each in messages[1:]:
+            each.fail(redis.ResponseError("CLUSTERDOWN for a reason"))
 
     monkeypatch.setattr(Cluster, "ask_each", failing)
     with pytest.raises(StoreError, match="CLUSTERDOWN for a reason"):

@@ -17,7 +17,7 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.connection import run_blocking
-from ratelimit_mw.stores.redis.message import CorrectOperation, HitOperation, Operation
+from ratelimit_mw.stores.redis.message import CORRECT, HIT, PEEK, CorrectOperation, HitOperation, Operation
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore
@@ -61,7 +61,7 @@ class Search:
         if self.chance.random() < 0.2:
             changes = self.changes()
             self.model.correct(changes, self.now)
-            return CorrectOperation(changes, self.now), [self.now] * len(changes)
+            return CorrectOperation(CORRECT, changes, names(changes), self.now), [self.now] * len(changes)
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
@@ -72,7 +72,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return HitOperation(hits, self.now, consume), all_values(expected)
+        return HitOperation(HIT if consume else PEEK, hits, names(hits), self.now), all_values(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
@@ -109,7 +109,8 @@ def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server)
                 if hit.limit is slots
             ]
             search.model.correct(renewals, search.now)
-            steps.append((CorrectOperation(renewals, search.now), [search.now] * len(renewals)))
+            request = CorrectOperation(CORRECT, renewals, names(renewals), search.now)
+            steps.append((request, [search.now] * len(renewals)))
             check(together(store, [request for request, _ in steps]), steps)
 
 
@@ -120,6 +121,11 @@ def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
         assert said == expected, f"request {i} of its call"
 
 
+def names(items: list[Any]) -> list[bytes]:
+    return [b"rl:" + item.key.encode() for item in items]
+
+
 def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    return run_blocking(store._blocking.ask_all(requests, time.monotonic() + 10))
+    run_blocking(store._blocking.ask_together(requests, time.monotonic() + 10))
+    return [request.result for request in requests]

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, Final
 
 import redis
@@ -20,8 +19,8 @@ from hiredis import HiredisError, Reader, pack_command
 from ...budget import LoopClock
 from ..address import Address
 from .connect import new_connection, open_stream
-from .errors import Command, error_code
-from .server import Transport
+from .errors import Command
+from .server import Transport, have_read_only
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"
@@ -99,7 +98,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         if not self._waiting:
             self._heard_at = self._time()
         replies = _Replies(self._loop.create_future(), len(commands))
-        self._waiting += repeat(replies, len(commands))
+        self._waiting.append(replies)
         self._login.transport.write(b"".join(map(pack_command, commands)))
         return replies
 
@@ -113,7 +112,7 @@ class AsyncRedisConnection(asyncio.Protocol):
             raise
         if error is not None:
             raise error
-        if any(isinstance(reply, redis.ResponseError) and error_code(reply) == "READONLY" for reply in replies):
+        if have_read_only(replies):
             self.retire()
         return replies
 
@@ -121,10 +120,12 @@ class AsyncRedisConnection(asyncio.Protocol):
         try:
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not _MORE:
-                replies = self._waiting.popleft()
+                replies = self._waiting[0]
                 replies.append(reply)
-                if len(replies) == replies.expected and not replies.are_complete.done():
-                    replies.are_complete.set_result(None)
+                if len(replies) == replies.expected:
+                    self._waiting.popleft()
+                    if not replies.are_complete.done():
+                        replies.are_complete.set_result(None)
         except (HiredisError, IndexError) as error:  # bytes that are no reply, or a reply without a call
             self.connection_lost(error)
         self._heard_at = self._time()

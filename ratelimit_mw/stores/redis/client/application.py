@@ -47,7 +47,7 @@ class _Client(Target):
         self._no_retry = no_retry
         self._copies: list[Any] = []
 
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
+    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
         return evaluate(self._call, message, deadline)
 
     @abstractmethod
@@ -161,13 +161,13 @@ class LoopBridge(Target):
         self._target = target
         self._loops = loops
 
-    async def ask(self, message: Message, deadline: float) -> Any:
+    async def ask(self, message: Message, deadline: float) -> None:
         loop = next((each for each in list(self._loops) if each.is_running()), None)
         if loop is None or asyncio._get_running_loop() is loop:
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
         call = asyncio.run_coroutine_threadsafe(self._target.ask(message, deadline), loop)
         try:
-            return self._clock.result(call, deadline)
+            self._clock.result(call, deadline)
         except TimeoutError:
             call.cancel()
             raise

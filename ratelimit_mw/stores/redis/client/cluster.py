@@ -6,9 +6,8 @@ after a failed connect. Replicas are asked for the map only.
 
 from __future__ import annotations
 
-import asyncio
 from binascii import crc_hqx
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -20,6 +19,10 @@ from ..message import Message
 from .errors import Command, NotRunError, as_store_error, error_code
 from .server import ConnectionPool, Target, Transport, call
 from .slot_map import SLOTS, Location, SlotMap
+
+Call = tuple[Command, Message | None]
+"""A command, and the message that gets its reply."""
+Calls = dict[Location, list[Call]]
 
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
@@ -41,61 +44,115 @@ class Cluster(Target):
         self._failure = ""
         """The reason why there is no map yet."""
 
-    async def ask(self, message: Message, deadline: float) -> Any:
-        (reply,) = await self.ask_each([message], deadline)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+    async def ask(self, message: Message, deadline: float) -> None:
+        await self.ask_each((message,), deadline)
 
-    async def ask_each(self, messages: Sequence[Message], deadline: float) -> list[Any]:
-        """Return the reply to each message, or its error. All go out at once, those of one server together."""
+    async def ask_each(self, messages: Sequence[Message], deadline: float) -> None:
+        """Give each message its reply, or its error. All go out at once, those of one server together."""
         if self._slots.is_stale or not self._slots.version:
             await self._refresh(deadline)
-        calls = [Call(message, self._slots) for message in messages]
+        calls, rerouted = self._calls(messages), set[Message]()
         for _ in range(_MOST_HOPS):
-            if not (waiting := [each for each in calls if each.reply is None]):
-                break
-            await self._send(waiting, deadline)
-        return [NotRunError(_ENDLESS) if each.reply is None else each.reply for each in calls]
+            calls = await self._send(calls, rerouted, deadline)
+            if not calls:
+                return
+        for each in calls.values():
+            fail(each, NotRunError(_ENDLESS))
 
-    async def _send(self, calls: Sequence[Call], deadline: float) -> None:
-        """Send each call to its server, then await all replies. A server that fails fails its own calls only."""
-        by_server: dict[Location, list[Call]] = {}
-        for each in calls:
-            by_server.setdefault(each.location, []).append(each)
-        flights = []
-        for location, own in by_server.items():
-            began = self._transport.time()
+    def _calls(self, messages: Sequence[Message]) -> Calls:
+        calls: Calls = {}
+        for each in messages:
+            if each.slot is None:
+                each.slot = slot_of(each.names[0])
+            if (location := self._slots.owners[each.slot]) is None:
+                self._slots.is_stale = True
+                each.fail(NotRunError(f"Redis: no known server of the cluster has slot {each.slot}"))
+            else:
+                calls.setdefault(location, []).append((each.command, each))
+        return calls
+
+    async def _send(self, calls: Calls, rerouted: set[Message], deadline: float) -> Calls:
+        """Send calls to their servers, then await all replies. Return the calls that are left.
+
+        A server that fails fails its own calls only.
+        """
+        began, flights, left = self._transport.time(), [], Calls()
+        for location, own in calls.items():
             try:
-                commands = [command for each in own for command in each.commands]
-                receive = await self._watch(location, self._pool(location).send(commands, deadline), began, deadline)
-                flights.append((location, own, began, receive))
+                receive = await self._pool(location).send([command for command, _ in own], deadline)
+                flights.append((location, own, receive))
             except NotRunError as error:
-                self._go_around(own, location, error, deadline)
-            except Exception as error:
-                fail(own, error)
-        for location, own, began, receive in flights:
+                self._slots.mark_silent(location)
+                self._go_around(own, location, error, deadline, rerouted, left)
+            except BaseException as error:
+                self._fail(own, error, location, began, deadline)
+        for location, own, receive in flights:
+            is_asking = False
             try:
-                replies = iter(await self._watch(location, receive(), began, deadline))
-                for each in own:
-                    for _ in each.commands:
-                        reply = next(replies)
+                for (command, message), reply in zip(own, await receive(), strict=True):
+                    if message is None:
+                        is_asking = True
+                        continue
                     if isinstance(reply, ResponseError):
-                        each.redirect(reply, self._slots)
+                        self._redirect(command, message, reply, location, left, is_asking)
                     else:
-                        each.reply = reply
-            except Exception as error:
-                fail(own, error)
+                        message.receive(reply)
+                    is_asking = False
+            except BaseException as error:
+                self._fail(own, error, location, began, deadline)
+        return left
 
-    def _go_around(self, calls: Sequence[Call], location: Location, failure: Exception, deadline: float) -> None:
-        """Ask another server in place of one that cannot be reached: it names the server that has the slot by now."""
+    def _redirect(
+        self, command: Command, message: Message, error: ResponseError, source: Location, left: Calls, is_asking: bool
+    ) -> None:
+        """Call the server that an error reply names. A server that lacks the script gets it, after another ASKING."""
+        code = error_code(error)
+        if code == "NOSCRIPT":
+            command = message.by_text
+        elif code in ("MOVED", "ASK"):
+            source, is_asking = self._slots.redirect(error, source, message.slot or 0), code == "ASK"
+        else:
+            if code in _UNWELL:
+                self._slots.mark_silent(source)
+            message.fail(error)
+            return
+        left.setdefault(source, []).extend([(_ASKING, None)] * is_asking + [(command, message)])
+
+    def _go_around(
+        self,
+        calls: Sequence[Call],
+        location: Location,
+        failure: Exception,
+        deadline: float,
+        rerouted: set[Message],
+        left: Calls,
+    ) -> None:
+        """Ask another server, once, in place of one that cannot be reached: it names the server that has the slot."""
         other = None if self._transport.time() >= deadline else self._slots.other_than(location)
-        for each in calls:
-            each.go_around(failure, other)
+        for command, message in calls:
+            if message is None:
+                continue
+            if other is None or message in rerouted:
+                message.fail(failure)
+            else:
+                rerouted.add(message)
+                left.setdefault(other, []).append((command, message))
 
-    def server_of(self, slot: int) -> Location | None:
-        """Return the server that has a slot, as far as it is known."""
-        return self._slots.owners[slot]
+    def _fail(
+        self, calls: Sequence[Call], error: BaseException, location: Location, began: float, deadline: float
+    ) -> None:
+        """Give calls the error of their server. If the server is silent, another server may have its slots."""
+        half = (began + deadline) / 2  # a call that is cancelled earlier belongs to a client that went away
+        if not isinstance(error, ResponseError) and (isinstance(error, Exception) or self._transport.time() > half):
+            self._slots.mark_silent(location)
+        if not isinstance(error, Exception):
+            raise error
+        fail(calls, error)
+
+    @property
+    def owners(self) -> Sequence[Location | None]:
+        """The server of each slot, as far as it is known."""
+        return self._slots.owners
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         await self._refresh(deadline)
@@ -128,27 +185,15 @@ class Cluster(Target):
             until = now + (deadline - now) / 2  # leaves time for another server
             try:
                 with self._transport.timeout_at(until):
-                    reply = await self._watch(location, call(self._pool(location), _MAP, until), now, until)
+                    reply = await call(self._pool(location), _MAP, until)
                 self._slots.load(reply, location)
                 return
             except Exception as error:
                 self._slots.mark_silent(location)
                 self._failure = str(as_store_error(error))
-            except BaseException:  # the caller was cancelled
+            except BaseException as error:  # the caller was cancelled
                 self._slots.is_stale = True
-                raise
-
-    async def _watch(self, location: Location, reply: Awaitable[Any], began: float, deadline: float) -> Any:
-        """Return the reply of a server. If the server is silent, another server may have its slots."""
-        try:
-            return await reply
-        except ResponseError:
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            half = (began + deadline) / 2  # a call that is cancelled earlier belongs to a client that went away
-            if isinstance(error, Exception) or self._transport.time() > half:
-                self._slots.mark_silent(location)
-            raise
+                self._fail((), error, location, now, until)
 
     def _pool(self, location: Location) -> ConnectionPool:
         pool = self._pools.get(location)
@@ -163,49 +208,10 @@ class Cluster(Target):
             raise NotRunError(str(as_store_error(error))) from error
 
 
-class Call:
-    """A message on its way: the server that it goes to next, or its reply, which may be an error."""
-
-    __slots__ = ("commands", "failure", "location", "message", "reply", "slot")
-
-    def __init__(self, message: Message, slots: SlotMap) -> None:
-        self.message = message
-        slot = message.slot
-        self.slot = slot = slot_of(message.keys[0]) if slot is None else slot
-        self.commands: Sequence[Command] = (message.by_hash,)
-        self.reply: Any = None
-        self.failure: Exception | None = None
-        """Why the server of the slot cannot be reached."""
-        if (owner := slots.owners[slot]) is None:
-            slots.is_stale = True
-            self.reply = NotRunError(f"Redis: no known server of the cluster has slot {self.slot}")
-        else:
-            self.location = owner
-
-    def redirect(self, reply: ResponseError, slots: SlotMap) -> None:
-        """Go on to the server that an error reply names, or keep it. A server that lacks the script gets the script."""
-        code = error_code(reply)
-        if code == "NOSCRIPT":
-            self.commands = (*self.commands[:-1], self.message.by_text)
-        elif code in ("MOVED", "ASK"):
-            self.location = slots.redirect(reply, self.location, self.slot)
-            self.commands = (*((_ASKING,) if code == "ASK" else ()), self.commands[-1])
-        else:
-            self.reply = reply
-            if code in _UNWELL:
-                slots.mark_silent(self.location)
-
-    def go_around(self, failure: Exception, other: Location | None) -> None:
-        """Go on to another server, once."""
-        if other is None or self.failure is not None:
-            self.reply = failure
-        else:
-            self.commands, self.location, self.failure = self.commands[-1:], other, failure
-
-
 def fail(calls: Sequence[Call], error: Exception) -> None:
-    for each in calls:
-        each.reply = error
+    for _, message in calls:
+        if message is not None:
+            message.fail(error)
 
 
 def slot_of(name: bytes) -> int:

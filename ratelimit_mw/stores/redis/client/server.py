@@ -1,9 +1,12 @@
-"""Calls to one server, or to the primary that the sentinels name. Blocking calls and event loops share the code."""
+"""Calls to one server, or to the primary that the sentinels name, and operations in calls of their own.
+
+Blocking calls and event loops share the code. batch.py lets the requests of an event loop share calls.
+"""
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -11,8 +14,8 @@ from redis import ResponseError
 
 from ....errors import StoreError
 from ..address import Address
-from ..message import Message
-from .errors import Command, as_store_error, error_code
+from ..message import Message, Operation, messages_of
+from .errors import Command, MovingSlotError, as_store_error, error_code
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
@@ -50,12 +53,16 @@ class Target(ABC):
     name = ""
 
     @abstractmethod
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
-        """Return the reply to a message. On an event loop the caller bounds the call."""
+    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
+        """Give a message its reply. On an event loop the caller bounds the call."""
 
-    async def ask_each(self, messages: Sequence[Message], deadline: float) -> list[Any]:
-        """Return the reply to each message, or its error. The messages of a cluster go out at once."""
-        return [await self.ask(message, deadline) for message in messages]
+    async def ask_each(self, messages: Sequence[Message], deadline: float) -> None:
+        """Give each message its reply, or its error. The messages of a cluster go out at once."""
+        for each in messages:
+            try:
+                await self.ask(each, deadline)
+            except Exception as error:
+                each.fail(error)
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         """Return a key on each primary."""
@@ -72,7 +79,7 @@ class Server(Target):
         self._location = address.hosts[0] if address.hosts else ("", 0)
         self._pool = transport.pool(self._connect)
 
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
+    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
         return evaluate(partial(call, self._pool), message, deadline)
 
     def close(self) -> None:
@@ -86,6 +93,54 @@ class Server(Target):
         return await self._transport.connect(self._address, *location, deadline)
 
 
+class Caller:
+    """Sends operations in calls of their own."""
+
+    def __init__(self, target: Target, clock: Callable[[], float]) -> None:
+        self.target = target
+        self.time = clock
+        """The clock of deadlines, in seconds."""
+        self.timeout_at: Callable[[float], AbstractContextManager[Any]] = nullcontext
+        """Bounds calls on an event loop. A blocking call is bounded by its socket."""
+
+    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        """Return the result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
+        return self.ask_alone(operation, deadline)
+
+    def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
+        """Give the operations of one request their results. Each has its ``slot``."""
+        return self.ask_at_once(operations, deadline)
+
+    async def ask_alone(self, operation: Operation, deadline: float) -> Any:
+        """Return the result of an operation, in a call of its own that the caller bounds."""
+        try:
+            await self.target.ask(operation, deadline)
+        except Exception as error:
+            raise as_store_error(error) from error
+        if isinstance(operation.result, StoreError):
+            raise operation.result
+        return operation.result
+
+    async def ask_together(self, operations: Sequence[Operation], deadline: float) -> None:
+        """Give operations that share a message their results."""
+        (message,) = messages_of([operations])
+        await self.target.ask(message, deadline)
+
+    async def ask_at_once(self, operations: Sequence[Operation], deadline: float) -> None:
+        """Give operations their results. Those of one slot share a message, and all messages go out."""
+        by_slot: dict[int | None, list[Operation]] = {}
+        for each in operations:
+            by_slot.setdefault(each.slot, []).append(each)
+        try:
+            await self.target.ask_each(messages_of(by_slot.values()), deadline)
+            apart = [each for each in operations if type(each.result) is MovingSlotError]
+            if apart and len(by_slot) < len(operations):
+                await self.target.ask_each(apart, deadline)
+        except Exception as error:  # before anything was sent
+            for each in operations:
+                each.fail(error)
+
+
 async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
     """Return the reply to a command. Raises ``ResponseError`` for an error reply."""
     (reply,) = await (await pool.send((command,), deadline))()
@@ -94,14 +149,23 @@ async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
     return reply
 
 
-async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> Any:
-    """Return the reply to a message. A server that lacks the script gets the call once more, with the script."""
+async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> None:
+    """Give a message its reply. A server that lacks the script gets the call once more, with the script."""
     try:
-        return await call(message.by_hash, deadline=deadline)
+        reply = await call(message.command, deadline=deadline)
     except ResponseError as error:
         if error_code(error) != "NOSCRIPT":
             raise
-    return await call(message.by_text, deadline=deadline)
+        reply = await call(message.by_text, deadline=deadline)
+    message.receive(reply)
+
+
+def have_read_only(replies: Iterable[Any]) -> bool:
+    """Return whether a server that is no primary any more sent one of the replies."""
+    for reply in replies:  # noqa: SIM110 - on the path of each request, and faster
+        if isinstance(reply, ResponseError) and error_code(reply) == "READONLY":
+            return True
+    return False
 
 
 async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:

@@ -1,0 +1,74 @@
+"""The script and the packed argument of a message: the limits and the numbers of its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ...algorithms.limit import Limit
+from ...decision import SlotCost
+from .script import PACKED, LuaAlgorithm, Script, build_script
+
+if TYPE_CHECKING:
+    from .message import Operation
+
+_MOST_FORMS: Final = 1_000
+
+Packed = tuple[Script, bytes]
+
+
+def _pack_slot_cost(cost: SlotCost) -> tuple[int, int]:
+    return int(cost), cost.slot
+
+
+_pack = msgspec.msgpack.Encoder(enc_hook=_pack_slot_cost).encode
+
+
+class Packing:
+    """The limits and numbers of a message, to which its operations add themselves."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._limits: list[Any] = []
+        self._algorithms: frozenset[LuaAlgorithm] = frozenset()
+        self.known: dict[Limit, int] = {}
+        self.numbers: list[Any] = []
+        for each in operations:
+            self.numbers += (each.kind, each.now, each.ttl_ms, len(each.items))
+            each.join(self)
+
+    def number_of(self, limit: Limit) -> int:
+        """Return the number of a limit that is new in this message. Numbers start at 1, as in Lua."""
+        number = self.known[limit] = self.add(*PACKED[limit])
+        return number
+
+    def add(self, packed: Any, lua: LuaAlgorithm) -> int:
+        """Return the number of a packed limit that ``lua`` decides."""
+        self._limits.append(packed)
+        if lua not in self._algorithms:
+            self._algorithms = _with(self._algorithms, lua)
+        return len(self._limits)
+
+    @property
+    def packed(self) -> Packed:
+        return build_script(self._algorithms), _pack((self._limits, self.numbers))
+
+
+@cache
+def _with(algorithms: frozenset[LuaAlgorithm], lua: LuaAlgorithm) -> frozenset[LuaAlgorithm]:
+    """Return one object for equal sets: its hash, by which the script is found, is computed once."""
+    return algorithms | {lua}
+
+
+class PackedForms(dict[tuple[Any, ...], Packed]):
+    """A cache of packed messages without keys: most requests under a limit have the same cost."""
+
+    def keep(self, form: tuple[Any, ...], packed: Packed) -> Packed:
+        if len(self) >= _MOST_FORMS:
+            self.clear()
+        return self.setdefault(form, packed)
+
+
+FORMS: Final = PackedForms()
