@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from ...errors import StoreError
 from ..budget import LoopClock, LoopTimeout
 from .client.cluster import Cluster, slot_of
-from .client.errors import timed_out
+from .client.errors import NotRunError, timed_out
 from .client.server import Caller, Target
 from .client.slot_map import Location
 from .message import Operation
@@ -118,7 +118,7 @@ class Batcher(Caller):
                 break
             count += 1
             if each.deadline <= now:
-                each.fail(timed_out())
+                each.fail(timed_out(NotRunError))
                 deliver(each)
             elif not each.future.done():
                 taken.append(each)

@@ -160,7 +160,7 @@ class SteppedRequest:
         self._deadline = max(self._deadline, self._caller.time() + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in operations if type(each.result) is StoreError]
         if consume:
-            self._count_lost(sum(len(each.items) for each in unknown))
+            self._count_lost(sum(hit.cost != 0 for each in unknown for hit in each.items))
         passed = [each for each in operations if not (each.stops or each.kind > PEEK)]
         direct = [each for each in passed if have_lua(each.items)]
         refunds = [refund for each in direct if consume and (refund := self._refund(each)).items]

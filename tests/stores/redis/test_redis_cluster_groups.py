@@ -245,8 +245,9 @@ def test_a_refund_that_fails_is_counted_and_the_request_is_rejected(
     store.close()
 
 
-def test_a_server_that_has_run_nothing_loses_no_refund(
-    nodes: list[Server], servers: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("problem", "cost"), [("CLUSTERDOWN for a reason", 1), ("ERR for a reason", 0)])
+def test_a_server_that_has_counted_nothing_loses_no_refund(
+    nodes: list[Server], servers: list[redis.Redis], monkeypatch: pytest.MonkeyPatch, problem: str, cost: int
 ) -> None:
     """The request fails, and the other limit is as before."""
     first, second, _ = apart(nodes, servers)
@@ -257,11 +258,11 @@ def test_a_server_that_has_run_nothing_loses_no_refund(
     async def failing(self: Cluster, messages: Any, deadline: float) -> None:
         await ask(self, messages[:1], deadline)
         for each in messages[1:]:
-            each.fail(redis.ResponseError("CLUSTERDOWN for a reason"))
+            each.fail(redis.ResponseError(problem))
 
     monkeypatch.setattr(Cluster, "ask_each", failing)
-    with pytest.raises(StoreError, match="CLUSTERDOWN for a reason"):
-        store.apply([hit(first), hit(second)], NOW)
+    with pytest.raises(StoreError, match=problem):
+        store.apply([hit(first), hit(second, cost=cost)], NOW)
     assert store.apply([hit(first, cost=0)], NOW)[0].remaining == 9
     assert store.lost_refunds == 0
     store.close()

@@ -27,7 +27,10 @@ Location = tuple[str, int]
 
 
 class Servers:
-    """Servers that reply with a value, an error, or the result of a function. ``DOWN`` refuses connections."""
+    """Servers that reply with a value, an error, or the result of a function.
+
+    ``DOWN`` refuses connections, and ``SILENT`` accepts none.
+    """
 
     def __init__(self, **replies: Any) -> None:
         self.replies = replies
@@ -43,6 +46,9 @@ class Servers:
         if self.replies.get(host) is DOWN:
             self.sent.append(f"{host}:refused")
             raise ConnectionRefusedError("refused")
+        if self.replies.get(host) is SILENT:
+            self.now = deadline
+            raise TimeoutError
         return partial(self._reply, host)
 
     def _reply(self, host: str, command: Sequence[bytes]) -> Any:
@@ -56,7 +62,7 @@ class Servers:
         return reply() if callable(reply) else reply
 
 
-DOWN = object()
+DOWN, SILENT = object(), object()
 
 
 class Pool:
@@ -145,7 +151,7 @@ def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
 def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
     """No reply counted anything, and the number of hops is bounded."""
     servers = Servers(a=moved(B), b=moved(A))
-    assert "redirect to each other" in str(ask(opened(servers), servers))
+    assert "redirect to each other after 6 redirects. Check remap" in str(ask(opened(servers), servers))
     assert len(servers.sent) == 1 + 6
 
 
@@ -171,6 +177,17 @@ def test_a_connection_that_breaks_after_the_call_was_sent_is_an_error() -> None:
     assert "ConnectionResetError: cut" in str(error)
     assert not isinstance(as_store_error(error), NotRunError)
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA"]
+
+
+def test_a_connect_ends_before_its_call() -> None:
+    """So nothing was sent, and the replies of other servers are read. There is no time for another server."""
+    servers = Servers()
+    cluster = opened(servers)
+    ask(cluster, servers)
+    servers.replies = {"a": SILENT}
+    assert type(ask(cluster, servers)) is NotRunError
+    assert 0 < servers.now < BUDGET
+    assert servers.sent == []
 
 
 def test_another_server_names_the_successor_of_one_that_cannot_be_reached() -> None:

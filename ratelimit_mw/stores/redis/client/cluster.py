@@ -30,7 +30,10 @@ _MOST_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
 """Replies of a server that may have lost its slots to another one, and that may not know it."""
-_ENDLESS: Final = "Redis: the servers of the cluster redirect to each other"
+_ENDLESS: Final = (
+    f"Redis: the servers of the cluster redirect to each other after {_MOST_HOPS} redirects."
+    " Check remap, or wait until the cluster agrees"
+)
 
 
 class Cluster(Target):
@@ -76,16 +79,17 @@ class Cluster(Target):
 
         A server that fails fails its own calls only.
         """
-        began, flights, left = self._transport.time(), [], Calls()
+        half = (self._transport.time() + deadline) / 2
+        flights, left = [], Calls()
         for location, own in calls.items():
             try:
                 receive = await self._pool(location).send([command for command, _ in own], deadline)
                 flights.append((location, own, receive))
             except NotRunError as error:
                 self._slots.mark_silent(location)
-                self._go_around(own, location, error, deadline, rerouted, left)
+                self._go_around(own, location, error, half, rerouted, left)
             except BaseException as error:
-                self._fail(own, error, location, began, deadline)
+                self._fail(own, error, location, half)
         for location, own, receive in flights:
             is_asking = False
             try:
@@ -99,7 +103,7 @@ class Cluster(Target):
                         message.receive(reply)
                     is_asking = False
             except BaseException as error:
-                self._fail(own, error, location, began, deadline)
+                self._fail(own, error, location, half)
         return left
 
     def _redirect(
@@ -123,12 +127,15 @@ class Cluster(Target):
         calls: Sequence[Call],
         location: Location,
         failure: Exception,
-        deadline: float,
+        half: float,
         rerouted: set[Message],
         left: Calls,
     ) -> None:
-        """Ask another server, once, in place of one that cannot be reached: it names the server that has the slot."""
-        other = None if self._transport.time() >= deadline else self._slots.other_than(location)
+        """Send to another server, at most once. It redirects to the new owner of the slot.
+
+        A server that is silent for half of the time leaves none for that.
+        """
+        other = None if self._transport.time() > half else self._slots.other_than(location)
         for command, message in calls:
             if message is None:
                 continue
@@ -138,11 +145,11 @@ class Cluster(Target):
                 rerouted.add(message)
                 left.setdefault(other, []).append((command, message))
 
-    def _fail(
-        self, calls: Sequence[Call], error: BaseException, location: Location, began: float, deadline: float
-    ) -> None:
-        """Give calls the error of their server. If the server is silent, another server may have its slots."""
-        half = (began + deadline) / 2  # a call that is cancelled earlier belongs to a client that went away
+    def _fail(self, calls: Sequence[Call], error: BaseException, location: Location, half: float) -> None:
+        """Give calls the error of their server. If the server is silent, another server may have its slots.
+
+        A call that is cancelled in the first half of its time belongs to a client that went away.
+        """
         if not isinstance(error, ResponseError) and (isinstance(error, Exception) or self._transport.time() > half):
             self._slots.mark_silent(location)
         if not isinstance(error, Exception):
@@ -193,7 +200,7 @@ class Cluster(Target):
                 self._failure = str(as_store_error(error))
             except BaseException as error:  # the caller was cancelled
                 self._slots.is_stale = True
-                self._fail((), error, location, now, until)
+                self._fail((), error, location, (now + until) / 2)
 
     def _pool(self, location: Location) -> ConnectionPool:
         pool = self._pools.get(location)
@@ -202,8 +209,11 @@ class Cluster(Target):
         return pool
 
     async def _connect(self, location: Location, deadline: float) -> Any:
+        """Connect to a server. It fails before the call ends: nothing was sent, and other servers may have replied."""
+        until = deadline - (deadline - self._transport.time()) / 10
         try:
-            return await self._transport.connect(self._address, *location, deadline)
+            with self._transport.timeout_at(until):
+                return await self._transport.connect(self._address, *location, until)
         except Exception as error:
             raise NotRunError(str(as_store_error(error))) from error
 

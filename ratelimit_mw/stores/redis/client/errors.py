@@ -24,7 +24,7 @@ _CODES: Final = {
 }
 _HINTS: Final = {
     "MOVED": "this server belongs to a cluster. Write redis+cluster://",
-    "READONLY": "this server is a replica. Name the primary, or use redis+sentinel://",
+    "READONLY": "this server is a replica. Without a cluster, name the primary or use redis+sentinel://",
     "NOPERM": "docs/redis.md lists the permissions that the user needs",
 }
 
@@ -49,8 +49,8 @@ _KINDS: Final = {
 """The replies of a server that has run nothing."""
 
 
-def timed_out() -> StoreError:
-    return StoreError("Redis did not answer within its time budget")
+def timed_out(kind: type[StoreError] = StoreError) -> StoreError:
+    return kind("Redis did not answer within its time budget")
 
 
 def as_store_error(error: Exception) -> RateLimitError:
