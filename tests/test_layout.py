@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ def test_the_root_has_few_entries() -> None:
     """The root shows the path of a request: a new module goes into the folder of its step."""
     entries = {path.name for path in PACKAGE.iterdir()} - {"py.typed", "__pycache__"}
     assert len(entries) <= ROOT_ENTRIES, sorted(entries)
+
+
+def test_a_test_file_has_its_own_name() -> None:
+    """Folders of tests are no packages, so pytest imports two files of one name as one."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def documented() -> dict[str, list[str]]:

@@ -306,6 +306,6 @@ def test_a_queue_delays_requests_in_a_dependency() -> None:
         delays.append(delay)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ratelimit_mw.http.admission.asyncio.sleep", noted)
+        patched.setattr("ratelimit_mw.http.later.asyncio.sleep", noted)
         assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
     assert delays == [0.001]
