@@ -11,6 +11,7 @@ import pytest
 from limiter_ways import rule
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
+from ratelimit_mw.limiter.events import outcome_of
 from ratelimit_mw.limiter.observers import Observers
 from ratelimit_mw.testing import ManualClock
 
@@ -255,3 +256,19 @@ def test_an_observer_without_a_name_is_named_by_its_class() -> None:
 
     observers: Observers = Limiter(observers=[Counter()]).observers
     assert observers._functions[0][0].endswith("Counter")
+
+
+def test_an_allowed_check_after_a_shadow_rejection_leaves_the_outcome() -> None:
+    limiter = Limiter([Rule(name="seen", limits="1/day", mode="shadow"), Rule(name="other", limits="9/day")])
+    limiter.hit({"ip": "192.0.2.7"})
+    verdicts = [limiter.hit({"ip": "192.0.2.7"}), limiter.hit({"ip": "192.0.2.8"})]
+    assert outcome_of(verdicts) == "shadow"
+
+
+def test_a_verdict_of_another_limiter_has_no_features() -> None:
+    """Only the rules of a limiter can read its keys."""
+    options = load_settings({"event_features": ["ip"]})
+    limiter, events = observed(Rule(name="a", limits="9/day"), settings=options)
+    other = Limiter([Rule(name="b", limits="9/day")])
+    limiter.observers.report((other.hit({"ip": "192.0.2.7"}),))
+    assert events[0].features == {}
