@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 # It also has parse_address(split URL, {option: text}), which imports no library and opens no connection.
 # The second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
-    "memory": ("memory.store", "memory.store", ""),
+    "memory": ("memory.address", "memory.store", ""),
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
     "redis": ("redis.address", "redis.store", "redis"),
     "memcached": ("memcached.address", "memcached.store", ""),

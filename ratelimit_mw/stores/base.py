@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = 1_000
 """The most keys that one call of ``list_keys`` looks at."""
 _DIGITS: Final = 20
+RECORDS: Final = "record|"
+"""The prefix of the keys of records. No key of a rule begins with it."""
+MAX_RECORD: Final = 1_000_000
+"""The most bytes of a record. Memcached keeps a little more in one item."""
+_LONGEST_NAME: Final = 100
 
 
 class KeyPage(NamedTuple):
@@ -129,6 +134,55 @@ class Store(ABC):
         """Async form of ``list_keys``."""
         return self.list_keys(prefix, place)
 
+    def read_record(self, name: str) -> bytes | None:
+        """Return the data of a record: a small document beside the states, such as the overrides of a limiter.
+
+        The key of a record is ``record|`` and its name, so ``list_keys("record|")`` lists the records. Not every store
+        keeps records. ``record_key`` checks the name and the data.
+
+        Args:
+            name: The name, of 1 to 100 printable ASCII characters without a space.
+
+        Returns:
+            The data; None where there is no such record, or its lifetime is over.
+
+        Raises:
+            ConfigError: The store keeps no records.
+        """
+        raise self._without_records()
+
+    async def aread_record(self, name: str) -> bytes | None:
+        """Async form of ``read_record``."""
+        return self.read_record(name)
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        """Write or delete a record in one atomic step, if it is still as it was read.
+
+        Args:
+            name: The name of the record.
+            data: The new data, at most 1,000,000 bytes; None deletes the record.
+            before: The data that were read, None without a record. If the record has changed since, nothing is written.
+            lifetime: How long the record stays, in microseconds of the store's own time; None means for ever.
+
+        Returns:
+            Whether the record had the data ``before``, and is written.
+
+        Raises:
+            ConfigError: The store keeps no records, or the data are too large.
+            StoreError: The store could not be reached. The record may be written or not.
+        """
+        raise self._without_records()
+
+    async def awrite_record(
+        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
+    ) -> bool:
+        """Async form of ``write_record``."""
+        return self.write_record(name, data, before, lifetime)
+
+    def _without_records(self) -> ConfigError:
+        name = self.name or type(self).__name__
+        return ConfigError(f"the store {name} keeps no records. Add read_record and write_record to its class")
+
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Async form of ``apply``."""
         return self.apply(hits, now, consume)
@@ -147,6 +201,16 @@ class Store(ABC):
     async def aclose(self) -> None:
         """Async form of ``close``."""
         self.close()
+
+
+def record_key(name: str, data: bytes | None = None) -> str:
+    """Return the key of a record; ``ConfigError`` for a name or data that no store can keep."""
+    if not (0 < len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() and " " not in name):
+        expected = f"1 to {_LONGEST_NAME} printable ASCII characters without a space"
+        raise ConfigError(f"expected the name of a record, {expected}; got {name[:200]!r}")
+    if data is not None and len(data) > MAX_RECORD:
+        raise ConfigError(f"the record {name!r} would have {len(data):,} bytes. The most is {MAX_RECORD:,}")
+    return RECORDS + name
 
 
 def numbers_in(place: str) -> list[int]:

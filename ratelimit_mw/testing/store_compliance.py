@@ -9,12 +9,13 @@ from .comparison import check_equal
 from .reference_store import compare_with_reference
 from .store_handles import CLIENT, NOW
 from .store_keys import KeyTests
+from .store_records import RecordTests
 from .store_suite import COUNTS_REJECTED, DAY, WAYS, Spec, hits_of, label, limit_of
 from .store_time import TimeTests
 
 
-class StoreCompliance(KeyTests, TimeTests):
-    """Check a store against the contract of `Store`, in about 220 tests.
+class StoreCompliance(KeyTests, RecordTests, TimeTests):
+    """Check a store against the contract of `Store`, in about 230 tests.
 
     Subclass it in a pytest module, under a name that starts with ``Test``. Every test runs through the blocking
     methods and through the async methods. Each test closes its stores and uses keys of its own, so the stores may
@@ -136,7 +137,7 @@ class StoreCompliance(KeyTests, TimeTests):
 
 
 class StoreSmoke(StoreCompliance):
-    """Run each test of `StoreCompliance` once, in about 20 tests.
+    """Run each test of `StoreCompliance` once, in about 25 tests.
 
     Use it for a small question about a store that passes `StoreCompliance` elsewhere: another server version,
     another topology, a user with few rights. Every second test uses the async methods, and each test uses the next of

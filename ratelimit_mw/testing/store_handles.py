@@ -10,6 +10,7 @@ from ..clock import SECOND
 from ..decision import Decision, Hit
 from ..receipt import Correction
 from ..stores import Store
+from ..stores.base import KeyPage
 
 NOW = 1_767_268_820 * SECOND + 500_000
 CLIENT = "ip=192.0.2.7"
@@ -33,6 +34,15 @@ class StoreHandle:
 
     def forget(self, keys: Iterable[str]) -> None:
         self._call("forget", keys)
+
+    def read_record(self, name: str) -> bytes | None:
+        return self._call("read_record", name)  # type: ignore[no-any-return]
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        return self._call("write_record", name, data, before, lifetime)  # type: ignore[no-any-return]
+
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return self._call("list_keys", prefix, place)  # type: ignore[no-any-return]
 
     def ping(self) -> None:
         self._call("ping")

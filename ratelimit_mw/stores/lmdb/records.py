@@ -16,6 +16,7 @@ import lmdb
 
 from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
+from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage
 from . import chunks
 from .keys import EXPIRY, MAX_NAME, META, SHARE, STATE, digest, state_name, text_of
@@ -23,6 +24,7 @@ from .keys import EXPIRY, MAX_NAME, META, SHARE, STATE, digest, state_name, text
 ROOMY, SHARING, FROZEN, FULL = range(4)
 _COMPACT: Final = b"c"
 _LOG: Final = b"l"
+_DOCUMENT: Final = b"d"
 _HEADER: Final = EXPIRY + 1
 _SMALL: Final = 128
 """The bytes of a record that may still be written when nothing may grow."""
@@ -97,6 +99,25 @@ class Records:
         for key in keys:
             if not self.txn.delete(state_name(STATE, key, self._secret)):
                 self.txn.delete(self._shared_name(prefix_of(key), key))
+
+    def read_document(self, key: str) -> bytes | None:
+        """Return the data of a document; None where there is none, or it has expired."""
+        data = self.txn.get(state_name(STATE, key, self._secret))
+        return None if data is None or int.from_bytes(data[:EXPIRY], "big") <= self.now else data[_HEADER:]
+
+    def write_document(self, key: str, data: bytes | None, before: bytes | None, lifetime: int | None) -> bool:
+        """Write or delete a document that still is ``before``; None as its lifetime means for ever."""
+        if self.read_document(key) != before:
+            return False
+        self.changed, name = True, state_name(STATE, key, self._secret)
+        if data is None:
+            self.txn.delete(name)
+            return True
+        if self.room >= FROZEN:
+            raise StoreError("no room is left, so a record was not written")
+        until = _MAX_TIME if lifetime is None else min(self.now + lifetime, _MAX_TIME)
+        self.txn.put(name, until.to_bytes(EXPIRY, "big") + _DOCUMENT + data)
+        return True
 
     def list_keys(self, prefix: str, place: str) -> KeyPage:
         """Return the keys of a page, without those too long for a name. Its place is the last key before it."""

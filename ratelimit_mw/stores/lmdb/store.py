@@ -12,7 +12,7 @@ from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...forksafe import check_process
 from ...receipt import Correction
-from ..base import KeyPage, Store
+from ..base import KeyPage, Store, record_key
 from ..budget import STARTING, ThreadClock
 from .address import check_size
 from .decide import correct, decide
@@ -70,6 +70,12 @@ class LmdbStore(Store):
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         return self._run_locked(partial(Records.list_keys, prefix=prefix, place=place))
 
+    def read_record(self, name: str) -> bytes | None:
+        return self._run_locked(partial(Records.read_document, key=record_key(name)))
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        return self._run_locked(_writing(name, data, before, lifetime))
+
     def start(self) -> None:
         self._run_locked(Records.ping, max(self._seconds, STARTING))
 
@@ -87,6 +93,14 @@ class LmdbStore(Store):
 
     async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
         return await self._arun_locked(partial(Records.list_keys, prefix=prefix, place=place))
+
+    async def aread_record(self, name: str) -> bytes | None:
+        return await self._arun_locked(partial(Records.read_document, key=record_key(name)))
+
+    async def awrite_record(
+        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
+    ) -> bool:
+        return await self._arun_locked(_writing(name, data, before, lifetime))
 
     async def astart(self) -> None:
         await self._arun_locked(Records.ping, max(self._seconds, STARTING))
@@ -115,6 +129,11 @@ class LmdbStore(Store):
 
     def _run(self, work: _Work[_Result], deadline: float) -> _Result:
         return self._environment.run(work, self._clock, lambda: self._budget.time(waited=inf) > deadline)
+
+
+def _writing(name: str, data: bytes | None, before: bytes | None, lifetime: int | None) -> _Work[bool]:
+    key = record_key(name, data)
+    return partial(Records.write_document, key=key, data=data, before=before, lifetime=lifetime)
 
 
 def open_address(parsed: tuple[str, int, bool], timeout_us: int) -> LmdbStore:

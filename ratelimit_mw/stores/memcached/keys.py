@@ -12,7 +12,7 @@ _MAX_NAME: Final = 250
 _MAX_HEAD: Final = 36  # b"t", a tier, a block of 16 digits, a generation of 8 digits, and the separators
 _MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date.
 _MAX_DATE: Final = 2**31 - 1  # It deletes a value with a later date, after January 2038, at once.
-_NEVER: Final = 0
+NEVER: Final = 0
 _MAX_PREFIX: Final = 50
 
 
@@ -50,7 +50,7 @@ def expiry(us: int, is_explicit: bool = False) -> int:
     if seconds <= _MAX_RELATIVE:
         return seconds
     date = int(time.time()) + 1 + seconds
-    return date if date <= _MAX_DATE else _NEVER
+    return date if date <= _MAX_DATE else NEVER
 
 
 def _is_printable(text: str) -> bool:

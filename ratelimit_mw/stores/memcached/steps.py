@@ -16,8 +16,18 @@ from ...decision import Decision, Hit, decide_all
 from ...errors import StateError
 from ...quota import MAX_PERIOD
 from ...receipt import Correction
-from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
-from .keys import expiry
+from .client.protocol import (
+    EXPIRED,
+    STORED,
+    KeyCommands,
+    KeyReply,
+    ProtocolError,
+    StoredValue,
+    command,
+    swap,
+    write,
+)
+from .keys import NEVER, expiry
 from .races import LOGS, Races, RacingCall
 from .record import LogRecord, Record, StepContext, load, state_error
 from .tier_record import TieredRecord
@@ -203,6 +213,34 @@ def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
         commands.append(KeyCommands(context.rendezvous.server_of(token), (reset,)))
     for start in range(0, len(commands), _MAX_FORGOTTEN):
         yield commands[start : start + _MAX_FORGOTTEN]
+
+
+def read_record(key: str, context: StepContext) -> Steps[bytes | None]:
+    known = yield from _stored(key, context)
+    return None if known is None else known.value
+
+
+def write_record(
+    key: str, data: bytes | None, before: bytes | None, lifetime: int | None, context: StepContext
+) -> Steps[bool]:
+    """Write or delete a record that still is ``before``. None as its lifetime means for ever."""
+    token = context.names.token(key)
+    known = yield from _stored(key, context)
+    if (None if known is None else known.value) != before:
+        return False
+    if data is None and known is None:
+        return True
+    value, expires = (b"", EXPIRED) if data is None else (data, NEVER if lifetime is None else expiry(lifetime))
+    changed = swap(context.names.state(token), value, expires, known)
+    (reply,) = yield [KeyCommands(context.rendezvous.server_of(token), (changed,))]
+    return reply.lines == [STORED]
+
+
+def _stored(key: str, context: StepContext) -> Steps[StoredValue | None]:
+    token = context.names.token(key)
+    name = context.names.state(token)
+    (reply,) = yield [KeyCommands(context.rendezvous.server_of(token), names=(name,))]
+    return reply.values.get(name)
 
 
 def ping(context: StepContext) -> Steps[None]:

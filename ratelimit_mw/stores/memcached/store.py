@@ -18,7 +18,7 @@ from ...decision import Decision, Hit
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
 from ...receipt import Correction
-from ..base import Store
+from ..base import Store, record_key
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from . import steps
@@ -100,6 +100,12 @@ class MemcachedStore(Store):
     def forget(self, keys: Iterable[str]) -> None:
         self._run(partial(steps.forget, keys))
 
+    def read_record(self, name: str) -> bytes | None:
+        return self._run(partial(steps.read_record, record_key(name)))
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        return self._run(partial(steps.write_record, record_key(name, data), data, before, lifetime))
+
     def start(self) -> None:
         self._run(steps.ping, self._budget.time() + max(self._timeout, STARTING))
 
@@ -149,6 +155,14 @@ class MemcachedStore(Store):
 
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._arun(partial(steps.forget, keys))
+
+    async def aread_record(self, name: str) -> bytes | None:
+        return await self._arun(partial(steps.read_record, record_key(name)))
+
+    async def awrite_record(
+        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
+    ) -> bool:
+        return await self._arun(partial(steps.write_record, record_key(name, data), data, before, lifetime))
 
     async def astart(self) -> None:
         await self._arun(steps.ping, self._loops.get().clock.time() + max(self._timeout, STARTING))

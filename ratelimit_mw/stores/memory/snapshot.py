@@ -40,10 +40,11 @@ class SavedGenerations(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
-    """All states of a store. ``secret`` chooses the keys of the shared states."""
+    """All states and records of a store. ``secret`` chooses the keys of the shared states."""
 
     secret: bytes
     generations: list[SavedGenerations]
+    documents: dict[str, tuple[bytes, int]] = {}
 
 
 def pack(generations: Generations, dumps: _Dumps) -> SavedGenerations:

@@ -4,7 +4,6 @@ When the store holds ``max_keys`` keys, each new key shares one of 2**16 states 
 keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit.
 """
 
-import re
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,6 @@ from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult
 
 from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
@@ -22,11 +20,11 @@ from ...decision import Decision, Hit, decide_all
 from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...receipt import Correction
-from ..base import LOOKED_AT, KeyPage, Store, numbers_in
+from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
+from .documents import NEVER, Documents
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
-OPTIONS: Final = ("max_keys", "snapshot")
 _SHARED_STATES: Final = 1 << 16
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
@@ -71,6 +69,7 @@ class MemoryStore(Store):
         self._rotates_at = 1 << 63
         self._dropped: list[Table] = []
         self._keys = 0
+        self._documents = Documents()
         self._snapshot = path
         if path and (saved := read(path)):
             self._load(saved)
@@ -91,12 +90,14 @@ class MemoryStore(Store):
         with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
             dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
             copies = [generations.copy() for generations in self._by_span.values()]
-        saved = [pack(generations, dumps) for generations in copies]
-        write(target, Snapshot(self._secret, [generations for generations in saved if generations.prefixes]))
+            documents = dict(self._documents)
+        saved = [generations for each in copies if (generations := pack(each, dumps)).prefixes]
+        write(target, Snapshot(self._secret, saved, documents))
 
     def _load(self, saved: Snapshot) -> None:
         """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
         self._secret = saved.secret
+        self._documents.update(saved.documents)
         for each in saved.generations:
             generations, prefixes = unpack(each)
             self._by_span[generations.span] = generations
@@ -195,9 +196,19 @@ class MemoryStore(Store):
         _, start = numbers_in(place)
         with self._lock:
             tables = [table for each in self._by_span.values() for table in (each.young, each.old)]
-            keys = list(islice(chain.from_iterable(tables), start, start + LOOKED_AT))
+            keys = list(islice(chain(self._documents, *tables), start, start + LOOKED_AT))
         following = f"0:{start + LOOKED_AT}" if len(keys) == LOOKED_AT else None
         return KeyPage([key for key in keys if key.startswith(prefix)], following)
+
+    def read_record(self, name: str) -> bytes | None:
+        with self._lock:
+            return self._documents.read(record_key(name), self.clock())
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        with self._lock:
+            now = self.clock()
+            until = NEVER if lifetime is None else now + lifetime
+            return self._documents.write(record_key(name, data), data, before, until, now)
 
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""
@@ -279,16 +290,6 @@ class MemoryStore(Store):
                     table.popitem()
                 self._dropped.append(table)
         self._keys -= freed
-
-
-def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
-    """Return bound and snapshot of ``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
-    if address.netloc or address.path.strip("/"):
-        raise ConfigError("memory:// has no host and no path")
-    text = options.get("max_keys", "1000000")
-    if not re.fullmatch("0*[1-9][0-9]{0,11}", text):
-        raise ConfigError(f"max_keys must be a whole number of at least 1, got {text[:99]!r}")
-    return int(text), options.get("snapshot")
 
 
 def open_address(parsed: tuple[int, str | None], _timeout_us: int) -> MemoryStore:

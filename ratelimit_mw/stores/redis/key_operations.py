@@ -1,4 +1,4 @@
-"""Operations on keys whatever their states are: read, delete, list, and probe the server."""
+"""Operations on keys whatever their states are: read, delete, list, write a record, and probe the server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .message import Operation
-from .packing import Packing
+from .packing import Packing, pack_text
 
 READ: Final = 6
 FORGET: Final = 7
 PROBE: Final = 8
 _SCAN: Final = 9
+_WRITE: Final = 10
+_LONGEST_MS: Final = 10**14
 
 
 class KeyOperation(Operation):
@@ -39,4 +41,20 @@ class ScanOperation(Operation):
     def read(self, reply: Sequence[Any], start: int) -> int:
         place, names = reply[start]
         self.result = (int(place), names)
+        return start + 1
+
+
+class RecordOperation(Operation):
+    """Write or delete a record that still is ``before``. The result is whether it was written."""
+
+    def __init__(self, key: str, name: bytes, data: bytes | None, before: bytes | None, lifetime: int | None) -> None:
+        super().__init__(_WRITE, [key], [name])
+        milliseconds = 0 if lifetime is None else min(max(1, -(-lifetime // 1_000)), _LONGEST_MS)
+        self._arguments = (pack_text(before) or False, pack_text(data) or False, milliseconds)
+
+    def join(self, packing: Packing) -> None:
+        packing.numbers += self._arguments
+
+    def read(self, reply: Sequence[Any], start: int) -> int:
+        self.result = reply[start] == 1
         return start + 1

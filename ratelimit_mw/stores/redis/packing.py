@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,11 @@ class Packing:
 def _with(algorithms: frozenset[LuaAlgorithm], lua: LuaAlgorithm) -> frozenset[LuaAlgorithm]:
     """Return one object for equal sets: its hash, by which the script is found, is computed once."""
     return algorithms | {lua}
+
+
+def pack_text(data: bytes | None) -> msgspec.Raw | None:
+    """Return bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
+    return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)
 
 
 class PackedForms(dict[tuple[Any, ...], Packed]):

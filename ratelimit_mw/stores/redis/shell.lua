@@ -7,7 +7,8 @@
 -- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
 local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE, SCAN = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0, 3} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
+local WRITE = 10
+local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0, 3, 3} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -102,6 +103,19 @@ local function correct(count, now, min_ttl)
   end
 end
 
+-- Write or delete a record that still has the data it was read with. A lifetime of 0 means for ever.
+local function write_record(key, before, data, lifetime)
+  if (redis.call('GET', key) or false) ~= before then return 0 end
+  if not data then
+    redis.call('DEL', key)
+  elseif lifetime > 0 then
+    redis.call('SET', key, data, 'PX', lifetime)
+  else
+    redis.call('SET', key, data)
+  end
+  return 1
+end
+
 local function on_keys(kind, count)
   for i = keys_read + 1, keys_read + count do
     current = i - keys_read
@@ -112,6 +126,9 @@ local function on_keys(kind, count)
     elseif kind == SCAN then -- the key only chooses the server of a cluster
       length = length + 1
       reply[length] = redis.call('SCAN', numbers[cursor], 'MATCH', numbers[cursor + 1], 'COUNT', numbers[cursor + 2])
+    elseif kind == WRITE then
+      length = length + 1
+      reply[length] = write_record(KEYS[i], numbers[cursor], numbers[cursor + 1], numbers[cursor + 2])
     else
       length = length + 1
       reply[length] = redis.call('GET', KEYS[i]) or false

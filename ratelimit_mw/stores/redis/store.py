@@ -17,7 +17,7 @@ from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
-from ..base import LOOKED_AT, KeyPage, Store, numbers_in
+from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from .address import Address, add_remap
@@ -29,7 +29,7 @@ from .client.connect import tls_context
 from .client.connection import blocking_transport, run_blocking
 from .client.errors import as_store_error
 from .client.server import Caller, Server, Target
-from .key_operations import PROBE, KeyOperation, ScanOperation
+from .key_operations import PROBE, READ, KeyOperation, RecordOperation, ScanOperation
 from .message import HIT, PEEK, HitOperation, have_lua, key_name, text_of
 from .steps import SteppedRequest
 
@@ -145,6 +145,20 @@ class RedisStore(Store):
     async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
         return await self._list_keys(self._callers.get(), prefix, place)
 
+    def read_record(self, name: str) -> bytes | None:
+        return run_blocking(self._read_record(self._blocking, name))
+
+    async def aread_record(self, name: str) -> bytes | None:
+        return await self._read_record(self._callers.get(), name)
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        return run_blocking(self._write_record(self._blocking, name, data, before, lifetime))
+
+    async def awrite_record(
+        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
+    ) -> bool:
+        return await self._write_record(self._callers.get(), name, data, before, lifetime)
+
     def start(self) -> None:
         run_blocking(self._ping(self._blocking, STARTING))
 
@@ -204,6 +218,18 @@ class RedisStore(Store):
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
+
+    async def _read_record(self, caller: Caller, name: str) -> bytes | None:
+        key = record_key(name)
+        _, (data,) = await caller.ask(KeyOperation(READ, [key], [self._name(key)]), caller.time() + self._timeout)
+        return data  # type: ignore[no-any-return]
+
+    async def _write_record(
+        self, caller: Caller, name: str, data: bytes | None, before: bytes | None, lifetime: int | None
+    ) -> bool:
+        key = record_key(name, data)
+        operation = RecordOperation(key, self._name(key), data, before, lifetime)
+        return await caller.ask(operation, caller.time() + self._timeout)  # type: ignore[no-any-return]
 
     def _open_caller(self) -> Caller:
         if self._open_async is None:

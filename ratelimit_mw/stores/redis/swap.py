@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
 from .message import PEEK, HitOperation, undecodable
-from .packing import Packing
+from .packing import Packing, pack_text
 from .script import SWAP
 
 _LONGEST_US: Final = 1 << 53
@@ -84,11 +81,6 @@ def pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, de
         "lasts": min(decision.reset_us, _LONGEST_US),
         "allowed": decision.allowed,
         "shadow": limit.shadow,
-        "expected": _pack_text(expected),
-        "kept": _pack_text(None if kept is None else limit.algorithm.dump(kept)) if changes else False,
+        "expected": pack_text(expected),
+        "kept": pack_text(None if kept is None else limit.algorithm.dump(kept)) if changes else False,
     }
-
-
-def _pack_text(data: bytes | None) -> msgspec.Raw | None:
-    """Return bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
-    return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)
