@@ -6,6 +6,7 @@ import copy
 from typing import Final
 from urllib.parse import unquote
 
+from ..clock import SECOND
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from . import Algorithm, build
@@ -51,7 +52,7 @@ class Limit:
         share = self.limit * lease // 100
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
-        self.reports = reports and not quota.concurrent
+        self.reports = reports and not quota.concurrent and quota.period_us >= SECOND
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
         self.sums = self._without_rejections() if self.reports else self

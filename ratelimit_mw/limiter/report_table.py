@@ -53,7 +53,7 @@ class Account:
         self.replies = 0  # Of the store, so far.
         self.rest = 0
         self.known_at = self.fresh_until = 0  # No decision of the store is known.
-        self.counted_at = 0  # The time of the store at which it counted the last sum.
+        self.counted_at = 0  # The time of the store at which it last counted a cost: that of a refund.
         self.rejected = 0  # The least cost that was rejected here since the last report.
         self.is_used = False  # Since the last report.
         self.is_void = False  # After a reset, the store no longer counts the consumption before.
@@ -98,6 +98,8 @@ class Account:
         """Make a correction here. Return its time by the clock of the store."""
         at = self.decision.at_us + now - self.known_at
         cost, consumed = change.cost, change.consumed
+        if consumed is not None:
+            self.counted_at = max(self.counted_at, consumed.at_us)  # the store may have counted it by itself
         self.add(cost if consumed is None else -refunded(self.limit, consumed, cost, at))
         return at
 
@@ -113,8 +115,11 @@ class Account:
         self.fresh_until = self.fresh_until and max(self.fresh_until, self.known_at + _LONGEST)
 
     def take(self) -> int:
-        """Return the sum to report now. It is negative for a key that is not busy any more and has a refund."""
-        cost = self.unsent if self.unsent > 0 or not self.is_used else 0
+        """Return the sum to report now. It is negative for a key that is not busy any more and has a refund.
+
+        A refund waits for the reply to the last sum, which has the time that the refund needs.
+        """
+        cost = self.unsent if self.unsent > 0 or not (self.is_used or self.sent) else 0
         self.unsent, self.is_used = self.unsent - cost, False
         self.send(cost)
         return cost
@@ -191,6 +196,7 @@ class ReportTable:
             return account
         if current is None or not current.fresh_until:
             current = self.accounts[account.key] = account
+        current.counted_at = max(current.counted_at, account.counted_at)
         return current
 
     def due(self, now: int) -> list[Account]:

@@ -91,7 +91,7 @@ class CompiledRule:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
             return ()
-        quotas = self.source.parse_limits(result)
+        quotas = self.source.parse_limits(result, is_result=True)
         limits = self._found.get(quotas)
         if limits is None:
             limits = self._build(quotas)

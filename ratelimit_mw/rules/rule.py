@@ -118,11 +118,12 @@ class Rule:
                 if callable(value):
                     checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
 
-    def parse_limits(self, limits: object) -> tuple[Quota, ...]:
+    def parse_limits(self, limits: object, is_result: bool = False) -> tuple[Quota, ...]:
         """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
 
         Args:
             limits: Limits in any form that a rule takes, except a function.
+            is_result: Whether a function has returned them. Those that cannot be reported are then exact.
 
         Returns:
             The quotas.
@@ -133,8 +134,8 @@ class Rule:
         quotas = parse_quotas(limits)
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
-                Limit("", 0, quota, self.algorithm)
-                if self.consistency == "reported" and quota.period_us < SECOND and not quota.concurrent:
+                limit = Limit("", 0, quota, self.algorithm, reports=True)
+                if self.consistency == "reported" and not (limit.reports or quota.concurrent or is_result):
                     raise ConfigError(f'"reported" needs a period of one second or more; got {str(quota)!r}')
         return quotas
 

@@ -35,10 +35,10 @@ def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 class Process(Store):
     """One process: a limiter with its own way to a store that all share."""
 
-    def __init__(self, shared: SharedStore, clock: ManualClock, *rules: Rule, cache: int = 0) -> None:
+    def __init__(self, shared: SharedStore, clock: ManualClock, *rules: Rule, cache: int = 0, **options: Any) -> None:
         self.shared, self.down, self.mute = shared, False, False
         self.calls: list[str] = []
-        settings = Settings(rejection_cache=cache, fleet_size=1)  # no announcements
+        settings = Settings(rejection_cache=cache, fleet_size=1, **options)  # no announcements
         self.limiter = Limiter(rules, self, clock, settings)
 
     def report(self) -> None:
@@ -560,6 +560,66 @@ def test_a_request_puts_its_consumption_back_into_a_dropped_account() -> None:
     assert asyncio.run(scenario()) == [997, 0]
 
 
+def test_a_request_puts_its_consumption_back_into_the_account_of_a_later_one() -> None:
+    """The later account has counted nothing, because its requests were rejected."""
+
+    async def scenario() -> list[int]:
+        _, (process,) = setup(reported(), Rule(name="endpoint", limits="3/minute", key="path"))
+        for _ in range(3):
+            await process.limiter.ahit(WHO)
+        task = asyncio.ensure_future(process.limiter.ahit(WHO))
+        link: Any = process.limiter._leases
+        while not any(account.unsent == 2 for account in link._reports.accounts.values()):
+            await asyncio.sleep(0)
+        process.report()
+        process.report()
+        assert not link._reports.accounts
+        assert not process.hit()
+        (account,) = link._reports.accounts.values()
+        assert not account.counted_at
+        assert not await task
+        process.report()
+        process.report()
+        return process.rest()
+
+    assert asyncio.run(scenario()) == [997, 0]
+
+
+def test_a_refund_waits_for_the_sum_that_is_under_way() -> None:
+    """The store could not tell when the cost was counted, because it has not counted any cost yet."""
+    _, (process,) = setup(reported(), Rule(name="endpoint", limits="1/minute", key="path"))
+    process.hit()
+    assert not process.hit()  # opens the account
+    link: Any = process.limiter._leases
+    (account,) = link._reports.accounts.values()
+    account.serve(Hit(account.limit, account.key, 66), link._clock())
+    apply = process.shared.apply
+
+    def slow(*arguments: Any) -> Any:
+        """Meanwhile another limit rejects the requests, and another thread reports."""
+        patch.undo()
+        account.add(-66)
+        process.report()
+        return apply(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.shared, "apply", slow)
+        process.report()
+    process.report()
+    assert process.rest() == [999, 0]
+
+
+def test_a_refund_of_a_cost_that_the_store_counted_before_the_account() -> None:
+    """The account was opened by a rejected request."""
+    _, (process,) = setup(reported(), Rule(name="endpoint", limits="1/minute", key="path"))
+    first = process.hit()
+    assert not process.hit()
+    process.limiter.settle(first, 0, "api")
+    process.report()
+    process.report()
+    assert process.rest() == [1000, 0]
+
+
 def test_a_reset_during_a_call_opens_no_account() -> None:
     """The reply belongs to a state that is gone."""
 
@@ -683,6 +743,16 @@ def test_a_cancelled_report_is_completed() -> None:
         return other.rest()
 
     assert asyncio.run(scenario()) == [990]
+
+
+def test_a_short_period_that_a_function_returns_is_exact() -> None:
+    """Also where the rule has its consistency from the defaults."""
+    rule = Rule(name="api", limits=lambda ip: ["1000/minute", "20/500ms"], algorithm="fixed-window")
+    process = Process(SharedStore(), ManualClock(1_000_020.0), rule, defaults={"consistency": "reported"})
+    assert [process.hit().allowed for _ in range(21)] == [True] * 20 + [False]
+    assert process.calls == ["apply"] * 21
+    process.report()
+    assert process.rest() == [980, 0]
 
 
 def test_the_memory_store_has_no_reports() -> None:
