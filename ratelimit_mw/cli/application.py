@@ -44,7 +44,7 @@ class MiddlewareSource(Source):
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
         limits = middleware.limits.in_force
-        super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0])
+        super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0], middleware.limits)
 
     def route(self, request: ASGIRequest) -> Routed:
         if self._map is not None:

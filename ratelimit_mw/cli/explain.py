@@ -6,16 +6,12 @@ from typing import Any, Final
 import click
 
 from ..asgi.request import ASGIRequest
-from ..errors import ConfigError
-from ..http.client_ip import ClientIP
-from ..http.request import group_values, only_value
-from ..keys.email import normalized_email
-from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
-from ..keys.parts import checked_part, part_of
+from ..keys.features import INVALID, UNKNOWN_IP, Features
+from ..keys.parts import part_of
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_overrides, function_name, modes_of
 from ..rules.plan import CompiledRule
-from ..settings import Settings
 from .access_log import InvalidLineError, RequestTarget, parse_target
+from .live import as_counted, read_features
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
@@ -24,30 +20,9 @@ _QUERY: Final = "query:"
 
 
 def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the features by name. One that is given twice with different values is invalid, as in a request."""
-    given: list[tuple[str, str]] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"expected NAME=VALUE; got {text!r}")
-        try:
-            name = checked_part(name, in_key=False)
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from None
-        if name in ("method", "path", "host"):
-            raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
-        if is_email(name) and (value := normalized_email(value)) is INVALID:
-            raise click.BadParameter("email has more than 320 characters")
-        given.append((name, value))
-    features: dict[str, Any] = {}
-    for name, values in sorted(group_values(given).items()):
-        part, value = part_of(name), only_value(values)
-        if not part.attribute:
-            features[part.feature] = value
-        elif isinstance(inside := features.setdefault(part.feature, {}), dict):
-            inside[part.attribute] = value
-        else:
-            raise click.BadParameter(f"set either {part.feature} or {name}")
+    features = read_features(texts)
+    for name in {"method", "path", "host"}.intersection(features):
+        raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
     return features
 
 
@@ -92,7 +67,7 @@ def explain(
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, host)
     sent_path, to, params, given = source.route(request)
-    values = _features(request, {**given, **features}, settings, source.rules.needs)
+    values = _features(request, as_counted(source, {"ip": UNKNOWN_IP, **given, **features}), source.rules.needs)
     values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
@@ -120,19 +95,12 @@ def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRe
     return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **texts})
 
 
-def _features(
-    request: ASGIRequest, features: dict[str, Any], settings: Settings, needs: Iterable[str]
-) -> dict[str, Any]:
+def _features(request: ASGIRequest, features: dict[str, Any], needs: Iterable[str]) -> dict[str, Any]:
     """Return the features of the request as the middleware writes them."""
-    client_ip = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes)
-    address = features.get("ip", UNKNOWN_IP)
-    ip = address if address in (INVALID, UNKNOWN_IP) else client_ip.key(address)
-    if ip is None:
-        raise click.BadParameter(f"expected ip=ADDRESS; got ip={features['ip']}", param_hint="'--feature'")
     names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
     values = ((name, request.query_field(name)) for name in names)
     query = {f"{_QUERY}{name}": value for name, value in values if value is not None}
-    return {**query, **features, "ip": ip, "method": request.method, "path": request.path, "host": _host(request)}
+    return {**query, **features, "method": request.method, "path": request.path, "host": _host(request)}
 
 
 def _host(request: ASGIRequest) -> Any:

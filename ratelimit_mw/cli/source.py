@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..asgi.request import ASGIRequest
+from ..http.limiter import HttpLimiter
 from ..http.notes import notes_on_marks
 from ..rules.describe import Overview, Route
 from ..rules.marks import Destination
@@ -25,17 +26,27 @@ class Routed(NamedTuple):
 class Source:
     """Rules with their title. Without ``routes`` they are those of a settings file.
 
-    ``package`` is the package of the application.
+    ``package`` is the package of the application, and ``limits`` is what its middleware built.
     """
 
+    arguments: tuple[str, ...] = ()
+    """The words of the command line that name the file or the application."""
+
     def __init__(
-        self, title: str, settings: Settings, rules: RuleSet, routes: Iterable[Route] | None = None, package: str = ""
+        self,
+        title: str,
+        settings: Settings,
+        rules: RuleSet,
+        routes: Iterable[Route] | None = None,
+        package: str = "",
+        limits: HttpLimiter | None = None,
     ) -> None:
         self.title = title
         self.settings = settings
         self.rules = rules
         self.overview = Overview(rules, settings.overrides, routes)
         self.package = package.partition(".")[0]
+        self.limits = limits
 
     @classmethod
     def from_file(cls, file: Path) -> "Source":

@@ -32,7 +32,7 @@ class DjangoSource(Source):
             replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
             for route in self._routes.all
         ]
-        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, package)
+        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, package, limits)
         self.is_limited = bool(
             self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
         )

@@ -26,9 +26,8 @@ class FlaskSource(Source):
         hooks: FlaskHooks = app.extensions[EXTENSION]
         self._app, self._views = app, hooks.read_views()
         limits = hooks.limits
-        super().__init__(
-            title, limits.in_force.settings, limits.limiter.rules, routes_of(app, self._views), app.import_name
-        )
+        routes = routes_of(app, self._views)
+        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, app.import_name, limits)
 
     def route(self, request: ASGIRequest) -> Routed:
         with suppress(HTTPException):

@@ -1,0 +1,192 @@
+"""The store of a running application, as commands use it: its limiter, and the features of a key as ``NAME=VALUE``."""
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..clock import SECOND
+from ..errors import ConfigError
+from ..http.client_ip import ClientIP
+from ..http.request import group_values, only_value
+from ..keys.email import normalized_email
+from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
+from ..keys.networks import parse_network
+from ..keys.parts import Part, checked_part, part_of
+from ..limiter.limiter import Limiter
+from ..rules.plan import CompiledRule
+from ..stores import redacted_url
+from .output import Failure
+from .source import Source
+
+_TIMEOUT_US: Final = 3 * SECOND
+"""The shortest time that a call may wait for the store. A command has more time than a request."""
+_OWN_MEMORY: Final = (
+    "the store memory:// is in each process of your application, so a command cannot read or change it."
+    " Use the admin page of Django or the admin API of `ratelimit-mw serve`, or set a store that processes share,"
+    " such as redis://localhost:6379/0 or lmdb:///var/lib/app/ratelimit"
+)
+
+
+def read_features(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the features of texts such as ``user=alice``.
+
+    A feature that occurs twice with different values is invalid, as in a request.
+
+    Raises:
+        click.BadParameter: A text is no NAME=VALUE, or names no feature.
+    """
+    given: list[tuple[str, str]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE; got {text!r}")
+        try:
+            name = checked_part(name, in_key=False)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+        if is_email(name) and (value := normalized_email(value)) is INVALID:
+            raise click.BadParameter("email has more than 320 characters")
+        given.append((name, value))
+    features: dict[str, Any] = {}
+    for name, values in sorted(group_values(given).items()):
+        part, found = part_of(name), only_value(values)
+        if not part.attribute:
+            features[part.feature] = found
+        elif isinstance(inside := features.setdefault(part.feature, {}), dict):
+            inside[part.attribute] = found
+        else:
+            raise click.BadParameter(f"set either {part.feature} or {name}")
+    return features
+
+
+def read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the features of the words of a command; a callback of click."""
+    return read_features(texts)
+
+
+features_argument: Callable[..., Any] = click.argument(
+    "features", metavar="NAME=VALUE...", nargs=-1, callback=read_words
+)
+
+
+def as_counted(source: Source, features: Features) -> dict[str, Any]:
+    """Return the features with the IP address as requests are counted under it: an IPv6 address as its network.
+
+    A network is taken as it is, because tables show it. An application with an ``ip`` of its own counts any text.
+    """
+    settings, text = source.settings, features.get("ip")
+    if text in (None, INVALID, UNKNOWN_IP) or (source.limits and "ip" in source.limits.own_features):
+        return dict(features)
+    ip = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key(str(text))
+    if ip is None:
+        try:
+            ip = str(parse_network(text))
+        except ConfigError:
+            raise click.BadParameter(f"expected ip=ADDRESS; got ip={text}") from None
+    return {**features, "ip": ip}
+
+
+def checked_rule(source: Source, name: str) -> CompiledRule:
+    """Return the rule of a name. ``Failure`` for an unknown one, which may be that of a decorator."""
+    try:
+        return source.rules.named(name)
+    except ConfigError as error:
+        hint = ". For a rule of a decorator, write --app MODULE:APP in place of the file" * source.overview.is_file
+        raise Failure(f"{error}{hint}") from None
+
+
+def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:
+    """Return the entries of a rule's key without a value, each with its alternatives.
+
+    A request has a value for ``ip`` and ``endpoint`` in any case. A command needs it.
+    """
+    features = rule.captures.add(features)
+    return [names for names in rule.source.entries if not any(_has(features, name) for name in names)]
+
+
+def check_key(source: Source, name: str, features: Features, command: str) -> CompiledRule:
+    """Return the rule of a name whose key has all its features.
+
+    Raises:
+        Failure: There is no such rule, or a feature of its key is missing. The message ends with the ``command`` that
+            has all of them, such as ``reset``.
+    """
+    rule = checked_rule(source, name)
+    if missing := missing_in_key(rule, features):
+        texts = " and ".join(map("|".join, missing))
+        whole = command_line(
+            source, command, name, *words_of(features), *(f"{word_of(part_of(names[0]))}=..." for names in missing)
+        )
+        raise Failure(f"the key of rule {name!r} needs {texts}. Write: {whole}")
+    return rule
+
+
+def words_of(features: Features) -> list[str]:
+    """Return features as the words of a command."""
+    words = []
+    for name, value in features.items():
+        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
+        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
+    return words
+
+
+def word_of(part: Part) -> str:
+    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
+
+    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
+    ('user.id', 'path:id', 'ip')
+    """
+    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
+
+
+def command_line(source: Source, command: str, *words: str) -> str:
+    """Return a command to copy, for the same file or application as the current one."""
+    program = click.get_current_context().find_root().info_name or "ratelimit-mw"
+    return " ".join([program, command, *map(_shell_word, (*source.arguments, *words))])
+
+
+@contextmanager
+def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limiter]:
+    """Open a limiter with the rules and the store of a source. Its calls may wait longer than those of requests.
+
+    Raises:
+        Failure: The store is ``memory://``, which no other process can reach, or an LMDB that does not exist.
+    """
+    own = source.limits.limiter if source.limits else None
+    settings = own.settings if own else source.settings
+    store = settings.store
+    if own and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
+        store = own.store  # an object of the application
+    if not may_be_memory and redacted_url(store).startswith(("memory:", "MemoryStore")):
+        raise Failure(_OWN_MEMORY)
+    settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=())
+    limiter = Limiter((), store, own._clock if own else None, settings)
+    _check_exists(limiter)
+    limiter.rules = source.rules
+    try:
+        yield limiter
+    finally:
+        limiter.close()
+
+
+def _check_exists(limiter: Limiter) -> None:
+    """Raise ``Failure`` for an LMDB that no application has created. A command must not create it for another user."""
+    path = getattr(limiter.store, "path", None)
+    if limiter.store.name.startswith("lmdb:") and path and not (Path(path) / "data.mdb").exists():
+        raise Failure(f"{limiter.store.name} does not exist. Check the path, or start the application that creates it")
+
+
+def _has(features: Features, name: str) -> bool:
+    return part_of(name).value(features) is not None
+
+
+def _shell_word(text: str) -> str:
+    """Return a text as a word of a shell. One with control characters needs bash or zsh."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'{}'".format(text.encode("unicode_escape").decode().replace("'", "\\'"))

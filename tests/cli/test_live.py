@@ -1,0 +1,125 @@
+"""The parts that commands on the store of a running application share: features as words, and the limiter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from command_line import Files
+from redis_handles import address
+from servers import Server
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.cli.live import as_counted, check_key, command_line, open_limiter, read_features, words_of
+from ratelimit_mw.cli.output import Failure
+from ratelimit_mw.cli.source import Source
+from ratelimit_mw.keys.features import INVALID
+
+LOGIN = {"name": "login", "key": ["email", "ip"], "limits": "2/minute"}
+WITHIN = click.Context(click.Command("reset"), info_name="ratelimit-mw")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Any:
+    """Returns the source of a settings file with these rules."""
+    return lambda *rules, **settings: Source.from_file(Files(tmp_path).rules(*rules, **settings))
+
+
+@pytest.fixture(autouse=True)
+def within() -> Iterator[None]:
+    with WITHIN:
+        yield
+
+
+def test_words_are_features() -> None:
+    """Names have their canonical form. A name with two values is invalid, as in a request."""
+    words = ["ip=192.0.2.7", "header:X-API-Key=a=b", "user.id=7", "user.name=ann", "query:a=1", "query:a=2"]
+    features = read_features(words)
+    assert features == {
+        "ip": "192.0.2.7",
+        "header:x-api-key": "a=b",
+        "user": {"id": "7", "name": "ann"},
+        "query:a": INVALID,
+    }
+    assert read_features(words_of({**features, "query:a": "1"})) == {**features, "query:a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["alice"], "expected NAME=VALUE; got 'alice'"),
+        (["IP=192.0.2.7"], "expected a feature"),
+        (["ip/48=2001:db8::"], 'expected "ip"'),
+        (["user=7", "user.id=7"], "set either user or user.id"),
+        (["email=" + "a" * 330], "more than 320"),
+    ],
+)
+def test_other_words_are_misused(words: list[str], problem: str) -> None:
+    with pytest.raises(click.BadParameter, match=problem):
+        read_features(words)
+
+
+@pytest.mark.parametrize(
+    ("ip", "counted"),
+    [
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::/64", "2001:db8:1:2::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_an_ip_address_is_that_of_the_key(source: Any, ip: str, counted: str) -> None:
+    """You write the address of the client, or the network that a table shows."""
+    assert as_counted(source(LOGIN), {"ip": ip, "user": "ann"}) == {"ip": counted, "user": "ann"}
+
+
+def test_another_text_is_no_ip_address(source: Any) -> None:
+    with pytest.raises(click.BadParameter, match=r"expected ip=ADDRESS; got ip=192.0.2"):
+        as_counted(source(LOGIN), {"ip": "192.0.2"})
+
+
+def test_a_missing_feature_is_named_with_the_whole_command(source: Any) -> None:
+    """You can copy the command, and fill in what is missing."""
+    limits = source(LOGIN)
+    limits.arguments = ("shop limits.toml",)
+    line = "ratelimit-mw reset 'shop limits.toml' login ip=192.0.2.7 email=..."
+    with pytest.raises(Failure) as failure:
+        check_key(limits, "login", {"ip": "192.0.2.7"}, "reset")
+    assert failure.value.message == f"the key of rule 'login' needs email. Write: {line}"
+    assert check_key(limits, "login", {"ip": "192.0.2.7", "email": "a@b.c"}, "reset").name == "login"
+    assert command_line(limits, "override list") == "ratelimit-mw override list 'shop limits.toml'"
+
+
+def test_an_unknown_rule_may_be_that_of_a_decorator(source: Any) -> None:
+    with pytest.raises(Failure, match=r"unknown rule 'logni'. Did you mean 'login'.*--app MODULE:APP"):
+        check_key(source(LOGIN), "logni", {}, "reset")
+
+
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        ("memory://", "the store memory:// is in each process"),
+        ("lmdb:///nowhere/limits", "lmdb:///nowhere/limits does not exist. Check the path"),
+    ],
+)
+def test_a_store_that_is_out_of_reach_is_named(source: Any, store: str, problem: str) -> None:
+    """The command creates no files that the application then cannot open."""
+    with pytest.raises(Failure, match=problem), open_limiter(source(LOGIN, store=store)):
+        pass
+    assert not Path("/nowhere").exists()
+
+
+def test_the_limiter_has_rules_secret_and_store(source: Any, redis_server: Server) -> None:
+    """With the secret of the settings, a command finds the key that the application counts under."""
+    secret = {"secret": "correct horse battery staple", "keyed": ["ip"]}
+    limits = source({**LOGIN, "key": ["ip"]}, store=address(redis_server, "?prefix=live:"), **secret)
+    with open_limiter(limits) as first, open_limiter(limits) as second:
+        first.hit({"ip": "192.0.2.7"})
+        [decision] = second.inspect("login", as_counted(limits, {"ip": "192.0.2.7"})).decisions
+        assert (decision.remaining, "192.0.2.7" in decision.key) == (1, False)
+        with pytest.raises(ConfigError, match="unknown rule"):
+            second.reset("other", {"ip": "192.0.2.7"})
+        second.reset("login", {"ip": "192.0.2.7"})
