@@ -1,6 +1,6 @@
 """Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
 
-The costs are measured before and after the fleets, because a shared machine changes. The simulation knows that workers,
+The costs are measured before and after each fleet, because a shared machine changes. The simulation knows that workers,
 generators and servers share the cores of this machine. It must be within 15% for commands and CPU, and within 25% for
 the p99, which only a quiet machine can show.
 """
@@ -53,13 +53,12 @@ FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
 def report() -> str:
     rows, is_short = [], timing.most_rounds == 1
     for nodes, loads in LOADS.items():
-        costs = [measured(nodes)]
-        runs = []
+        costs = measured(nodes)
         for load in loads[: 1 if is_short else None]:
             progress(f"capacity: {name(load)}")
-            runs.append((load, fleet.measure(replace(load, seconds=1.0 if is_short else SECONDS))))
-        costs += [] if is_short else [measured(nodes)]
-        rows += [compared(load, run, costs) for load, run in runs]
+            run = fleet.measure(replace(load, seconds=1.0 if is_short else SECONDS))
+            before, costs = costs, costs if is_short else measured(nodes)
+            rows.append(compared(load, run, [before, costs]))
     return table("Fleets, measured and simulated", rows, HEAD)
 
 

@@ -60,6 +60,8 @@ class MeasuredCosts(msgspec.Struct, frozen=True):
     nodes: int = 1
     is_cluster: bool = False
     maxclients: int = 10_000
+    jitter: tuple[float, ...] = (0.0,)
+    """100 percentiles of the difference between the time of a decision and its mean, in microseconds."""
 
     @property
     def kind(self) -> str:

@@ -53,6 +53,8 @@ class Phase(NamedTuple):
     limits: int
     slots: int
     sample: Sample
+    times: list[float]
+    """Of each decision, in microseconds."""
 
     def each(self, field: str) -> float:
         """Return the part of a decision. Times are in microseconds."""
@@ -124,10 +126,15 @@ class Measurement:
     ) -> Phase:
         limiter = self._limiter(limits, slots, consistency)
 
-        async def decide(features: dict[str, str]) -> object:
-            return limiter.hit(features) if is_blocking else await limiter.ahit(features)
+        times: list[float] = []
+
+        async def decide(features: dict[str, str]) -> None:
+            began = time.perf_counter()
+            limiter.hit(features) if is_blocking else await limiter.ahit(features)
+            times.append((time.perf_counter() - began) * 1e6)
 
         await _serve(decide, at_once, pause, _WARM_UP)
+        times.clear()
         before = self._servers.sample()
         decisions = await _serve(decide, at_once, pause, _SPAN)
         sample = self._servers.sample() - before - self._reading
@@ -142,7 +149,7 @@ class Measurement:
         if limiter.local_decisions:
             raise Failure(f"store {self._store.name} failed during the measurement. Measure it when it is healthy")
         self._advance()
-        return Phase(decisions, limits, slots, sample)
+        return Phase(decisions, limits, slots, sample, times)
 
     def _result(
         self, alone: list[Phase], together: list[Phase], blocking: list[Phase], paused: list[Phase], local: Phase
@@ -162,6 +169,7 @@ class Measurement:
             about=f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()} on {platform.machine()}"
             f" with {os.cpu_count()} cores",
             rtt=round(max(0.0, alone[0].each("wall") - alone[0].each("client") - alone[0].each("server")), 1),
+            jitter=_jitter(paused),
             server=Costs(
                 **_fit("server", of_server, calls),
                 wakes=wakes["server"],
@@ -225,6 +233,12 @@ def _wakes(field: str, alone: Phase, paused: Sequence[Phase]) -> tuple[tuple[flo
     shortest = alone.each("wall") - alone.each(field)
     points = zip((shortest, *(pause * 1e6 for pause in _PAUSES)), (0.0, *more), strict=True)
     return tuple((round(pause, 1), round(cost, 2)) for pause, cost in points)
+
+
+def _jitter(paused: Sequence[Phase]) -> tuple[float, ...]:
+    """Return 100 percentiles of the differences from the mean. Each phase has its own mean."""
+    found = sorted(each - statistics.mean(phase.times) for phase in paused for each in phase.times)
+    return tuple(round(found[(2 * i + 1) * len(found) // 200], 1) for i in range(100))
 
 
 def _differences(samples: Sequence[Sample]) -> list[Sample]:

@@ -96,6 +96,9 @@ class SimulatedFleet:
     def deliver(self, receive: Callable[..., None], message: object) -> None:
         self.clock.after(self.plan.rtt / 2, receive, message)
 
+    def reply(self, receive: Callable[..., None], message: object) -> None:
+        self.clock.after(max(0.0, self.plan.rtt / 2 + self.random.choice(self.measured.jitter)), receive, message)
+
     def count(self, parts: tuple[int, int, int, int]) -> None:
         self.parts = [total + part for total, part in zip(self.parts, parts, strict=True)]
 

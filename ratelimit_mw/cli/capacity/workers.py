@@ -47,7 +47,7 @@ class SimulatedServer:
 
     def receive(self, message: tuple[SimulatedCalls, list[SlotOperation], float]) -> None:
         caller, members, cpu = message
-        self.process.submit(lambda: (cpu, partial(self._fleet.deliver, caller.receive, members)))
+        self.process.submit(lambda: (cpu, partial(self._fleet.reply, caller.receive, members)))
 
 
 class SimulatedCalls:
