@@ -214,11 +214,12 @@ class Admission(LaterDecisions):
 
     def observe(self) -> dict[str, Any]:
         """Call the observers with the event. Return the arguments of the signal; none without a rejection."""
-        is_alone = self.rejections is None and self.outer is None and self._inner is None and len(self.verdicts) == 1
-        if is_alone and self._reported < 0 and self.verdict.allowed:  # the short path: nothing else was decided
-            self._reported = 1
-            self.limits.limiter.observers.report(self.verdicts)
-            return {}
+        if self._reported < 0 and self.outer is None and self._inner is None:
+            is_allowed = self.rejections is None and len(self.verdicts) == 1 and self.verdict.allowed
+            if is_allowed or self._take_rejection():  # the short path: nothing else was decided
+                self._reported = len(self.verdicts)
+                self.limits.limiter.observers.report_one(self.verdict)
+                return {}
         with lock:
             first, self._reported = self._reported, len(self.verdicts)
             rejections, self.rejections = self.rejections or [], None
@@ -236,6 +237,14 @@ class Admission(LaterDecisions):
         if not event.is_rejected:
             return {}
         return {"verdict": combine_verdicts(verdicts) if final.allowed else final, "event": event}
+
+    def _take_rejection(self) -> bool:
+        """Return whether its one verdict is a rejection, and no receiver of the signal needs the event. Note it."""
+        has_receivers = self.signal is not None and self.signal.receivers
+        if has_receivers or self.verdicts or self.rejections != [self.verdict]:
+            return False
+        self.rejections = None
+        return True
 
     def _outer_stage(self) -> Admission | None:
         """Return the admission of an outer middleware with the same rules, which sends one event for both."""

@@ -118,7 +118,7 @@ class LaterDecisions:
     def report_now(self, verdict: Verdict) -> None:
         """Send the event of one verdict that is settled."""
         if self.limits.is_observed:
-            self.limits.limiter.observers.report((verdict,))
+            self.limits.limiter.observers.report_one(verdict)
 
     @property
     def _outcome(self) -> int | None:

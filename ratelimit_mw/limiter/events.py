@@ -86,7 +86,7 @@ class Event:
                 if decision.allowed:
                     found.setdefault(rule, "allowed")
                 else:
-                    found[rule] = _outcome_of(decision)
+                    found[rule] = outcome_of_rejection(decision)
         return found
 
     @property
@@ -165,7 +165,8 @@ def outcome_of(verdicts: Iterable[Verdict]) -> Outcome:
     return "shadow" if is_shadow else "allowed"
 
 
-def _outcome_of(rejection: Decision) -> Outcome:
+def outcome_of_rejection(rejection: Decision) -> Outcome:
+    """Return the outcome of a rule from a decision that rejected."""
     return "shadow" if rejection.shadow else "unavailable" if rejection.unavailable else "rejected"
 
 

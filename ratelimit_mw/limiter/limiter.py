@@ -164,7 +164,7 @@ class Limiter(Reloads):
         verdict = self.decide(plan, features, cost)
         verdict.settler = self
         if self.is_observed:
-            self.observers.report((verdict,))
+            self.observers.report_one(verdict)
         return verdict
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
@@ -172,7 +172,7 @@ class Limiter(Reloads):
         verdict = await self.adecide(self.match(features), features, cost)
         verdict.settler = self
         if self.is_observed:
-            self.observers.report((verdict,))
+            self.observers.report_one(verdict)
         return verdict
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:

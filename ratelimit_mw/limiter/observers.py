@@ -8,13 +8,14 @@ from importlib import import_module
 from threading import get_ident
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from ..decision import Verdict
+from ..decision import Decision, Verdict
 from ..errors import ConfigError, error_path
 from ..settings.values import checked_observer
 from ..testmode import testmode
-from .events import Event, outcome_of
+from .counts import MAX_SERIES, Counter, CounterOf
+from .events import Event, Outcome, outcome_of, outcome_of_rejection
 
 if TYPE_CHECKING:
     from .limiter import Limiter
@@ -41,9 +42,41 @@ class Observers:
         self._names = frozenset(names)
         self._limiter = limiter
         self._store = type(limiter.store).__name__.removesuffix("Store").lower()
+        counting: list[Any] = [getattr(function, "counter_of", None) for _, function in self._functions]
+        outcomes = get_args(Outcome) if all(counting) else ()
+        self._counters = {outcome: RuleCounters(counting, outcome, self._store) for outcome in outcomes}
         self._running: set[int] = set()  # threads
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+
+    def report_one(self, verdict: Verdict) -> None:
+        """Report a request with one verdict. Observers that only count need no event for most requests."""
+        decisions = verdict.decisions
+        if self._counters and decisions:
+            decision = decisions[0]
+            limit = decision.hit[0]
+            if len(decisions) > 1:
+                if self._count_allowed(decisions):
+                    return
+            elif not (decision.delay_us or limit.local) and (decision.allowed or not decision.unavailable):
+                outcome = "allowed" if decision.allowed else outcome_of_rejection(decision)
+                if (counter := self._counters[outcome][limit.rule]) is not None:
+                    counter()
+                    return
+        self.report((verdict,))
+
+    def _count_allowed(self, decisions: Sequence[Decision]) -> bool:
+        """Count each rule once, and return True, when all limits allow the request."""
+        counters: dict[str, Counter] = {}
+        for decision in decisions:
+            limit = decision.hit[0]
+            counter = self._counters["allowed"][limit.rule]
+            if counter is None or not decision.allowed or decision.delay_us or limit.local:
+                return False
+            counters[limit.rule] = counter
+        for counter in counters.values():
+            counter()
+        return True
 
     def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None) -> Event:
         """Call the observers with the event of these verdicts, and return it.
@@ -84,6 +117,26 @@ class Observers:
             if decision.hit[1] and (rule := rules.get(decision.rule)):
                 text = decision.hit[1].removeprefix(decision.source.prefix).removesuffix(testmode.key_suffix)
                 found |= {name: value for name, value in rule.key.parse(text).items() if name in self._names}
+        return found
+
+
+class RuleCounters(dict[str, Counter | None]):
+    """The functions that count one more request with an outcome, by rule. They are built when they are first used.
+
+    None means that an observer needs the event.
+    """
+
+    def __init__(self, counting: Sequence[CounterOf], outcome: str, store: str) -> None:
+        self._counting = counting
+        self._labels = outcome, store
+
+    def __missing__(self, rule: str) -> Counter | None:
+        counters = [counter_of((rule, *self._labels)) for counter_of in self._counting]
+        known = [counter for counter in counters if counter is not None]
+        counter = known[0] if len(known) == 1 else lambda: [each() for each in known]
+        found = counter if len(known) == len(counters) else None
+        if len(self) < MAX_SERIES:
+            self[rule] = found
         return found
 
 

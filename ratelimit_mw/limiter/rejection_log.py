@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Final
 
 from ..forksafe import create_lock
+from .counts import Counter, Labels, count_nothing, counting
 from .events import Event
 
 _LINES: Final = 10
@@ -32,6 +33,7 @@ class RejectionLog:
         self._began = clock()
         self._lines = self._left_out = 0
         self._lock = create_lock(self, "_lock", threading.Lock)
+        self.counter_of = _counter_of
 
     def __call__(self, event: Event) -> None:
         if event.outcome == "allowed":
@@ -63,9 +65,14 @@ def _line(event: Event, rules: list[str]) -> str:
     return f"{event.outcome}{by}{wait}{features}"
 
 
+def _counter_of(labels: Labels) -> Counter | None:
+    return count_nothing if labels[1] == "allowed" else None
+
+
 _of_process: Final = RejectionLog()
 
 
+@counting(_counter_of)
 def log_rejections(event: Event) -> None:
     """Log a rejection with the ``RejectionLog`` of this process. It is an observer, for all limiters.
 

@@ -5,15 +5,13 @@ The names are those of the semantic conventions: https://opentelemetry.io/docs/s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
 from ..errors import MissingExtraError
-from ..forksafe import create_lock
+from ..limiter.counts import Labels, OutcomeCounts, counting
 from ..limiter.events import REJECTED, Event
-from .series import LabelledCounters, Labels, labels_of
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
@@ -37,8 +35,8 @@ class OpenTelemetryMetrics:
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
-        self._counts: LabelledCounters[list[int]] = LabelledCounters(lambda _: [0])
-        self._lock = create_lock(self, "_lock", threading.Lock)
+        self._counts = OutcomeCounts()
+        self.counter_of = self._counts.counter_of
         meter = (provider or get_meter_provider()).get_meter("ratelimit_mw")
         meter.create_observable_counter(
             f"{_PREFIX}.requests", [self._observe], "{request}", "Requests that a rule decided."
@@ -48,9 +46,7 @@ class OpenTelemetryMetrics:
         )
 
     def __call__(self, event: Event) -> None:
-        with self._lock:
-            for labels in labels_of(event):
-                self._counts[labels][0] += 1
+        self._counts.add(event)
         only = event.only_decision  # the wait of several decisions takes longer to find
         if (only is None or only.delay_us) and not event.is_rejected and event.wait:
             rules = dict.fromkeys(decision.rule for decision in event.decisions if decision.delay)
@@ -58,9 +54,7 @@ class OpenTelemetryMetrics:
                 self._queues.record(event.wait, _attributes((rule, "allowed", event.store)))
 
     def _observe(self, _: CallbackOptions) -> Iterable[Observation]:
-        with self._lock:
-            counts = [(labels, count[0]) for labels, count in self._counts.items()]
-        return [Observation(count, _attributes(labels)) for labels, count in counts]
+        return [Observation(number, _attributes(labels)) for labels, number in self._counts.totals().items()]
 
 
 def _attributes(labels: Labels) -> dict[str, str]:
@@ -75,6 +69,7 @@ def _of_process() -> OpenTelemetryMetrics:
     return OpenTelemetryMetrics()
 
 
+@counting(lambda labels: _of_process().counter_of(labels))
 def count(event: Event) -> None:
     """Count an event in the global meter provider. It is an observer.
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from typing import Final
 
 from ..errors import MissingExtraError
+from ..limiter.counts import Number, OutcomeCounts, counting
 from ..limiter.events import Event
-from .series import LabelledCounters, labels_of
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter
+    from prometheus_client.core import CounterMetricFamily
+    from prometheus_client.registry import Collector
 except ImportError:
     raise MissingExtraError("ratelimit_mw.metrics.prometheus", "metrics") from None
 
 __all__ = ["PrometheusMetrics", "count"]
+
+_NAME: Final = "ratelimit_mw_requests"
+_HELP: Final = "Requests that a rate limit rule decided, by the outcome of the rule."
+_LABELS: Final = ("rule", "outcome", "store")
+_SEVERAL: Final = {"PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"}
+"""The variables that make ``prometheus_client`` write the counts of each process to a file."""
 
 
 class PrometheusMetrics:
@@ -40,13 +50,34 @@ class PrometheusMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        help_text = "Requests that a rate limit rule decided, by the outcome of the rule."
-        counter = Counter("ratelimit_mw_requests", help_text, ["rule", "outcome", "store"], registry=registry)
-        self.counters: LabelledCounters[Counter] = LabelledCounters(lambda labels: counter.labels(*labels))
+        if _SEVERAL & os.environ.keys():
+            counter = Counter(_NAME, _HELP, _LABELS, registry=registry)
+            self._counts = OutcomeCounts(lambda labels: _InFile(counter.labels(*labels)))
+        else:
+            self._counts = OutcomeCounts()
+            registry.register(_Collector(self._counts))
+        self.counter_of = self._counts.counter_of
 
     def __call__(self, event: Event) -> None:
-        for labels in labels_of(event):
-            self.counters[labels].inc()
+        self._counts.add(event)
+
+
+class _InFile(Number):
+    """A number that ``prometheus_client`` keeps in a file."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.add = counter.inc
+
+
+class _Collector(Collector):
+    def __init__(self, counts: OutcomeCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> list[CounterMetricFamily]:
+        family = CounterMetricFamily(_NAME, _HELP, labels=_LABELS)
+        for labels, number in self._counts.totals().items():
+            family.add_metric(labels, float(number))
+        return [family]
 
 
 @cache
@@ -54,12 +85,11 @@ def _of_process() -> PrometheusMetrics:
     return PrometheusMetrics()
 
 
+@counting(lambda labels: _of_process().counter_of(labels))
 def count(event: Event) -> None:
     """Count an event in the default registry of ``prometheus_client``. It is an observer.
 
     Args:
         event: The event of a request.
     """
-    counters = _of_process().counters
-    for labels in labels_of(event):
-        counters[labels].inc()
+    _of_process()(event)

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import promql_parser
 import pytest
 import yaml
 from folders import ROOT
@@ -19,10 +20,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.metrics import opentelemetry, prometheus, series
+from ratelimit_mw.limiter import counts
+from ratelimit_mw.limiter.counts import OutcomeCounts
+from ratelimit_mw.limiter.events import Outcome
+from ratelimit_mw.metrics import opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
 from ratelimit_mw.metrics.prometheus import PrometheusMetrics
-from ratelimit_mw.metrics.series import LabelledCounters
 from ratelimit_mw.settings import load_settings
 from ratelimit_mw.testing import ManualClock
 
@@ -66,11 +69,11 @@ def test_prometheus_counts_the_outcome_of_each_rule() -> None:
 
 def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further rules share one series for each outcome."""
-    monkeypatch.setattr(series, "MAX_SERIES", 2)
-    counts: LabelledCounters[list[int]] = LabelledCounters(lambda labels: [0])
+    monkeypatch.setattr(counts, "MAX_SERIES", 2)
+    table = OutcomeCounts()
     for i in range(9):
-        counts[f"rule{i}", "allowed", "memory"][0] += 1
-    assert {labels[0]: count for labels, (count,) in counts.items()} == {"rule0": 1, "rule1": 1, "other": 7}
+        table.counter_of((f"rule{i}", "allowed", "memory"))()
+    assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 1, "rule1": 1, "other": 7}
 
 
 def test_several_processes_count_together(tmp_path: Path) -> None:
@@ -157,23 +160,32 @@ def test_settings_name_the_observers(module: Any) -> None:
 
 
 def expressions() -> list[str]:
+    """The queries of the dashboard, with values for its variables, and those of the alerts."""
     dashboard = json.loads((MONITORING / "grafana.json").read_text())
     groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
-    return queries + [rule["expr"] for group in groups for rule in group["rules"]]
+    variables = [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    queries += [re.sub(r"^label_values\((.*), rule\)$", r"\1", variable) for variable in variables]
+    filled = [query.replace("$__rate_interval", "1m").replace("$rule", "api") for query in queries]
+    return filled + [rule["expr"] for group in groups for rule in group["rules"]]
 
 
-def test_the_dashboard_and_the_alerts_use_metrics_that_exist() -> None:
-    """Names, labels and outcomes."""
+def selectors(query: str) -> list[Any]:
+    """Parse a query. Return its selectors of metrics."""
+    found: list[Any] = []
+    promql_parser.walk(promql_parser.parse(query), lambda node: found.append(node))
+    return [node for node in found if isinstance(node, promql_parser.VectorSelector)]
+
+
+@pytest.mark.parametrize("query", expressions())
+def test_the_dashboard_and_the_alerts_use_metrics_that_exist(query: str) -> None:
+    """Names, labels and outcomes. A query with a mistake of PromQL cannot be parsed."""
     registry = CollectorRegistry()
     use(PrometheusMetrics(registry))
     names = {sample.name for family in registry.collect() for sample in family.samples}
-    for query in expressions():
-        assert set(re.findall(r"ratelimit_mw_\w+", query)) <= names, query
-        assert query.count("(") == query.count(")"), query
-        assert query.count("{") == query.count("}"), query
-        matched = {name for inside in re.findall(r"\{([^}]*)\}", query) for name in re.findall(r"(\w+)=", inside)}
-        assert matched <= {"rule", "outcome", "store"}, query
-        for values in re.findall(r'outcome=~?"([^"]*)"', query):
-            assert set(values.split("|")) <= {"allowed", "shadow", "rejected", "denied", "unavailable"}, query
+    found = selectors(query)
+    assert found
+    assert {selector.name for selector in found} <= names
+    for matcher in (matcher for selector in found for matcher in selector.matchers.matchers):
+        known = {"rule": {"api"}, "outcome": set(get_args(Outcome)), "store": {"local"}}[matcher.name]
+        assert set(matcher.value.split("|")) <= known

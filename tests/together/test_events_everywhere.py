@@ -27,6 +27,7 @@ from ratelimit_mw import flask as of_flask
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.django.signals import request_limited as django_signal
 from ratelimit_mw.flask.signals import request_limited as flask_signal
+from ratelimit_mw.limiter.counts import OutcomeCounts, counting
 from ratelimit_mw.starlette import check, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
@@ -56,6 +57,30 @@ def test_a_request_has_one_event(send: Any, store: str) -> None:
         send(rate, {}, f"/200/{how}", "GET")
     assert outcomes(events) == ["allowed", "allowed", "allowed", "rejected"]
     assert {event.rules for event in events} == {("login",)}
+
+
+@everywhere
+@pytest.mark.parametrize("has_receivers", [False, True])
+def test_an_observer_that_counts_needs_no_event(send: Any, has_receivers: bool) -> None:
+    """Each request counts once, whatever its end, also with a receiver of the signals."""
+    counts, signals = OutcomeCounts(), list[Any]()
+    count = counting(counts.counter_of)(lambda event: counts.add(event))
+    rate = Limiter([Rule(name="login", limits="3/minute")], observers=[count])
+
+    def receive(sender: Any, **given: Any) -> None:
+        signals.append(given["event"].outcome)
+
+    for signal in (django_signal, flask_signal):
+        if has_receivers:
+            signal.connect(receive)
+    try:
+        for how in ("plain", "stream", "late", "plain", "stream"):
+            send(rate, {}, f"/200/{how}", "GET")
+    finally:
+        for signal in (django_signal, flask_signal):
+            signal.disconnect(receive)
+    assert counts.totals() == {("login", "allowed", "memory"): 3, ("login", "rejected", "memory"): 2}
+    assert signals in ([], ["rejected"] * 2)
 
 
 @everywhere

@@ -1,0 +1,83 @@
+"""``OutcomeCounts``: how often each rule had each outcome in this process. Knows no library of metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Final, TypeVar
+
+from ..forksafe import create_lock
+from .events import Event
+
+MAX_SERIES: Final = 1000
+OTHER: Final = "other"
+"""The rule of further series, when there are too many."""
+Labels = tuple[str, str, str]
+"""The name of a rule, its outcome, and the kind of store, or "local". Without any rule, the name is empty."""
+Counter = Callable[[], object]
+"""Counts one more. Several threads may call it at the same time."""
+CounterOf = Callable[[Labels], Counter | None]
+"""An observer that has this as ``counter_of`` needs no event for a request with one outcome, which is not local: the
+limiter calls the function for its labels. None means that the observer needs the event."""
+_Observer = TypeVar("_Observer", bound=Callable[[Event], None])
+
+
+class Number:
+    """A number that any thread can add one to without a lock. Reading it takes longer."""
+
+    def __init__(self) -> None:
+        self.add: Counter = count().__next__  # one step of the interpreter
+        self._next: Callable[[], int] = self.add
+        self._reads = 0
+
+    def read(self) -> int:
+        """Return the number. One thread may read at a time."""
+        self._reads += 1
+        return self._next() - self._reads + 1
+
+
+def counting(counter_of: CounterOf) -> Callable[[_Observer], _Observer]:
+    """Give a function that is an observer its ``counter_of``."""
+
+    def add(observer: _Observer) -> _Observer:
+        vars(observer)["counter_of"] = counter_of
+        return observer
+
+    return add
+
+
+def count_nothing() -> None:
+    """Ignore a request."""
+
+
+class OutcomeCounts:
+    """Counts the outcomes of rules. ``build`` builds the number for labels that are new."""
+
+    def __init__(self, build: Callable[[Labels], Number] = lambda _: Number()) -> None:
+        self._build = build
+        self._numbers: dict[Labels, Number] = {}
+        self._lock = create_lock(self, "_lock", threading.Lock)
+
+    def counter_of(self, labels: Labels) -> Counter:
+        """Return the function that counts one more request with these labels."""
+        number = self._numbers.get(labels)
+        if number is None:
+            with self._lock:
+                if len(self._numbers) >= MAX_SERIES:
+                    labels = OTHER, *labels[1:]
+                number = self._numbers.get(labels)
+                if number is None:
+                    number = self._numbers[labels] = self._build(labels)
+        return number.add
+
+    def add(self, event: Event) -> None:
+        """Count each rule of an event."""
+        store = "local" if event.local else event.store
+        for rule, outcome in (event.outcomes or {"": event.outcome}).items():
+            self.counter_of((rule, outcome, store))()
+
+    def totals(self) -> dict[Labels, int]:
+        """Return the counts by their labels."""
+        with self._lock:
+            return {labels: number.read() for labels, number in self._numbers.items()}

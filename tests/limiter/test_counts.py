@@ -1,0 +1,118 @@
+"""Counts of outcomes: observers that only count get the same numbers without an event."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import Event, Limiter, Rule, load_settings, log_rejections
+from ratelimit_mw.limiter import observers
+from ratelimit_mw.limiter.counts import Counter as Count
+from ratelimit_mw.limiter.counts import Labels, OutcomeCounts
+from ratelimit_mw.testing import ManualClock
+
+QUEUE: Any = {"name": "leaky-bucket", "mode": "queue"}
+RULES = {
+    "one rule": [Rule(name="api", limits="3/minute")],
+    "two limits": [Rule(name="api", limits=["3/minute", "4/hour"])],
+    "two rules": [Rule(name="api", limits="3/minute"), Rule(name="site", limits="5/minute", key=[])],
+    "shadow": [Rule(name="api", limits="3/minute", mode="shadow")],
+    "shadow beside a rule": [Rule(name="api", limits="3/minute"), Rule(name="new", limits="1/minute", mode="shadow")],
+    "queue": [Rule(name="calls", limits="60/minute burst 3", algorithm=QUEUE)],
+    "denied": [Rule(name="api", limits="3/minute", on_store_error="deny")],
+    "no rule": [],
+}
+
+
+class Tally:
+    """An observer that counts, and keeps the events that it is called with."""
+
+    def __init__(self) -> None:
+        self.counts = OutcomeCounts()
+        self.counter_of = self.counts.counter_of
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self.counts.add(event)
+
+
+def counted(events: list[Event]) -> dict[Labels, int]:
+    table = OutcomeCounts()
+    for event in events:
+        table.add(event)
+    return table.totals()
+
+
+@pytest.mark.parametrize("store", ["memory", "shared", "failing"])
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_counts_are_those_of_events(rules: list[Rule], store: str) -> None:
+    """Whatever the rules, the outcome, and the state of the store."""
+    tally, events = Tally(), list[Event]()
+    settings = load_settings({"lists": {"deny": {"user": ["eve"]}}})
+    rates = [
+        Limiter(rules, SharedStore() if store != "memory" else "memory://", ManualClock(1e6), settings, [observer])
+        for observer in (tally, events.append)
+    ]
+    for rate in rates:
+        for user in ("ann", "ann", "eve", "ann", "ann", "ann"):
+            rate.hit({"ip": "192.0.2.7", "user": user})
+        if store == "failing":
+            store_of: Any = rate.store
+            store_of.down = True
+            rate.hit({"ip": "192.0.2.7"})
+    assert tally.counts.totals() == counted(events)
+
+
+def test_most_requests_need_no_event() -> None:
+    """An observer that needs events gets them, also beside one that does not."""
+    alone, beside = Tally(), Tally()
+    limits, events = [Rule(name="api", limits="1/minute")], list[Event]()
+    for given in ([alone, log_rejections], [beside, events.append]):
+        rate = Limiter(limits, observers=given)  # type: ignore[arg-type]
+        for _ in range(2):
+            rate.hit({"ip": "192.0.2.7"})
+    assert [event.outcome for event in alone.events] == ["rejected"]  # for the log
+    assert [event.outcome for event in beside.events] == [event.outcome for event in events] == ["allowed", "rejected"]
+    assert alone.counts.totals() == beside.counts.totals()
+
+
+def test_names_of_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observers, "MAX_SERIES", 1)
+    tally = Tally()
+    counters = observers.RuleCounters([tally.counter_of], "allowed", "memory")
+    for name in ("a", "b", "b"):
+        counter: Count | None = counters[name]
+        assert counter is not None
+        counter()
+    assert list(counters) == ["a"]
+    assert tally.counts.totals() == {("a", "allowed", "memory"): 1, ("b", "allowed", "memory"): 2}
+
+
+def test_threads_lose_no_count() -> None:
+    """Others read the counts at the same time."""
+    tally, done = Tally(), threading.Event()
+    rate = Limiter([Rule(name="api", limits="1000000/minute")], observers=[tally])
+    seen: list[int] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(sum(tally.counts.totals().values()))
+
+    def hit() -> None:
+        for _ in range(2_000):
+            rate.hit({"ip": "192.0.2.7"})
+
+    reader = threading.Thread(target=read)
+    threads = [threading.Thread(target=hit) for _ in range(4)]
+    for thread in (reader, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    reader.join()
+    assert tally.counts.totals() == {("api", "allowed", "memory"): 8_000}
+    assert seen == sorted(seen)
