@@ -25,7 +25,7 @@ COMMA := ,
 SPACE := $() $()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast cover test-oldest topology check audit bench docs clean
+.PHONY: help setup demo test test-fast cover test-oldest topology check audit bench pictures docs clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
@@ -90,6 +90,10 @@ audit: $(STAMP) ## look for known vulnerabilities of all installed packages
 bench: $(STAMP) ## compare with the peers, side by side in one run
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
+
+pictures: $(STAMP) ## draw the picture of a replay in light and dark: make pictures LOG=apache-combined.log.gz
+	for theme in light dark; do \
+		$(BIN)/ratelimit-mw replay examples/ratelimit.toml $(LOG) --theme $$theme --plot docs/images/replay-$$theme.svg; done
 
 docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/draw_algorithms.py

@@ -1,16 +1,16 @@
-"""Reads the access logs of Apache and nginx, in the common and the combined format, plain or gzip.
+"""Reads an access log, plain or gzip. ``parse_line`` reads the common and the combined format of Apache and nginx.
 
 Clients write most of a log, so its text is hostile: memory is bounded, and time grows with the length of a line.
 """
 
 import gzip
-import heapq
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import IO, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -20,6 +20,8 @@ from .output import Failure, note, printable
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 _MISSING: Final = ("-", '""', "")
 _MAX_FIELDS: Final = 1000
+_MAX_CACHED_TEXT: Final = 256
+_END: Final = 253_402_300_800  # the end of the year 9999, in seconds since 1970
 
 # Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
 _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
@@ -29,6 +31,7 @@ _LINE = re.compile(
     rf"(\S+) \S+ (.*?) ?\[([^\]\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
 )
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
+_TIME = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _CONTROLS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\v"}
 
@@ -55,33 +58,62 @@ class RequestTarget(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One request. ``time`` is in seconds since 1970. A field that the server logged as "-" is None."""
+    """One request. ``time`` is in seconds since 1970. A field that the server logged as "-" is None.
+
+    ``features`` are others that the line contains, by name.
+    """
 
     client: str | None
     user: str | None
-    time: int
+    time: float
     method: str
     target: RequestTarget
     status: int
     referer: str | None = None
     user_agent: str | None = None
+    features: Mapping[str, Any] = {}
 
 
 def parse_line(line: bytes | str) -> LogEntry:
     """Parse one line, with or without its line end. Text after the fields of the combined format is ignored."""
-    if len(line) > LONGEST_LINE:
-        raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
-    text = line if isinstance(line, str) else line.decode("utf-8", "replace")
+    text = text_of(line)
     match = _LINE.match(text)
     if match is None:
         raise InvalidLineError("not in the common or combined format")
-    client, user, time, request, status, *headers = match.groups()
-    request_line = _REQUEST.fullmatch(_unescape(request))
-    if request_line is None:
+    client, user, time, request, status, referer, user_agent = match.groups()
+    method, target = parse_request(_unescape(request))
+    return LogEntry(
+        parse_field(client),
+        parse_field(user),
+        parse_time(time),
+        method,
+        target,
+        int(status),
+        parse_field(referer),
+        parse_field(user_agent),
+    )
+
+
+def text_of(line: bytes | str) -> str:
+    """Return a line as text. Bytes that are not UTF-8 become the replacement character."""
+    if len(line) > LONGEST_LINE:
+        raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
+    return line if isinstance(line, str) else line.decode("utf-8", "replace")
+
+
+def parse_request(request: str) -> tuple[str, RequestTarget]:
+    """Parse a request line into method and target. Many lines have the same one."""
+    return (_parse_cached if len(request) <= _MAX_CACHED_TEXT else _parse_request)(request)
+
+
+def _parse_request(request: str) -> tuple[str, RequestTarget]:
+    match = _REQUEST.fullmatch(request)
+    if match is None:
         raise InvalidLineError("not an HTTP request")
-    method, target = request_line.groups()
-    client, user, *headers = map(_parse_field, (client, user, *headers))
-    return LogEntry(client, user, _parse_time(time), method.upper(), parse_target(target), int(status), *headers)
+    return match[1].upper(), parse_target(match[2])
+
+
+_parse_cached: Final = lru_cache(10_000)(_parse_request)
 
 
 def parse_target(target: str) -> RequestTarget:
@@ -100,10 +132,17 @@ def parse_target(target: str) -> RequestTarget:
 class LogReader:
     """Iterates over the requests of a log, and keeps invalid lines. ``progress`` gets the lines and bytes so far."""
 
-    def __init__(self, file: IO[bytes], progress: Callable[[int, int], None] = lambda _lines, _bytes: None) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        progress: Callable[[int, int], None] = lambda _lines, _bytes: None,
+        parse: Callable[[bytes], LogEntry] = parse_line,
+    ) -> None:
         self._file = file
         self._progress = progress
+        self._parse = parse
         self.lines = 0
+        self.blank = 0
         self.invalid = 0
         self.examples: list[dict[str, int | str]] = []
 
@@ -111,7 +150,7 @@ class LogReader:
         buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
         is_gzip = buffered.peek(2).startswith(b"\x1f\x8b")
         try:
-            yield from self._entries(gzip.GzipFile(fileobj=buffered) if is_gzip else buffered)
+            yield from self._entries(io.BufferedReader(gzip.GzipFile(fileobj=buffered)) if is_gzip else buffered)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise Failure(f"{self._file.name}: cannot read the compressed file to its end: {error}") from None
         finally:
@@ -123,7 +162,7 @@ class LogReader:
             if self.lines % 500 == 0:
                 self._progress(self.lines, self._file.tell() if self._file.seekable() else 0)
             try:
-                yield parse_line(line)
+                yield self._parse(line)
             except InvalidLineError as error:
                 self._add_invalid(line, str(error))
             while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
@@ -131,20 +170,30 @@ class LogReader:
 
     def _add_invalid(self, line: bytes, reason: str) -> None:
         if not line.strip():
+            self.blank += 1
             return
         self.invalid += 1
         if len(self.examples) < 5:
             text = line[:200].decode("utf-8", "replace").rstrip()
             self.examples.append({"number": self.lines, "reason": reason, "text": text})
 
+    @property
+    def has_requests(self) -> bool:
+        return self.lines > self.invalid + self.blank
+
     def finish(self, has_requests: bool) -> None:
         """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
-        if self.invalid:
-            note(f"{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
-        for line in self.examples:
-            note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
+        show_invalid(self.lines, self.invalid, self.examples)
         if not has_requests:
             raise Failure(f"{self._file.name}: contains no request")
+
+
+def show_invalid(lines: int, invalid: int, examples: Iterable[Mapping[str, int | str]], of: str = "") -> None:
+    """Print the number of invalid lines with examples. ``of`` names the file, where there are several."""
+    if invalid:
+        note(f"{of}{invalid:,} of {lines:,} lines cannot be parsed. The first of them:")
+    for line in examples:
+        note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
 
 
 def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogEntry]:
@@ -153,16 +202,19 @@ def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogE
     Servers write a line at the end of its request, and some logs are shuffled within each minute. A line with a wrong
     time far in the future comes last and does not affect the others.
     """
-    waiting: list[tuple[int, int, LogEntry]] = []
-    for number, entry in enumerate(entries):
-        heapq.heappush(waiting, (entry.time, number, entry))
-        if number >= within:
-            yield heapq.heappop(waiting)[2]
-    while waiting:
-        yield heapq.heappop(waiting)[2]
+    by_time = attrgetter("time")
+    waiting: list[LogEntry] = []
+    for entry in entries:
+        waiting.append(entry)
+        if len(waiting) == 2 * within:
+            waiting.sort(key=by_time)  # fast, because most of the lines are in order
+            yield from waiting[:within]
+            del waiting[:within]
+    yield from sorted(waiting, key=by_time)
 
 
-def _parse_field(field: str | None) -> str | None:
+def parse_field(field: str | None) -> str | None:
+    """Return a field without its escapes, None for one that the server did not have."""
     return None if field is None or field in _MISSING else _unescape(field)
 
 
@@ -179,13 +231,33 @@ def _unescape_match(escape: re.Match[bytes]) -> bytes:
 
 
 @lru_cache(1024)  # many lines have the same second
-def _parse_time(text: str) -> int:
+def parse_time(text: str) -> int:
     """Parse "17/May/2015:10:05:03 +0000" into seconds since 1970."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise InvalidLineError("the date is invalid")
+    hour, minute, second = map(int, match.group(2, 3, 4))
+    east, zone_minute = int(f"{match[5]}1"), int(match[7])
+    if hour > 23 or minute > 59 or second > 60 or zone_minute > 59:
+        raise InvalidLineError("the date is invalid")
+    # A leap second becomes the second before.
+    utc = _midnight(match[1]) + hour * 3600 + minute * 60 + min(second, 59)
+    return int(checked_time(utc - east * (int(match[6]) * 3600 + zone_minute * 60)))
+
+
+@lru_cache(64)
+def _midnight(day: str) -> int:
+    """Return the start of "17/May/2015" in UTC, in seconds since 1970."""
     try:
-        # datetime has no leap seconds, so a leap second becomes the second before.
-        moment = datetime.strptime(text.replace(":60 ", ":59 "), "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
-    except (ValueError, OverflowError):
+        return int(datetime.strptime(day, "%d/%b/%Y").replace(tzinfo=UTC).timestamp())
+    except ValueError:
         raise InvalidLineError("the date is invalid") from None
-    if moment.year < 1970:
+
+
+def checked_time(seconds: float) -> float:
+    """Return a time in seconds since 1970; ``InvalidLineError`` for one outside of the years 1970 to 9999."""
+    if seconds < 0:
         raise InvalidLineError("the date is before 1970")
-    return int(moment.timestamp())
+    if not seconds < _END:
+        raise InvalidLineError("the date is invalid")
+    return seconds

@@ -12,7 +12,7 @@ from .explain import explain
 from .init import init
 from .migrate.command import migrate
 from .output import command, print_json
-from .replay import replay
+from .replay.command import replay
 
 
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)

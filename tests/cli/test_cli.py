@@ -54,7 +54,7 @@ def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pyte
     files = Files(tmp_path)
     files.settings(EXAMPLE.read_text())
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
-    for log in ("access.log", "access.log.2.gz"):
+    for log in ("access.log", "access.log.2.gz", "caddy.log"):
         files.log([line()], log)
     (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.cli.access_log import LogEntry, RequestTarget
-from ratelimit_mw.cli.simulation import Simulation
+from ratelimit_mw.cli.replay.report import ReplayReport
+from ratelimit_mw.cli.replay.simulation import Simulation
 
 Write = Callable[..., Path]
 
@@ -48,6 +49,7 @@ def test_report_as_json(rules: Write, log: Write) -> None:
         "requests": 15,
         "rejected": 8,
         "clients": 3,
+        "clients_complete": True,
         "clients_rejected": 2,
         "first": "2017-07-14T02:40:00+00:00",
         "last": "2017-07-14T02:41:10+00:00",
@@ -79,6 +81,12 @@ def test_report_as_json(rules: Write, log: Write) -> None:
             {"client": "192.0.2.2", "requests": 9, "rejected": 6, "rules": ["site"]},
             {"client": "192.0.2.1", "requests": 5, "rejected": 2, "rules": ["site"]},
         ],
+        "curve": {
+            "step": 1,
+            "times": [START + i for i in (*range(9), 70)],
+            "requests": [2] * 5 + [1] * 5,
+            "rejected": [0] * 3 + [2] * 2 + [1] * 4 + [0],
+        },
     }
 
 
@@ -284,7 +292,6 @@ def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
         limiter.conclude(verdict, status)
         rejected += [] if verdict else [START + at]
     entries = [LogEntry(client, None, START + at, "GET", RequestTarget("/"), status) for at, client, status in requests]
-    report = Simulation(settings)
-    report.replay(entries)
-    assert list(report.rejected_times) == rejected
-    assert report.rejected.total() == len(rejected)
+    report = ReplayReport(Simulation(settings))
+    assert [entry.time for entry in entries if not report.add(entry)] == rejected
+    assert report.rejected == len(rejected)

@@ -6,9 +6,12 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from command_line import SITE, Files, line, run
+
+from ratelimit_mw.cli.replay.plot import THEMES
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +51,28 @@ def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
     assert png_size(small)[1] < png_size(large)[1]
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_svg_in_both_themes(rules: Write, log: Write, tmp_path: Path, theme: str) -> None:
+    """An SVG has the background of its theme, contains no date, and is the same each time."""
+    access_log = log(line(f"192.0.2.{i}", at=i * 7) for i in range(1, 9) for _ in range(5))
+    one, two = tmp_path / "one.svg", tmp_path / "two.SVG"
+    for picture in (one, two):
+        assert run("replay", rules(SITE), access_log, "--plot", picture, "--theme", theme).exit_code == 0
+    assert one.read_bytes() == two.read_bytes()
+    root = ElementTree.fromstring(one.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert f"fill: {THEMES[theme].background}" in one.read_text()
+    assert "dc:date" not in one.read_text()
+
+
+def test_names_in_an_svg_are_text(rules: Write, log: Write, tmp_path: Path) -> None:
+    """A client cannot write markup into the picture."""
+    picture = tmp_path / "a.svg"
+    assert run("replay", rules(SITE), log([line("</svg><script>--><x>")] * 5), "--plot", picture).exit_code == 0
+    root = ElementTree.fromstring(picture.read_text())
+    assert not [each for each in root.iter() if "script" in str(each.tag) or each.tag == "x"]
+
+
 @pytest.mark.parametrize("span", [0, 1, 90, 3_000, 86_400, 40 * 86_400, 300 * 86_400, 20 * 365 * 86_400, 7 * 10**9])
 def test_plot_of_any_span(rules: Write, log: Write, tmp_path: Path, span: int) -> None:
     """The log may cover a second, a year, or centuries because of a wrong date."""
@@ -63,7 +88,7 @@ def test_plot_of_odd_names(rules: Write, log: Write, tmp_path: Path) -> None:
     assert run("replay", rules(SITE), log(lines), "--plot", tmp_path / "a.png").exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["a.svg", "a", "nowhere/a.png"])
+@pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.png"])
 def test_plot_to_an_invalid_path(rules: Write, log: Write, tmp_path: Path, name: str) -> None:
     """The exit code is 2, before the work."""
     result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / name)
@@ -73,7 +98,7 @@ def test_plot_to_an_invalid_path(rules: Write, log: Write, tmp_path: Path, name:
 
 def test_plot_without_its_extra(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without matplotlib ``--plot`` gives exit code 2, and replay works without ``--plot``."""
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.plot", raising=False)
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.replay.plot", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] or ["matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
     result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / "a.png")

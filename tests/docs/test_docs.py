@@ -128,8 +128,9 @@ def test_every_picture_is_shown() -> None:
     drawn = {f"images/{picture.file}.png" for picture in drawing.PICTURES}
     drawn |= {"images/overview.png", "images/counter-bound.png"}
     shown = {link for link in _LINK.findall((DOCS / "algorithms.md").read_text()) if link.startswith("images/")}
-    assert shown == drawn == {f"images/{path.name}" for path in (DOCS / "images").iterdir()} - {"images/replay.png"}
-    assert "images/replay.png" in _LINK.findall((DOCS / "commands.md").read_text())
+    replayed = {"images/replay-light.svg", "images/replay-dark.svg"}
+    assert shown == drawn == {f"images/{path.name}" for path in (DOCS / "images").iterdir()} - replayed
+    assert replayed == set(re.findall(r'(?:src|srcset)="(images/.*?)"', (DOCS / "trying-limits.md").read_text()))
 
 
 def test_the_words_on_the_pictures_are_right() -> None:

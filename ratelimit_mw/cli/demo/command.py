@@ -16,6 +16,7 @@ from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
 from ..access_log import LogReader
+from ..json_lines import LineParser
 from ..output import Cell, command, count_text, note, print_table, print_text, progress, terminal
 from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
 
@@ -47,7 +48,7 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
 
     The generated traffic has the shape of a real site: many clients with few requests, few clients with many, a
     crawler, people who log in, and two attacks on passwords. With --log the demo sends the requests of an access log
-    as fast as possible: common or combined format, plain or gzip.
+    as fast as possible: common or combined format, or JSON lines, plain or gzip.
 
     The server runs on this machine only, and stops when the command ends.
     """
@@ -73,7 +74,7 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
 
 def _read_log(file: IO[bytes], number: int | None) -> list[DemoRequest]:
     most = number or _MAX_REQUESTS
-    reader = LogReader(file)
+    reader = LogReader(file, parse=LineParser())
     requests = read_requests(reader, most)
     reader.finish(bool(requests))
     if len(requests) == most:

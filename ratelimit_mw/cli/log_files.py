@@ -1,0 +1,140 @@
+"""Reads several access logs as one, by time. The files may overlap, and may be given in any order."""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from .access_log import LogEntry, LogReader, in_order, show_invalid
+from .output import Failure, note
+
+_FIRST: Final = 1000  # the start of a file is the earliest of these requests
+_AT_ONCE: Final = 10_000  # places that a line may be out of order; the open files share them
+_AT_LEAST: Final = 100
+_Head = tuple[float, int, LogEntry, Iterator[LogEntry]]
+
+
+def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Reject a file that is given twice: its requests would count twice."""
+    real = [path if path == "-" else str(Path(path).resolve()) for path in paths]
+    for path, resolved in zip(paths, real, strict=True):
+        if real.count(resolved) > 1:
+            raise click.BadParameter(f"{path!r} is given twice, so its requests would count twice")
+    return paths
+
+
+def logs_argument(required: bool = True) -> Callable[[Any], Any]:
+    """Return the argument of a command that takes access logs."""
+    kind = click.Path(exists=True, dir_okay=False, allow_dash=True)
+    name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
+    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind, callback=_check_paths)
+
+
+class LogFiles:
+    """Iterates over the requests of access logs by time. A file is open only while its requests are due.
+
+    Args:
+        paths: The files; "-" is stdin.
+        parse: Parses a line.
+        progress: Gets the lines and bytes so far.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        parse: Callable[[bytes], LogEntry],
+        progress: Callable[[int, int], None] = lambda _lines, _bytes: None,
+    ) -> None:
+        self._paths = paths
+        self._parse = parse
+        self._progress = progress
+        self._readers: dict[str, LogReader] = {}
+        self._positions: dict[str, tuple[int, int]] = {}
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of all files; None when one of them is a pipe."""
+        return sum(Path(path).stat().st_size for path in self._paths) if self.are_files else None
+
+    @property
+    def are_files(self) -> bool:
+        """Whether all can be read again."""
+        return all(map(_is_file, self._paths))
+
+    @property
+    def lines(self) -> int:
+        return sum(reader.lines for reader in self._readers.values())
+
+    @property
+    def invalid(self) -> int:
+        return sum(reader.invalid for reader in self._readers.values())
+
+    @property
+    def examples(self) -> list[dict[str, int | str]]:
+        """The first invalid lines of each file."""
+        readers = ((path, self._readers[path]) for path in self._paths if path in self._readers)
+        return [{"file": path, **example} for path, reader in readers for example in reader.examples]
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        if len(self._paths) == 1:
+            return self._read(self._paths[0], _AT_ONCE)
+        return self._merge()
+
+    def _merge(self) -> Iterator[LogEntry]:
+        """Merge the files. One that starts later is opened when its first request is due."""
+        starts = sorted(((self._start(path), i, path) for i, path in enumerate(self._paths)), reverse=True)
+        heads: list[_Head] = []
+        while starts or heads:
+            while starts and (not heads or starts[-1][0] <= heads[0][0]):
+                _, i, path = starts.pop()
+                _push(heads, i, self._read(path, max(_AT_LEAST, _AT_ONCE // (len(heads) + 1))))
+            if heads:
+                _, i, entry, entries = heapq.heappop(heads)
+                yield entry
+                _push(heads, i, entries)
+
+    def _start(self, path: str) -> float:
+        """Return the time of the first request. A pipe is read once, so it is opened at once."""
+        if not _is_file(path):
+            return 0
+        with Path(path).open("rb") as file:
+            return min((entry.time for entry in islice(LogReader(file, parse=self._parse), _FIRST)), default=0)
+
+    def _read(self, path: str, within: int) -> Iterator[LogEntry]:
+        with click.open_file(path, "rb") as file:
+            yield from in_order(self._reader(path, file), within)
+
+    def _reader(self, path: str, file: IO[bytes]) -> LogReader:
+        def update(lines: int, position: int) -> None:
+            self._positions[path] = lines, position
+            self._progress(*map(sum, zip(*self._positions.values(), strict=True)))
+
+        self._readers[path] = LogReader(file, update, self._parse)
+        return self._readers[path]
+
+    def finish(self, requests: int) -> None:
+        """Print the invalid lines of each file. Raise `Failure` when the files have no request."""
+        for path in self._paths:
+            reader = self._readers[path]
+            show_invalid(reader.lines, reader.invalid, reader.examples, f"{path}: " if len(self._paths) > 1 else "")
+            if requests and not reader.has_requests:
+                note(f"{path}: contains no request")
+        if not requests:
+            raise Failure(f"{', '.join(map(_name, self._paths))}: contains no request")
+
+
+def _push(heads: list[_Head], number: int, entries: Iterator[LogEntry]) -> None:
+    entry = next(entries, None)
+    if entry is not None:
+        heapq.heappush(heads, (entry.time, number, entry, entries))
+
+
+def _is_file(path: str) -> bool:
+    return path != "-" and Path(path).is_file()
+
+
+def _name(path: str) -> str:
+    return "<stdin>" if path == "-" else path

@@ -1,0 +1,125 @@
+"""Draws a replay with matplotlib: requests and rejections over time, and the clients with most rejections."""
+
+from collections.abc import Sequence
+from datetime import UTC
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ...errors import MissingExtraError
+from ..output import count_text, printable
+from .report import REJECTED, REQUESTS, STEPS, ReplayReport
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+except ImportError:
+    raise MissingExtraError("--plot", "plot") from None
+
+
+class Theme(NamedTuple):
+    """The colours of a picture. The background is that of GitHub's pages, so that a picture suits a README."""
+
+    background: str
+    ink: str
+    grid: str
+    allowed: str
+    rejected: str
+
+
+THEMES: Final = {
+    "light": Theme("#ffffff", "#333333", "#dddddd", "#8fb3d9", "#c8342f"),
+    "dark": Theme("#0d1117", "#d1d7e0", "#30363d", "#3d6c9e", "#ff6b61"),
+}
+_DAY: Final = 86_400
+_MIN_STEPS: Final = 20
+_DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+_DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
+
+
+def draw(report: ReplayReport, path: Path, top: int, theme: Theme) -> None:
+    """Write a PNG or an SVG, by the name of the file. The drawing needs no window and no display."""
+    clients = report.most_rejected(top) or report.clients.top(top)
+    bottom = 0.9 + 0.33 * len(clients)
+    figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained", facecolor=theme.background)
+    upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
+    figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    _draw_curves(upper, report, theme)
+    _draw_clients(lower, report, clients, theme)
+    kind = path.suffix[1:].lower()
+    with rc_context({"svg.hashsalt": "ratelimit-mw"}):  # the same input gives the same file
+        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+
+
+def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
+    """Draw demand as a line, above the areas of allowed and rejected requests."""
+    curve = report.curve.as_json()
+    step = curve["step"]
+    edges, demand, rejected = _with_gaps(curve)
+    allowed = [requests - lost for requests, lost in zip(demand, rejected, strict=True)]
+    axes.stairs(allowed, edges, fill=True, color=theme.allowed, label="allowed")
+    axes.stairs(demand, edges, baseline=allowed, fill=True, color=theme.rejected, label="rejected")
+    axes.stairs(demand, edges, color=theme.ink, linewidth=1.1, label="demand")
+    axes.set_xlim(edges[0], max(edges[-1], edges[0] + _MIN_STEPS * step / _DAY))
+    axes.set_ylim(0, max(demand) * 1.06)
+    axes.xaxis_date(UTC)
+    locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    # The label of the axis contains the year.
+    dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(dates)
+    axes.set_ylabel(f"requests per {STEPS[step]}", color=theme.ink)
+    axes.set_xlabel(report.period, color=theme.ink)
+    total, lost = report.requests, report.rejected
+    _style(axes, axes.yaxis, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})", theme)
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+    axes.legend(ncols=3, frameon=False, labelcolor=theme.ink, **place)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+
+
+def _with_gaps(curve: dict[str, Any]) -> tuple[list[float], list[int], list[int]]:
+    """Return the edges of the steps in days since 1970, as matplotlib counts, with zeros where no request was."""
+    step, times = curve["step"], curve["times"]
+    edges, demand, rejected = [times[0]], list[int](), list[int]()
+    for (time, following), *counts in zip(pairwise([*times, None]), curve["requests"], curve["rejected"], strict=True):
+        edges.append(time + step)
+        demand.append(counts[0])
+        rejected.append(counts[1])
+        if following is not None and following > time + step:
+            edges.append(following)
+            demand.append(0)
+            rejected.append(0)
+    return [edge / _DAY for edge in edges], demand, rejected
+
+
+def _draw_clients(axes: Axes, report: ReplayReport, clients: Sequence[str], theme: Theme) -> None:
+    rows = range(len(clients))
+    requests = [report.clients.rows[client][REQUESTS] for client in clients]
+    rejected = [report.clients.rows[client][REJECTED] for client in clients]
+    allowed = [every - lost for every, lost in zip(requests, rejected, strict=True)]
+    axes.barh(rows, rejected, 0.7, color=theme.rejected)
+    bars = axes.barh(rows, allowed, 0.7, rejected, color=theme.allowed)
+    notes = [f"{lost:,} of {every:,}" for every, lost in zip(requests, rejected, strict=True)]
+    axes.bar_label(bars, notes, padding=7, color=theme.ink, fontsize=9)
+    names = [printable(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
+    axes.set_yticks(rows, names, parse_math=False)
+    axes.set_ylim(len(clients) - 0.4, -0.6)
+    axes.set_xlim(0, max(requests) * 1.12)
+    axes.set_xlabel("requests: rejected, then allowed", color=theme.ink)
+    title = "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
+    _style(axes, axes.xaxis, title, theme)
+
+
+def _style(axes: Axes, counts: Axis, title: str, theme: Theme) -> None:
+    axes.set_facecolor(theme.background)
+    counts.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    counts.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=theme.ink, pad=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["bottom", "left"]].set_color(theme.ink)
+    axes.tick_params(colors=theme.ink, labelsize=10)
+    axes.set_axisbelow(True)

@@ -1,0 +1,69 @@
+"""Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from ...clock import SECOND
+from ...decision import Verdict
+from ...http.client_ip import ClientIP
+from ...keys.features import INVALID, UNKNOWN_IP
+from ...limiter.limiter import Limiter
+from ...settings import Settings
+from ...stores import redacted_url
+from ..access_log import LogEntry
+
+_ALWAYS_LOGGED: Final = ("ip", "method", "path")
+_LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
+_QUERY: Final = "query:"
+_KNOWN_CLIENTS: Final = 100_000
+
+
+class Simulation:
+    """A limiter for recorded requests. Without the application it has no rule of a decorator, and no observers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._now = 0
+        store = settings.store if redacted_url(settings.store).startswith("memory:") else "memory://"
+        settings = replace(settings, overrides={}, enabled=True, observers=())
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, settings)
+        self.rules = self._limiter.rules.rules
+        self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
+        ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
+        self.client: Callable[[str | None], str] = lru_cache(_KNOWN_CLIENTS)(partial(_client, ip_key))
+        """Returns the name of a client: its IP address as the middleware writes it."""
+
+    def decide(self, entry: LogEntry) -> Verdict:
+        """Decide a request at its time, and conclude it with its status."""
+        target = entry.target
+        features = {"ip": self.client(entry.client), "method": entry.method, "path": target.path, "host": target.host}
+        for name in self._needs:
+            features[name] = _read(entry, name)
+        self._now = round(entry.time * SECOND)
+        plan = self._limiter.match(features)
+        verdict = self._limiter.decide(plan, features)
+        if plan.needs_settlement:
+            self._limiter.conclude(verdict, entry.status)
+        return verdict
+
+
+def is_logged(feature: str) -> bool:
+    """Return whether every access log contains a feature."""
+    return feature in _ALWAYS_LOGGED or feature in _LOGGED or feature.startswith(_QUERY)
+
+
+def _read(entry: LogEntry, feature: str) -> Any:
+    if feature in _LOGGED:
+        return getattr(entry, _LOGGED[feature])
+    if feature.startswith(_QUERY):
+        fields = entry.target.fields
+        return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
+    return entry.target.host if feature == "host" else entry.features.get(feature)
+
+
+def _client(ip_key: Callable[[str], str | None], text: str | None) -> str:
+    """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
+    if text is None or text.startswith("unix:"):
+        return UNKNOWN_IP
+    return ip_key(text) or text.lower()

@@ -1,0 +1,245 @@
+"""JSON lines of common servers are read like lines of the combined format, and fields can be named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import INVALID, ConfigError
+from ratelimit_mw.cli.access_log import InvalidLineError, LogEntry, RequestTarget
+from ratelimit_mw.cli.json_lines import LineParser, check_field
+
+NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
+SIMPLE = {"time": NOON, "ip": "192.0.2.7", "method": "GET", "path": "/a?b=1", "status": 200}
+
+
+def parse(record: Any, fields: dict[str, str] | None = None, *needs: str) -> LogEntry:
+    return LineParser(fields, needs)(json.dumps(record).encode())
+
+
+def why_not(record: Any, fields: dict[str, str] | None = None) -> str:
+    with pytest.raises(InvalidLineError) as error:
+        parse(record, fields)
+    return str(error.value)
+
+
+NGINX = {
+    "time_iso8601": "2015-05-17T10:05:03+00:00",
+    "remote_addr": "192.0.2.7",
+    "remote_user": "alice",
+    "request": "GET /a?b=1 HTTP/1.1",
+    "status": "200",
+    "http_host": "example.com",
+    "http_referer": "",
+    "http_user_agent": "curl/8.1",
+    "http_x_api_key": "k1",
+}
+NGINX_PARTS = {
+    **{name: value for name, value in NGINX.items() if name not in ("request", "time_iso8601")},
+    "msec": "1431857103.000",
+    "request_method": "GET",
+    "request_uri": "/a?b=1",
+}
+CADDY = {
+    "level": "info",
+    "ts": 1431857103.0,
+    "logger": "http.log.access.log0",
+    "msg": "handled request",
+    "request": {
+        "remote_ip": "10.0.0.1",
+        "remote_port": "50000",
+        "client_ip": "192.0.2.7",
+        "proto": "HTTP/2.0",
+        "method": "GET",
+        "host": "example.com",
+        "uri": "/a?b=1",
+        "headers": {"User-Agent": ["curl/8.1"], "X-Api-Key": ["k1"]},
+    },
+    "bytes_read": 0,
+    "user_id": "alice",
+    "duration": 0.001,
+    "size": 12,
+    "status": 200,
+    "resp_headers": {"Server": ["Caddy"]},
+}
+TRAEFIK = {
+    "ClientAddr": "192.0.2.7:50000",
+    "ClientHost": "192.0.2.7",
+    "ClientUsername": "alice",
+    "DownstreamStatus": 200,
+    "RequestAddr": "example.com",
+    "RequestHost": "example.com",
+    "RequestMethod": "GET",
+    "RequestPath": "/a?b=1",
+    "StartLocal": "2015-05-17T12:05:03.000000001+02:00",
+    "StartUTC": "2015-05-17T10:05:03.000000001Z",
+    "request_User-Agent": "curl/8.1",
+    "request_X-Api-Key": "k1",
+    "level": "info",
+    "time": "2015-05-17T10:05:09Z",
+}
+ENVOY = {
+    "authority": "example.com",
+    "downstream_remote_address": "192.0.2.7:50000",
+    "method": "GET",
+    "path": "/a?b=1",
+    "protocol": "HTTP/1.1",
+    "response_code": 200,
+    "start_time": "2015-05-17T10:05:03.000Z",
+    "user_agent": "curl/8.1",
+    "x_forwarded_for": None,
+}
+
+
+@pytest.mark.parametrize(
+    "record", [NGINX, NGINX_PARTS, CADDY, TRAEFIK, ENVOY], ids=["nginx", "nginx parts", "Caddy", "Traefik", "Envoy"]
+)
+def test_logs_of_common_servers(record: dict[str, Any]) -> None:
+    """The same request has the same parts in the log of each server."""
+    entry = parse(record, None, "header:x-api-key")
+    client = "192.0.2.7:50000" if record is ENVOY else "192.0.2.7"  # ``ip`` is read without its port
+    target = RequestTarget("/a", "b=1", "example.com")
+    user = None if record is ENVOY else "alice"
+    features = {} if record is ENVOY else {"header:x-api-key": "k1"}
+    assert entry == LogEntry(client, user, NOON, "GET", target, 200, None, "curl/8.1", features)
+
+
+def test_other_lines_are_in_the_combined_format() -> None:
+    """A log may contain both, because the first character decides."""
+    line = b'192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
+    assert LineParser()(line).target.path == "/a"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (NOON, NOON),
+        (NOON + 0.25, NOON + 0.25),
+        (str(NOON), NOON),
+        (f"{NOON}.250", NOON + 0.25),
+        (NOON * 10**3 + 250, NOON + 0.25),
+        (NOON * 10**6 + 250_000, NOON + 0.25),
+        (NOON * 10**9 + 250_000_000, NOON + 0.25),
+        ("2015-05-17T10:05:03Z", NOON),
+        ("2015-05-17T12:05:03.250+02:00", NOON + 0.25),
+        ("2015-05-17T10:05:03+0000", NOON),
+        ("2015-05-17 10:05:03", NOON),
+        ("17/May/2015:10:05:03 +0000", NOON),
+    ],
+)
+def test_times(written: Any, seconds: float) -> None:
+    """A time may have any of the forms that servers write. Without a zone it is UTC."""
+    assert parse({**SIMPLE, "time": written}).time == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["", "-", None, True, [], "noon", "nan", "inf", -1, 10**30, 10**400, "9" * 5000, "2015-02-30T00:00:00Z"]
+)
+def test_times_that_are_none(written: Any) -> None:
+    """Anything else makes the line invalid."""
+    assert why_not({**SIMPLE, "time": written}) in ("the date is invalid", "the date is before 1970", "not JSON")
+
+
+@pytest.mark.parametrize("status", ["", "ok", None, -1, 1000, 10**400, [200]])
+def test_invalid_status(status: Any) -> None:
+    """A status is a whole number."""
+    assert why_not({**SIMPLE, "status": status}) in ("the status is invalid", "not JSON")
+
+
+@pytest.mark.parametrize("name", ["time", "ip", "method", "path", "status"])
+def test_required_parts(name: str) -> None:
+    """A line without one of these parts is invalid, with the option that names its field."""
+    record = {key: value for key, value in SIMPLE.items() if key != name}
+    assert why_not(record) == f"no field for the {name}. Name it with --field {name}=FIELD"
+    assert why_not(record, {name: "at.all"}) == f"no field 'at.all' for the {name}"
+
+
+def test_missing_values() -> None:
+    """A client without an address, and a user that is missing, are missing."""
+    entry = parse({**SIMPLE, "ip": None, "user": "-", "user_agent": ""})
+    assert (entry.client, entry.user, entry.user_agent) == (None, None, None)
+
+
+def test_parts_may_be_inside_of_tables() -> None:
+    """A dot may separate names, or may be a part of a name."""
+    nested = {**SIMPLE, "user": {"name": "alice"}, "status": None, "http": {"response": {"status_code": 404}}}
+    flat = {**SIMPLE, "user.name": "alice", "status": None, "http.response.status_code": 404}
+    assert parse(nested) == parse(flat)
+    assert (parse(flat).user, parse(flat).status) == ("alice", 404)
+
+
+def test_query_of_its_own() -> None:
+    """The query may be in a field of its own."""
+    assert parse({**SIMPLE, "path": "/a%20b", "args": "c=1"}).target == RequestTarget("/a b", "c=1")
+
+
+def test_request_line_that_is_none() -> None:
+    """A connection without a request is not a request."""
+    record = {name: value for name, value in NGINX.items() if name != "request"}
+    assert why_not({**record, "request": ""}) == "not an HTTP request"
+    assert why_not({**SIMPLE, "path": None, "request": None}) == "not an HTTP request"
+
+
+def test_named_fields() -> None:
+    """``--field`` replaces the names of a part, and adds features."""
+    parser = LineParser({"ip": "peer", "plan": "account.plan", "header:x-a": "a", "email": "mail", "n": "n"})
+    record = {**SIMPLE, "peer": "198.51.100.1", "account": {"plan": "pro"}, "a": ["1", "2"], "mail": " Ann@X.org "}
+    entry = parser(json.dumps({**record, "n": 1.5}).encode())
+    assert entry.client == "198.51.100.1"
+    assert entry.features == {"plan": "pro", "header:x-a": INVALID, "email": "ann@x.org", "n": "1.5"}
+    assert parser.found == set(entry.features)
+    assert parse({**SIMPLE, "plan": None}, {"plan": "plan"}).features == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time=ts", ("time", "ts")),
+        ("user=account.id", ("user", "account.id")),
+        ("header:X-API-Key=key", ("header:x-api-key", "key")),
+        ("plan=a=b", ("plan", "a=b")),
+    ],
+)
+def test_option_field(text: str, expected: tuple[str, str]) -> None:
+    """A name is a part of a request or a feature, in its canonical form."""
+    assert check_field(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "user", "user=", "=a", "User=a", "query:a=b", "user.id=a", "a b=c"])
+def test_invalid_option_field(text: str) -> None:
+    """Anything else is an error."""
+    with pytest.raises(ConfigError):
+        check_field(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"{}x", b'{"a":' * 20_000, b'{"time": NaN}', b'{"path": "\\ud800"}', b"{" + b"x" * 70_000, b"{1: 2}"],
+)
+def test_hostile_json_is_invalid(line: bytes) -> None:
+    """A line that is not JSON is invalid, however deep or long it is."""
+    with pytest.raises(InvalidLineError):
+        LineParser()(line)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*NGINX, *SIMPLE, *CADDY, *ENVOY, "account"]), VALUES, max_size=9))
+def test_any_record_is_read_or_invalid(record: dict[str, Any]) -> None:
+    """Any values give an entry or an ``InvalidLineError``, and no other exception."""
+    try:
+        entry = parse({**SIMPLE, **record}, {"plan": "account"}, "header:x-api-key")
+    except InvalidLineError:
+        return
+    assert 0 <= entry.time < 10**12
+    assert isinstance(entry.target.path, str)
+    assert isinstance(entry.client, str | None)

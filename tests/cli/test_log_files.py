@@ -1,0 +1,122 @@
+"""Several access logs are read as one, by time, with few of them open."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import SITE, Files, line, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw.cli.access_log import parse_line
+from ratelimit_mw.cli.log_files import LogFiles
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Write:
+    """Writes a log and returns its path."""
+    return Files(tmp_path).log
+
+
+def times(*paths: Path) -> list[float]:
+    return [entry.time for entry in LogFiles([str(path) for path in paths], parse_line)]
+
+
+def test_files_in_any_order(log: Write) -> None:
+    """Rotated files, plain and gzip, in any order on the command line."""
+    old = log(gzip.compress("".join(line(at=i) for i in range(50)).encode()), "access.log.2.gz")
+    middle, new = log([line(at=50 + i) for i in range(50)], "b"), log([line(at=100 + i) for i in range(50)], "c")
+    assert times(new, old, middle) == times(old, middle, new) == [*range(1_500_000_000, 1_500_000_150)]
+
+
+def test_files_of_several_servers(log: Write) -> None:
+    """Files that overlap are merged, and those of one second keep the order of the arguments."""
+    one = log([line("192.0.2.1", at=i) for i in (0, 1, 1, 5)], "one")
+    two = log([line("192.0.2.2", at=i) for i in (0, 1, 3, 9)], "two")
+    files = LogFiles([str(one), str(two)], parse_line)
+    merged = [(entry.client[-1] if entry.client else "", int(entry.time) - 1_500_000_000) for entry in files]
+    assert merged == [("1", 0), ("2", 0), ("1", 1), ("1", 1), ("2", 1), ("2", 3), ("1", 5), ("2", 9)]
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=4))
+def test_merge_of_any_files(tmp_path_factory: pytest.TempPathFactory, logs: list[list[int]]) -> None:
+    """Every request comes out once, by time, whatever the order within the files."""
+    files = Files(tmp_path_factory.mktemp("logs"))
+    paths = [files.log([line(at=at) for at in each], str(i)) for i, each in enumerate(logs)]
+    assert times(*paths) == sorted(1_500_000_000 + at for each in logs for at in each)
+
+
+def test_few_files_are_open(log: Write) -> None:
+    """A file is opened when its first request is due, and is closed after its last one."""
+    paths = [str(log([line(at=i), line(at=i + 1)], f"log-{i}")) for i in range(200)]
+    files = LogFiles(paths, parse_line)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    most = max(len(os.listdir("/proc/self/fd")) for _ in files) - before  # noqa: PTH208
+    assert most <= 4
+    assert files.lines == 400
+
+
+def test_wrong_date_at_the_start_of_a_file(log: Write) -> None:
+    """One line of the far future neither delays its file nor the others."""
+    one = log([line(at=10**9), *(line(at=i) for i in range(5))], "one")
+    two = log([line(at=i) for i in range(5)], "two")
+    assert times(one, two)[:-1] == [1_500_000_000 + i for i in range(5) for _ in range(2)]
+
+
+def test_invalid_lines_have_their_file(log: Write, tmp_path: Path) -> None:
+    """The numbers are those of each file, and a file without a request is named."""
+    rules = Files(tmp_path).rules(SITE)
+    fine, bad = log([line(), "x\n"], "fine"), log(["\n", "y\n"], "bad")
+    result = run("replay", rules, fine, bad, "--json")
+    report = json.loads(result.stdout)
+    assert [(each["file"], each["number"]) for each in report["invalid_examples"]] == [(str(fine), 2), (str(bad), 2)]
+    assert (report["lines"], report["invalid"], report["requests"]) == (4, 2, 1)
+    assert result.stderr.splitlines() == [
+        f"{fine}: 1 of 2 lines cannot be parsed. The first of them:",
+        "  line 2: not in the common or combined format: x",
+        f"{bad}: 1 of 2 lines cannot be parsed. The first of them:",
+        "  line 2: not in the common or combined format: y",
+        f"{bad}: contains no request",
+    ]
+
+
+def test_no_request_in_any_file(log: Write, tmp_path: Path) -> None:
+    """The message names all files."""
+    result = run("replay", Files(tmp_path).rules(SITE), log([], "a"), log([], "b"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {tmp_path}/a, {tmp_path}/b: contains no request\n"
+
+
+def test_a_file_twice(log: Write, tmp_path: Path) -> None:
+    """A file that is given twice, also by another name, is a mistake."""
+    path = log([line()])
+    (tmp_path / "link").symlink_to(path)
+    result = run("replay", Files(tmp_path).rules(SITE), path, tmp_path / "link")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is given twice, so its requests would count twice" in result.stderr
+
+
+def test_progress_of_all_files(log: Write) -> None:
+    """Progress is in lines and bytes of all files; a pipe has no size."""
+    paths = [str(log([line(at=i) for i in range(1000)], name)) for name in "ab"]
+    told: list[tuple[int, int]] = []
+    files = LogFiles(paths, parse_line, lambda *progress: told.append(progress))
+    assert len(list(files)) == 2000
+    size = sum(Path(path).stat().st_size for path in paths)
+    assert files.size == size
+    assert told[-1] == (2000, size)
+    assert LogFiles([*paths, "-"], parse_line).size is None
+
+
+def test_stdin_among_files(log: Write, tmp_path: Path) -> None:
+    """stdin is read along with the files."""
+    result = run("replay", Files(tmp_path).rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
+    report = json.loads(result.stdout)
+    assert (report["requests"], report["rejected"], report["out_of_order"]) == (4, 1, 0)
