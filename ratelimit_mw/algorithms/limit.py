@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import unquote
 
@@ -22,8 +23,11 @@ class Limit:
 
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
-    ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts.
+    ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
+    returns the values in a key after the prefix, by feature.
     """
+
+    values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Limit:
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
         options = (self.spec, self.shadow, self.statuses, self.on_store_error)
         limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
-        limit.policy = self.policy
+        limit.policy, limit.values_of = self.policy, self.values_of
         limit.local = True
         return limit
 

@@ -12,6 +12,7 @@ from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.rejection import Rejection
+from ..limiter.observers import name_of
 from ..rules.guard import Decider
 from .request import FlaskRequest
 from .signals import request_limited
@@ -40,7 +41,7 @@ class FlaskAdmission(Admission):
                 try:
                     receiver(self.app, **arguments)
                 except Exception as error:
-                    self.limits.limiter.observers.log(f"{receiver!r} of request_limited", error)
+                    self.limits.limiter.observers.log(f"{name_of(receiver)} of request_limited", error)
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return cast(RateLimitExceeded, self.http_error(verdict, _RAISED))

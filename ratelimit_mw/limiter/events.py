@@ -90,6 +90,12 @@ class Event:
         return found
 
     @property
+    def limited_by(self) -> tuple[str, ...]:
+        """The names of the rules that rejected the request; if it was allowed, of those in shadow mode that would."""
+        kinds = REJECTED if self.is_rejected else {"shadow"}
+        return tuple(rule for rule, outcome in self.outcomes.items() if outcome in kinds)
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         """The decisions of all limits that applied. Their ``key`` and ``client`` are empty."""
         return tuple(_without_key(decision) for verdict in self._verdicts for decision in verdict.decisions)
@@ -129,7 +135,7 @@ class Event:
     @property
     def costs(self) -> Mapping[str, int]:
         """The settled cost that the request consumed from each rule, in units of its limits. Slots have the cost 0."""
-        return _costs_of(self._verdicts, _hits_of) if self._costs is None else self._costs
+        return _costs_of(self._verdicts, _hits_of) if self._costs is None else dict(self._costs)
 
     @property
     def cost(self) -> int:
@@ -142,7 +148,7 @@ class Event:
 
         With a secret, personal features are digests, as in the store.
         """
-        return self._features
+        return dict(self._features)
 
     def __repr__(self) -> str:
         return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
@@ -186,7 +192,7 @@ def _costs_of(verdicts: Iterable[Verdict], consumed: Callable[[Verdict], _Consum
                 of_limits[decision.rule] = max(cost, of_limits.get(decision.rule, 0))
         for decision in verdict.decisions:
             costs[decision.rule] = costs.get(decision.rule, 0) + of_limits.pop(decision.rule, 0)
-    return MappingProxyType(costs)
+    return costs
 
 
 def _consumed(verdict: Verdict) -> _Consumed:

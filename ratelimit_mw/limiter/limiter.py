@@ -89,7 +89,7 @@ class Limiter(Reloads):
             self._starting = StartingStore(cache, self.store, self._start_chain)
         with error_path("observers"):
             functions = self.settings.observers if observers is None else checked_observers(observers)
-        self.observers = Observers(functions, self.settings.event_features, self)
+        self.observers = Observers(functions, self.settings.event_features, self.store)
         self.is_observed = bool(functions)
         self.breaker = self._failover and self._failover.breaker
         self._check(self.rules)

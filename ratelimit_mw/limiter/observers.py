@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
+import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from threading import get_ident
+from inspect import iscoroutine
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from ..decision import Decision, Verdict
 from ..errors import ConfigError, error_path
 from ..settings.values import checked_observer
+from ..stores import Store
 from ..testmode import testmode
 from .counts import MAX_SERIES, Counter, CounterOf
 from .events import Event, Outcome, outcome_of, outcome_of_rejection
-
-if TYPE_CHECKING:
-    from .limiter import Limiter
 
 Observer = Callable[[Event], object]
 
@@ -27,25 +27,30 @@ _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
 
+class _Thread(threading.local):
+    """Whether observers run in this thread."""
+
+    is_busy = False
+
+
 class Observers:
     """Calls observers. An error of one of them changes no request.
 
     They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
     """
 
-    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], limiter: Limiter) -> None:
+    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], store: Store) -> None:
         self._functions: list[tuple[str, Observer]] = []
         for i, observer in enumerate(observers):
             with error_path(f"observers[{i}]"):
                 function = _imported(observer) if isinstance(observer, str) else observer
-                self._functions.append((_name_of(function), function))
+                self._functions.append((name_of(function), function))
         self._names = frozenset(names)
-        self._limiter = limiter
-        self._store = type(limiter.store).__name__.removesuffix("Store").lower()
+        self._store = type(store).__name__.removesuffix("Store").lower()
         counting: list[Any] = [getattr(function, "counter_of", None) for _, function in self._functions]
         outcomes = get_args(Outcome) if all(counting) else ()
         self._counters = {outcome: RuleCounters(counting, outcome, self._store) for outcome in outcomes}
-        self._running: set[int] = set()  # threads
+        self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
@@ -85,20 +90,22 @@ class Observers:
         """
         outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
         event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE)
-        thread = get_ident()
-        if self._functions and thread not in self._running:
-            self._running.add(thread)
+        thread = self._thread
+        if self._functions and not thread.is_busy:
+            thread.is_busy = True
             try:
                 for name, function in self._functions:
                     try:
-                        function(event)
-                    except Exception as error:
+                        if iscoroutine(result := function(event)):
+                            result.close()
+                            raise TypeError("it returned a coroutine, which is not awaited")
+                    except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
                         self.log(name, error)
             finally:
-                self._running.discard(thread)
+                thread.is_busy = False
         return event
 
-    def log(self, name: str, error: Exception) -> None:
+    def log(self, name: str, error: BaseException) -> None:
         """Log the error of an observer, at most once a minute for each observer."""
         now = monotonic()
         if now < self._silent_until.get(name, 0.0):
@@ -111,12 +118,11 @@ class Observers:
 
     def _features(self, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
         """Return the values in the keys of the decisions, as the store has them."""
-        rules = self._limiter.rules.by_name
         found: dict[str, str] = {}
         for decision in (decision for verdict in verdicts for decision in verdict.decisions):
-            if decision.hit[1] and (rule := rules.get(decision.rule)):
-                text = decision.hit[1].removeprefix(decision.source.prefix).removesuffix(testmode.key_suffix)
-                found |= {name: value for name, value in rule.key.parse(text).items() if name in self._names}
+            limit, key = decision.hit[:2]
+            values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
+            found |= {name: value for name, value in values.items() if name in self._names}
         return found
 
 
@@ -152,6 +158,7 @@ def _imported(path: str) -> Observer:
     return checked_observer(function)
 
 
-def _name_of(observer: Observer) -> str:
-    named = observer if hasattr(observer, "__qualname__") else type(observer)
-    return f"{named.__module__}.{named.__qualname__}"
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function or of the class of an object, for the log."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__ or 'builtins'}.{named.__qualname__}"

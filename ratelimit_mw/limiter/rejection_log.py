@@ -13,6 +13,7 @@ from .counts import Counter, Labels, count_nothing, counting
 from .events import Event
 
 _LINES: Final = 10
+_LONG: Final = 100.0  # seconds, from which the log leaves out their fraction
 _log = logging.getLogger("ratelimit_mw.events")
 
 
@@ -46,7 +47,7 @@ class RejectionLog:
                 return
             self._lines += 1
             left_out, self._left_out = self._left_out, 0
-        rules = [rule for rule, outcome in event.outcomes.items() if outcome != "allowed"]
+        rules = list(event.limited_by)
         fields = {
             "ratelimit_outcome": event.outcome,
             "ratelimit_rules": rules,
@@ -60,7 +61,8 @@ class RejectionLog:
 
 def _line(event: Event, rules: list[str]) -> str:
     by = f" by {', '.join(rules)}" if rules else ""
-    wait = f"; wait {event.wait:.3g} s" if event.is_rejected and event.wait is not None else ""
+    seconds = event.wait if event.is_rejected else None
+    wait = "" if seconds is None else f"; wait {seconds:.0f} s" if seconds >= _LONG else f"; wait {seconds:.3g} s"
     features = "".join(f"; {name} {value!r}" for name, value in event.features.items())  # escaped: clients write them
     return f"{event.outcome}{by}{wait}{features}"
 

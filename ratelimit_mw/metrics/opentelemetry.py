@@ -90,7 +90,6 @@ def annotate(event: Event) -> None:
         span.set_attribute("ratelimit_mw.outcome", event.outcome)
         span.set_attribute("ratelimit_mw.store", event.store)
         span.set_attribute("ratelimit_mw.rules", event.rules)
-        limiting = [rule for rule, outcome in event.outcomes.items() if outcome != "allowed"]
-        span.set_attribute("ratelimit_mw.limited_by", limiting)
+        span.set_attribute("ratelimit_mw.limited_by", event.limited_by)
         if event.wait:
             span.set_attribute("ratelimit_mw.wait", event.wait)

@@ -39,6 +39,10 @@ class CompiledRule:
         """The store's check of limits from a function."""
         self.may_hold_slots = may_hold_slots
         """Whether limits from a function may be concurrency limits: not for messages."""
+        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
+        self.captures = rule.captures
+        if self.captures.names:
+            self.key = CapturingKey(self.key, self.captures)
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], tuple[Limit, ...]] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
@@ -49,11 +53,8 @@ class CompiledRule:
             (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
             for by, table in rule.tables
         ]
-        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.where = rule.matches.takes_features if rule.matches.needs else None
-        self.captures = rule.captures
         if self.captures.names:
-            self.key = CapturingKey(self.key, self.captures)
             self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
         self.build_key = self.key.with_prefix("")
         self.is_unlimited = False
@@ -73,7 +74,10 @@ class CompiledRule:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
         reports = rule.consistency == "reported"
-        return tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
+        limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
+        for limit in limits:
+            limit.values_of = self.key.parse
+        return limits
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from limiter_ways import rule
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
 from ratelimit_mw.limiter.events import outcome_of
-from ratelimit_mw.limiter.observers import Observers
+from ratelimit_mw.limiter.observers import Observers, name_of
 from ratelimit_mw.testing import ManualClock
 
 ANN = {"ip": "192.0.2.7"}
@@ -73,12 +74,16 @@ def test_a_slot_sends_one_event() -> None:
 
 
 def test_an_event_cannot_be_changed() -> None:
-    rate, (event,) = (found := observed(rule("1/minute")))[0], [(found[0].hit(ANN), found[1][0])[1]]
+    """Its dicts are copies, which JSON can have."""
+    rate, events = observed(rule("1/minute"), settings=load_settings({"event_features": ["ip"]}))
+    rate.hit(ANN)
+    (event,) = events
     with pytest.raises(AttributeError):
         event.outcome = "rejected"  # type: ignore[misc,assignment]
-    with pytest.raises(TypeError):
-        event.costs["api"] = 7  # type: ignore[index]
-    rate.close()
+    for table in (event.costs, event.features, event.outcomes):
+        json.dumps(table)
+        cast(Any, table).clear()
+    assert (event.costs, event.features, event.outcomes) == ({"r": 1}, {"ip": "192.0.2.7"}, {"r": "allowed"})
 
 
 def test_a_cost_that_is_settled_later_does_not_change_the_event() -> None:
@@ -265,10 +270,48 @@ def test_an_allowed_check_after_a_shadow_rejection_leaves_the_outcome() -> None:
     assert outcome_of(verdicts) == "shadow"
 
 
-def test_a_verdict_of_another_limiter_has_no_features() -> None:
-    """Only the rules of a limiter can read its keys."""
-    options = load_settings({"event_features": ["ip"]})
-    limiter, events = observed(Rule(name="a", limits="9/day"), settings=options)
-    other = Limiter([Rule(name="b", limits="9/day")])
-    limiter.observers.report((other.hit({"ip": "192.0.2.7"}),))
-    assert events[0].features == {}
+def test_a_reload_does_not_change_the_keys_of_earlier_decisions() -> None:
+    """The key of a rule may have other features in the new settings, as the verdict of a request that has begun."""
+    table: Any = {"event_features": ["path"], "rules": [{"name": "api", "limits": "9/day", "key": ["path", "ip"]}]}
+    events: list[Event] = []
+    limiter = Limiter.from_settings(table, observers=[events.append])
+    verdict = limiter.hit({**ANN, "path": "/a"})
+    for key in (["path"], ["ip", "user"], []):
+        table["rules"][0]["key"] = key
+        limiter.reload()
+        limiter.observers.report((verdict,))
+    assert [event.features for event in events] == [{"path": "/a"}] * 4
+
+
+@pytest.mark.parametrize("store", ["memory://", "redis://127.0.0.1:1"])
+def test_event_features_of_local_decisions(store: str) -> None:
+    events: list[Event] = []
+    options = load_settings({"event_features": ["ip"], "fleet_size": 2})
+    limiter = Limiter([Rule(name="api", limits="9/day")], store, settings=options, observers=[events.append])
+    limiter.hit(ANN)
+    assert (events[0].features, events[0].local) == ({"ip": "192.0.2.7"}, limiter.waits)
+    limiter.close()
+
+
+def test_an_observer_that_returns_a_coroutine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It could not be found at the start. A task is fine."""
+
+    async def send(event: Event) -> None: ...
+
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[lambda event: send(event)])
+    assert limiter.hit(ANN)
+    assert "observer test_observers." in caplog.text
+    assert "TypeError: it returned a coroutine" in caplog.text
+
+
+def test_an_observer_whose_future_was_cancelled_cancels_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    def wait(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[wait])
+    assert asyncio.run(limiter.ahit(ANN))
+    assert "raised CancelledError" in caplog.text
+
+
+def test_a_method_without_a_module_has_a_name() -> None:
+    assert name_of([].append) == "builtins.list.append"
