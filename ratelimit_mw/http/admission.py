@@ -218,7 +218,8 @@ class Admission(LaterDecisions):
             is_allowed = self.rejections is None and len(self.verdicts) == 1 and self.verdict.allowed
             if is_allowed or self._take_rejection():  # the short path: nothing else was decided
                 self._reported = len(self.verdicts)
-                self.limits.limiter.observers.report_one(self.verdict)
+                # Not ``verdict`` of an allowed request: it may include checks that have had their own event.
+                self.limits.limiter.observers.report_one(self.verdicts[0] if is_allowed else self.verdict)
                 return {}
         with lock:
             first, self._reported = self._reported, len(self.verdicts)

@@ -57,18 +57,22 @@ class Observers:
     def report_one(self, verdict: Verdict) -> None:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
         decisions = verdict.decisions
-        if self._counters and decisions:
-            decision = decisions[0]
-            limit = decision.hit[0]
-            if len(decisions) > 1:
-                if self._count_allowed(decisions):
-                    return
-            elif not (decision.delay_us or limit.local) and (decision.allowed or not decision.unavailable):
-                outcome = "allowed" if decision.allowed else outcome_of_rejection(decision)
-                if (counter := self._counters[outcome][limit.rule]) is not None:
-                    counter()
-                    return
-        self.report((verdict,))
+        try:
+            if self._counters and decisions:
+                decision = decisions[0]
+                limit = decision.hit[0]
+                if len(decisions) > 1:
+                    if self._count_allowed(decisions):
+                        return
+                elif not (decision.delay_us or limit.local) and (decision.allowed or not decision.unavailable):
+                    outcome = "allowed" if decision.allowed else outcome_of_rejection(decision)
+                    if (counter := self._counters[outcome][limit.rule]) is not None:
+                        counter()
+                        return
+        except Exception as error:  # for example of a file that several processes count in
+            self.log(" and ".join(name for name, _ in self._functions), error)
+        else:
+            self.report((verdict,))
 
     def _count_allowed(self, decisions: Sequence[Decision]) -> bool:
         """Count each rule once, and return True, when all limits allow the request."""

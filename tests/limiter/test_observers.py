@@ -313,5 +313,21 @@ def test_an_observer_whose_future_was_cancelled_cancels_no_request(caplog: pytes
     assert "raised CancelledError" in caplog.text
 
 
+@pytest.mark.parametrize("fails_at_once", [True, False])
+def test_an_observer_that_cannot_count_fails_no_request(fails_at_once: bool, caplog: pytest.LogCaptureFixture) -> None:
+    class FullDisk:
+        def counter_of(self, labels: Any) -> Any:
+            return self.count() if fails_at_once else self.count
+
+        def count(self) -> None:
+            raise OSError("no space left")
+
+        def __call__(self, event: Event) -> None: ...
+
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[FullDisk()])
+    assert all(limiter.hit(ANN) for _ in range(2))
+    assert caplog.text.count("FullDisk raised OSError") == 1
+
+
 def test_a_method_without_a_module_has_a_name() -> None:
     assert name_of([].append) == "builtins.list.append"

@@ -18,7 +18,7 @@ from django_calls import MIDDLEWARE, hello, project
 from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from websocket_calls import connect, echo
 
@@ -138,6 +138,23 @@ def test_a_check_is_part_of_the_event_of_its_request(build: Any) -> None:
         *[{"site": "allowed", "post": "rejected"}] * 2,
     ]
     assert outcomes(events) == ["allowed", "allowed", "rejected", "rejected"]
+
+
+def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
+    part = Rule(name="part", limits="9/minute", match={"view": ""})
+    rate, events = observed(Rule(name="api", limits="9/minute"), part)
+
+    async def view(request: Any) -> Any:
+        async def parts() -> Any:
+            yield b"a"
+            await check(request, "part")
+            yield b"b"
+
+        return StreamingResponse(parts())
+
+    app = Starlette(routes=[Route("/", view)])
+    assert ask(RateLimitMiddleware(app, limiter=rate)).status_code == 200
+    assert [event.outcomes for event in events] == [{"part": "allowed"}, {"api": "allowed"}]
 
 
 @pytest.mark.parametrize("build", SITES.values(), ids=SITES)
