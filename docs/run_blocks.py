@@ -142,7 +142,7 @@ class Player:
         return str(command(words[1:]))
 
     def _run_export(self, words: list[str]) -> str:
-        os.environ.update(word.split("=", 1) for word in words)
+        os.environ.update(word.replace("$PWD", str(Path.cwd())).split("=", 1) for word in words)
         return ""
 
     def _run_ratelimit_mw(self, words: list[str]) -> str:

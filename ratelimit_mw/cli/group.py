@@ -10,9 +10,11 @@ from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .init import init
+from .inspect import inspect
 from .migrate.command import migrate
 from .output import command, print_json
 from .replay.command import replay
+from .reset import reset
 
 
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
@@ -30,5 +32,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (capacity, check, demo, explain, init, migrate, replay, schema):
+for _command in (capacity, check, demo, explain, init, inspect, migrate, replay, reset, schema):
     ratelimit_mw.add_command(_command)

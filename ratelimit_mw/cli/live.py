@@ -97,7 +97,7 @@ def checked_rule(source: Source, name: str) -> CompiledRule:
         return source.rules.named(name)
     except ConfigError as error:
         hint = ". For a rule of a decorator, write --app MODULE:APP in place of the file" * source.overview.is_file
-        raise Failure(f"{error}{hint}") from None
+        raise Failure(f"{error}{hint}".replace("?.", "?")) from None
 
 
 def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:
@@ -113,8 +113,8 @@ def check_key(source: Source, name: str, features: Features, command: str) -> Co
     """Return the rule of a name whose key has all its features.
 
     Raises:
-        Failure: There is no such rule, or a feature of its key is missing. The message ends with the ``command`` that
-            has all of them, such as ``reset``.
+        Failure: There is no such rule, a feature of its key is missing, or the rule does not use a feature. The message
+            has the ``command``, such as ``reset``, with all features.
     """
     rule = checked_rule(source, name)
     if missing := missing_in_key(rule, features):
@@ -123,6 +123,10 @@ def check_key(source: Source, name: str, features: Features, command: str) -> Co
             source, command, name, *words_of(features), *(f"{word_of(part_of(names[0]))}=..." for names in missing)
         )
         raise Failure(f"the key of rule {name!r} needs {texts}. Write: {whole}")
+    used = {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
+    if unused := [each for each in features if each not in used]:
+        texts = " and ".join("|".join(names) for names in rule.source.entries) or "one limit for all clients"
+        raise Failure(f"rule {name!r} does not use {' and '.join(unused)}. Its key is: {texts}")
     return rule
 
 

@@ -6,6 +6,8 @@ from typing import Final
 from .check import check
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
+from .inspect import inspect
+from .reset import reset
 from .source import Source
 
 _HELP: Final = """Check and explain the rate limits of this application.
@@ -17,7 +19,8 @@ Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
-    for name, command in (("check", check), ("explain", explain), ("rules", check)):
+    commands = {each.name: each for each in (check, explain, inspect, reset)}
+    for name, command in {**commands, "rules": check}.items():
         own = command.within(program, open_app)
         own.hidden = name != command.name
         group.add_command(own, name)

@@ -195,6 +195,39 @@ class KeyMaker:
                 values[name], text = _unescaped(value), text[len(value) + 1 :]
         return values
 
+    def values_in(self, key: str) -> dict[str, str] | None:
+        """Return what ``parse`` returns; None for a key that was built with other entries."""
+        try:
+            return self.parse(key)
+        except (StopIteration, TypeError, OverflowError, re.error):
+            return None
+
+    def has_values(self, key: str, features: Features) -> bool:
+        """Return whether a key has the values of features that are parts of it. Other parts may have any value.
+
+        False for a key that was built with other entries.
+
+        >>> KeyMaker(parse_key(["endpoint", "user|ip"])).has_values("endpoint=6:/login&{ip=192.0.2.7}", {"user": "ann"})
+        False
+        """
+        if (values := self.values_in(key)) is None:
+            return False
+        for parts in self._parts:
+            given = {
+                part.name: self._shown(part, value) for part in parts if (value := part.value(features)) is not None
+            }
+            if given and not any(values.get(name) == value for name, value in given.items()):
+                return False
+        return True
+
+    def _shown(self, part: Part, value: Any) -> str:
+        """Return a value as ``parse`` returns it."""
+        text = part.form(value)
+        if text is INVALID:
+            return "invalid"
+        is_long = len(text.encode("utf-8", "surrogatepass")) > LONGEST
+        return self._secret.digest(part.name, text) if is_long or self._secret.covers(part.feature) else text
+
 
 _Compiled = tuple[str, str, str, str, Callable[[Any], Any], bool]
 _Fallback = tuple[str, str, bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule
@@ -43,7 +43,12 @@ class Inspection(Resets):
     store: Store
 
     def inspect(
-        self, rule: str | None = None, features: Features | None = None, place: str = "", rejected: bool = False
+        self,
+        rule: str | None = None,
+        features: Features | None = None,
+        place: str = "",
+        rejected: bool = False,
+        only: Callable[[str], bool] | None = None,
     ) -> KeyStates:
         """Show how much is left for each key in the store, a page at a time. Consume nothing.
 
@@ -56,6 +61,7 @@ class Inspection(Resets):
                 one key of one rule.
             place: The place where the page begins: pass ``next`` of the page before.
             rejected: Show only keys whose next request would be rejected.
+            only: Called with each key that is listed. If it returns False, the key is not read and not shown.
 
         Returns:
             The decisions, and the place of the next page.
@@ -76,33 +82,64 @@ class Inspection(Resets):
         """
         self.start()
         if features is None:
-            return run_blocking(self._list(self._call, rule, place, rejected))
+            return run_blocking(self._list(self._call, rule, place, rejected, only))
         hits = run(self.rules.hits(rule or "", features, self._time))
         return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
 
     async def ainspect(
-        self, rule: str | None = None, features: Features | None = None, place: str = "", rejected: bool = False
+        self,
+        rule: str | None = None,
+        features: Features | None = None,
+        place: str = "",
+        rejected: bool = False,
+        only: Callable[[str], bool] | None = None,
     ) -> KeyStates:
         """Async form of ``inspect``."""
         await self.astart()
         if features is None:
-            return await self._list(self._acall, rule, place, rejected)
+            return await self._list(self._acall, rule, place, rejected, only)
         hits = await arun(self.rules.hits(rule or "", features, self._time))
         return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
 
-    async def _list(self, call: Call, rule: str | None, place: str, rejected: bool) -> KeyStates:
-        limits = self._lowest_limits()
+    def inspect_key(self, key: str) -> list[Decision]:
+        """Show how much is left under a key of the store, by all limits of its rule. Consume nothing.
+
+        Args:
+            key: The key, as the store has it: ``decision.key``.
+
+        Returns:
+            The decisions on the keys that ``reset_key`` would forget. A key without counts has none.
+
+        Raises:
+            ConfigError: The key belongs to no rule.
+            StoreError: The store could not be reached.
+        """
+        self.start()
+        return run_blocking(self._decide_counted(self._call, self._same_client(key), False))
+
+    async def ainspect_key(self, key: str) -> list[Decision]:
+        """Async form of ``inspect_key``."""
+        await self.astart()
+        return await self._decide_counted(self._acall, self._same_client(key), False)
+
+    async def _list(
+        self, call: Call, rule: str | None, place: str, rejected: bool, only: Callable[[str], bool] | None
+    ) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
             keys, following = await call("list_keys", prefix, place)
-            hits = [Hit(limit, key, 0) for key in keys if (limit := limits.get(prefix_of(key)))]
-            decisions = await self._decide_next(call, hits, rejected)
-            found += [decision for decision in decisions if decision.reset_us]  # others have expired
+            found += await self._decide_counted(call, filter(only, keys) if only else keys, rejected)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
             place = following
         return KeyStates(found, place)
+
+    async def _decide_counted(self, call: Call, keys: Iterable[str], rejected: bool) -> list[Decision]:
+        """Decide the next request of each key by the lowest limit. A key that has expired has no decision."""
+        limits = self._lowest_limits()
+        hits = [Hit(limit, key, 0) for key in keys if (limit := limits.get(prefix_of(key)))]
+        return [decision for decision in await self._decide_next(call, hits, rejected) if decision.reset_us]
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one."""

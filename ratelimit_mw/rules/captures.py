@@ -63,6 +63,12 @@ class CapturingKey(KeyMaker):
     def parse(self, key: str) -> dict[str, str]:
         return self._key.parse(key)
 
+    def values_in(self, key: str) -> dict[str, str] | None:
+        return self._key.values_in(key)
+
+    def has_values(self, key: str, features: Features) -> bool:
+        return self._key.has_values(key, self._captures.add(features))
+
 
 class _Place:
     """The place of a parameter in a path: its segments, and the text around it in a segment."""

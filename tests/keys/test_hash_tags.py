@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ratelimit_mw import Limiter
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.keys.features import INVALID, UNMATCHED
 from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.parts import LONGEST, part_of
@@ -131,4 +131,29 @@ def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, A
         is_long = text is not INVALID and len(text.encode("utf-8", "surrogatepass")) > LONGEST
         is_digest = text is not INVALID and (secret.covers(parts[0].feature) or is_long)
         expected[name] = secret.digest(name, text) if is_digest else "invalid" if text is INVALID else text
-    assert maker.parse(key) == expected
+    assert maker.parse(key) == maker.values_in(key) == expected
+    assert maker.has_values(key, {})
+    assert maker.has_values(key, features)
+    if not expected.keys() <= {"endpoint"}:
+        assert not maker.has_values(key, dict.fromkeys(features, "another value"))
+
+
+@pytest.mark.parametrize(
+    "key", ["{user=ann}", "tenant=9:x&{ip=1}", "tenant=(:x&{ip=1}", f"tenant={'9' * 30}:x&{{ip=1}}"]
+)
+def test_a_key_with_other_entries_has_no_values(key: str) -> None:
+    """The key of a rule has changed, but its old keys are still in the store."""
+    maker = KeyMaker(parse_key(["tenant", "ip"]))
+    assert maker.values_in(key) is None
+    assert not maker.has_values(key, {"ip": "1"})
+
+
+def test_the_captures_of_a_path_are_values_of_a_key() -> None:
+    """You name the path, or the parameter itself."""
+    rule = Rule(name="users", limits="1/minute", key=["path:user"], match={"path": "/users/{user}"})
+    maker = Limiter([rule]).rules.named("users").key
+    key = maker.build({"path": "/users/ann"}) or ""
+    assert maker.has_values(key, {"path": "/users/Ann"})
+    assert maker.has_values(key, {"path:user": "ann"})
+    assert not maker.has_values(key, {"path:user": "bob"})
+    assert maker.values_in(key) == {"path:user": "ann"}

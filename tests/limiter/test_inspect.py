@@ -144,6 +144,29 @@ def test_a_page_ends_after_many_keys(way: Any) -> None:
     assert (last.decisions, last.next) == ([], None)
 
 
+@ways
+def test_only_chosen_keys_are_read(way: Any) -> None:
+    """A function sees each key before it is read."""
+    rate, _ = opened(rule("5/minute", "api"))
+    for ip in ("192.0.2.1", "192.0.2.2"):
+        rate.hit({"ip": ip})
+    found = way(rate).inspect(only=lambda key: key.endswith("2.2}"))
+    assert shown(found.decisions) == [("api", "ip=192.0.2.2", 4, True)]
+
+
+@ways
+def test_a_key_is_shown_by_all_limits_of_its_rule(way: Any) -> None:
+    """These are the keys that a reset forgets. A key without counts has none."""
+    rate, _ = opened(rule(["2/minute", "9/hour"], "login"))
+    rate.hit({"ip": "192.0.2.1"})
+    [decision, _] = rate.inspect().decisions
+    assert {each.limit for each in way(rate).inspect_key(decision.key)} == {2, 9}
+    rate.reset_key(decision.key)
+    assert way(rate).inspect_key(decision.key) == []
+    with pytest.raises(ConfigError, match="unknown rule"):
+        way(rate).inspect_key("any text")
+
+
 class Damaged(Listing):
     """A store in which the state of one key cannot be decoded."""
 

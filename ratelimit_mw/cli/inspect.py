@@ -1,0 +1,83 @@
+"""``ratelimit-mw inspect``: show the keys in the store of a running application, with what is left under each."""
+
+from itertools import islice
+from typing import Any, Final
+
+import click
+from rich.progress import TextColumn
+
+from ..decision import Decision
+from .key_search import KeySearch, secret_hint
+from .live import as_counted, checked_rule, open_limiter, read_words
+from .output import command, json_option, note, print_json, print_table, print_text, progress
+from .rows import Rows
+from .source import Source
+from .source_command import SourceCommand
+
+_LINES: Final = 10
+"""The most commands to copy after a table."""
+
+
+@command(
+    "ratelimit-mw inspect ratelimit.toml --feature ip=192.0.2.7",
+    "ratelimit-mw inspect ratelimit.toml --rejected",
+    "ratelimit-mw inspect ratelimit.toml --rule login --prefix ip=192.0.2.",
+    "ratelimit-mw inspect ratelimit.toml --rule login --limit 100000 --json",
+    "ratelimit-mw inspect --app shop:app --feature user=alice",
+    "ratelimit-mw inspect --app shop:app --rejected --json",
+    cls=SourceCommand,
+)
+@click.option("--rule", "name", metavar="NAME", help="Show the keys of this rule only.")
+@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=read_words,
+              help="Show the keys of this client, by all rules: ip=..., user=... Use it several times for several"
+                   " features.")  # fmt: skip
+@click.option("--prefix", default="", metavar="TEXT", help="Show the clients with a value that begins so: ip=192.0.2.")
+@click.option("--rejected", is_flag=True, help="Show only the keys whose next request would be rejected.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True,
+              help="The most keys to show.")  # fmt: skip
+@json_option
+def inspect(
+    source: Source, name: str | None, features: dict[str, Any], prefix: str, rejected: bool, limit: int, as_json: bool
+) -> None:
+    """Show the keys in the store of your application, with the rest of each limit.
+
+    The command shows all clients that are counted now, or those that you name. It consumes nothing, and it prints the
+    command that unlocks a rejected client. The exit code is 1 when there is no such key.
+
+    FILE contains settings alone. With --app the command shows the keys of decorators, too.
+    """
+    rules = [checked_rule(source, name)] if name else source.rules.rules
+    with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("{task.completed:,}")) as update:
+        search = KeySearch(limiter, source, rules, as_counted(source, features), prefix, lambda: update(advance=1))
+        decisions = list(islice(search.decisions(rejected), limit + 1))
+    has_more = len(decisions) > limit
+    decisions = sorted(decisions[:limit], key=_order)
+    rows = Rows(source, features, search.lowest)
+    notes = list(search.notes())
+    if as_json:
+        print_json({"keys": list(map(rows.as_json, decisions)), "has_more": has_more, "notes": notes})
+    else:
+        _print(source, rows, decisions)
+    for line in notes:
+        note(line)
+    if has_more:
+        note(f"there are more than {limit:,} keys. Raise --limit, or use --rule, --feature or --prefix")
+    if not decisions:
+        hint = secret_hint(source, rules) if features else ""
+        note(f"{'no such key is rejected' if rejected else 'no such key has counts'} now. {hint}".removesuffix(". "))
+        raise click.exceptions.Exit(1)
+
+
+def _order(decision: Decision) -> tuple[object, ...]:
+    """Put rejected clients first, and the limits of one client together."""
+    ends = decision.allowed or decision.shadow, decision.allowed
+    return *ends, decision.rule, decision.client, decision.quota.period_us
+
+
+def _print(source: Source, rows: Rows, decisions: list[Decision]) -> None:
+    print_table(source.title, list(map(rows.row, decisions)))
+    lines = rows.reset_lines(each for each in decisions if not (each.allowed or each.shadow))
+    for line in lines[:_LINES]:
+        print_text(f"To unlock: {line}")
+    if len(lines) > _LINES:
+        note(f"{len(lines) - _LINES:,} more clients are rejected. Their commands are in the output of --json")

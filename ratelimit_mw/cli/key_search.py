@@ -1,0 +1,155 @@
+"""``KeySearch``: the keys of a store that ``ratelimit-mw inspect`` shows, and notes on the keys that are not shown."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from ..algorithms.limit import prefix_of, rule_of
+from ..decision import Decision
+from ..keys.features import Features
+from ..keys.parts import Part, part_of
+from ..limiter.limiter import Limiter
+from ..rules.plan import CompiledRule
+from ..stores import Store
+from .live import command_line, missing_in_key, word_of
+from .output import Failure
+from .rows import words_in
+from .source import Source
+
+_MOST_NAMES: Final = 10
+
+
+class KeySearch:
+    """The keys of some rules. A rule whose key has all its features needs one call, on every store.
+
+    The keys of other rules are listed, and those with the values of the features are decided.
+
+    Args:
+        limiter: The limiter of the source.
+        source: The rules, the lists and the command line.
+        rules: The rules whose keys are shown.
+        features: The features that the keys must have. Without any, all keys are listed.
+        prefix: The start of one of the values in a key that is listed, with its name.
+        look: Called for each key that is listed.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        source: Source,
+        rules: Iterable[CompiledRule],
+        features: Features,
+        prefix: str = "",
+        look: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._limiter, self._source = limiter, source
+        self._rules = {rule.name: rule for rule in rules}
+        self._features, self._prefix, self._look = features, prefix, look
+        missing = {name: missing_in_key(rule, features) for name, rule in self._rules.items()}
+        self._whole = [rule for name, rule in self._rules.items() if features and not missing[name]]
+        self._listed = {
+            name: rule
+            for name, rule in self._rules.items()
+            if not features or 0 < len(missing[name]) < len(rule.source.entries)
+        }
+        self._skipped = [name for name in missing if name not in self._listed and missing[name]]
+        self._others: dict[str, None] = {}
+
+    def decisions(self, rejected: bool) -> Iterator[Decision]:
+        """Yield the decision on the next request of each key that has counts, or only of those that are rejected."""
+        for rule in self._whole:
+            found = states_of(self._limiter, rule, self._features)
+            yield from (each for each in found if not (rejected and each.allowed))
+        if self._listed and self._can_list():
+            only = next(iter(self._rules)) if len(self._rules) < len(self._source.rules.rules) else None
+            place: str | None = ""
+            while place is not None:
+                page = self._limiter.inspect(only, place=place, rejected=rejected, only=self._is_wanted)
+                yield from page.decisions
+                place = page.next
+
+    def _can_list(self) -> bool:
+        """Return whether the store lists keys. ``Failure`` where nothing else was asked for."""
+        store = self._limiter.store
+        if type(store).list_keys is not Store.list_keys:
+            return True
+        if not self._whole:
+            rule = next(iter(self._rules.values()))
+            words = [f"--feature={word_of(part_of(names[0]))}=..." for names in rule.source.entries]
+            line = command_line(self._source, "inspect", f"--rule={rule.name}", *words)
+            raise Failure(f"{store.name} cannot list its keys. Ask for one client, with all features of a key: {line}")
+        self._skipped += self._listed
+        return False
+
+    def _is_wanted(self, key: str) -> bool:
+        self._look()
+        name = rule_of(key)
+        if (rule := self._listed.get(name)) is None:
+            if name and name not in self._source.rules.by_name and len(self._others) < _MOST_NAMES:
+                self._others[name] = None
+            return False
+        if self._prefix and not any(word.startswith(self._prefix) for word in words_in(rule, key) or ()):
+            return False
+        return not self._features or rule.key.has_values(key[len(prefix_of(key)) :], self._features)
+
+    @property
+    def lowest(self) -> set[str]:
+        """The rules with other limits for some clients, of which the lowest one decides."""
+        whole = {rule.name for rule in self._whole if missing_in_tables(rule, self._features)}
+        return whole | {name for name, rule in self._listed.items() if rule.tables or rule.looks_up}
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the decisions do not show."""
+        yield from self._notes_on_settings()
+        for name in self._skipped:
+            missing = missing_in_key(self._rules[name], self._features)
+            words = " ".join(f"--feature {word_of(part_of(names[0]))}=..." for names in missing)
+            yield f"rule {name} counts by {' and '.join(map('|'.join, missing))}: add {words} to see its key"
+        for rule in self._whole:
+            for word in _earlier(rule, self._features):
+                yield f"rule {rule.name} counts a request with {word} by {word}: add --feature {word}=... for its key"
+            for name in missing_in_tables(rule, self._features):
+                yield f"rule {rule.name} has limits by {name}: add --feature {name}=... to see those of this client"
+        if self._others:
+            hint = ". For the rules of decorators, write --app MODULE:APP in place of the file"
+            yield f"other rules have keys, too: {', '.join(self._others)}{hint * self._source.overview.is_file}"
+
+    def _notes_on_settings(self) -> Iterator[str]:
+        if not self._source.settings.enabled:
+            yield "enabled = false: no request is limited"
+        allows = self._source.rules.lists.allows(self._features) if self._features else None
+        if allows is not None:
+            effect = "never limited" if allows else "rejected with 403. A reset does not change this"
+            yield f"this client is on the {'allow' if allows else 'deny'} list, so its requests are {effect}"
+
+
+def states_of(limiter: Limiter, rule: CompiledRule, features: Features) -> list[Decision]:
+    """Return the decisions on the keys of a client that have counts, by its own limits where they are known."""
+    if missing_in_tables(rule, features):
+        return limiter.inspect_key(f"{rule.all_limits()[0].prefix}{rule.key.build(features)}")
+    return [decision for decision in limiter.inspect(rule.name, features).decisions if decision.reset_us]
+
+
+def _parts(rules: Iterable[CompiledRule]) -> list[Part]:
+    return [part_of(name) for rule in rules for names in rule.source.entries for name in names]
+
+
+def secret_hint(source: Source, rules: Iterable[CompiledRule]) -> str:
+    """Return a hint on the features whose digests are in the keys of some rules; "" without any."""
+    secret = source.settings.secret
+    digested = dict.fromkeys(word_of(part) for part in _parts(rules) if secret.covers(part.feature))
+    every = " and ".join(digested)
+    return f"The keys have digests of {every}. The secret must be that of the application" if digested else ""
+
+
+def missing_in_tables(rule: CompiledRule, features: Features) -> list[str]:
+    """Return the missing features that choose the limits of a rule."""
+    return [by for by, _ in rule.source.tables if by and part_of(by).value(features) is None]
+
+
+def _earlier(rule: CompiledRule, features: Features) -> Iterator[str]:
+    """Yield the missing alternatives in a key that precede the one with a value."""
+    for names in rule.source.entries:
+        for part in map(part_of, names):
+            if part.value(rule.captures.add(features)) is not None:
+                break
+            yield word_of(part)

@@ -1,0 +1,77 @@
+"""From "a customer says he is blocked" to unlocked: two commands, beside a real application in another process."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import start
+from http_servers import free_port, running, status
+from redis_handles import address
+from servers import Server
+
+APP = """
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, limit
+
+@limit("2/day", name="orders", key=["header:x-customer"])
+async def order(request):
+    return PlainTextResponse("ok")
+
+app = Starlette(routes=[Route("/orders", order, methods=["POST"])])
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+SETTINGS = """
+store = "{store}"
+store_timeout = "10s"
+rejection_cache = 0
+trusted_proxies = ["127.0.0.1"]
+
+[[rules]]
+name = "site"
+key = ["ip"]
+limits = ["3/hour", "100/day"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["lmdb", "redis"])
+def test_two_commands_unlock_a_customer(store: str, tmp_path: Path, redis_server: Server) -> None:
+    """The first command shows rule, wait and the second command. The next request of the customer is allowed."""
+    url = f"lmdb://{tmp_path}/db" if store == "lmdb" else address(redis_server, f"?prefix={tmp_path.name}:")
+    (tmp_path / "ratelimit.toml").write_text(SETTINGS.format(store=url))
+    (tmp_path / "shop.py").write_text(APP)
+    port = free_port()
+    ip, customer = "X-Forwarded-For: 192.0.2.7", "X-Customer: 1042"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return start(*words, cwd=tmp_path)
+
+    server = ("uvicorn", "shop:app", "--port", str(port), "--no-proxy-headers", "--workers", "1")
+    with running(tmp_path / "server.log", port, *server, folder=tmp_path):
+        for _ in range(2):
+            assert status(port, "POST /orders", ip, customer) == 200
+        assert status(port, "POST /orders", ip, customer) == 429
+
+        # The rule of a decorator: the command needs the application.
+        found = run("inspect", "--app", "shop:app", "--feature", "header:x-customer=1042")
+        assert "0 of 2" in found.stdout
+        assert "rejected until 2" in found.stdout
+        [line] = [line for line in found.stdout.splitlines() if line.startswith("To unlock: ")]
+        assert run(*shlex.split(line)[3:]).returncode == 0
+        assert status(port, "POST /orders", ip, customer) == 200
+
+        # The rule of the file.
+        while status(port, "GET /", ip) != 429:
+            pass
+        found = run("inspect", "ratelimit.toml", "--feature", "ip=192.0.2.7")
+        [line] = [line for line in found.stdout.splitlines() if line.startswith("To unlock: ")]
+        assert shlex.split(line)[2:] == ["ratelimit-mw", "reset", "ratelimit.toml", "site", "ip=192.0.2.7"]
+        assert "3 of 3" in run(*shlex.split(line)[3:]).stdout
+        assert status(port, "GET /", ip) == 404
+        assert run(*shlex.split(line)[3:]).returncode == 0
+        assert run(*shlex.split(line)[3:]).returncode == 1
