@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule
+from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
 from ..decision import Decision, Hit
 from ..errors import StateError
 from ..keys.features import Features
@@ -136,15 +136,21 @@ class Inspection(Resets):
         return KeyStates(found, place)
 
     async def _decide_counted(self, call: Call, keys: Iterable[str], rejected: bool) -> list[Decision]:
-        """Decide the next request of each key by the lowest limit. A key that has expired has no decision."""
+        """Decide the next request of each key by its override or the lowest limit, without expired keys."""
         limits = self._lowest_limits()
-        hits = [Hit(limit, key, 0) for key in keys if (limit := limits.get(prefix_of(key)))]
+        hits = [Hit(limit, key, 0) for key in keys if (limit := self._limit_of(key, limits))]
         return [decision for decision in await self._decide_next(call, hits, rejected) if decision.reset_us]
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one."""
         limits = (limit for rule in self.rules.rules for limit in rule.all_limits())
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
+
+    def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:
+        """Return the limit of a listed key: that of the client's override, else the lowest one."""
+        prefix, rule = prefix_of(key), self.rules.by_name.get(rule_of(key))
+        other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
+        return lowest.get(prefix) if other is None else {limit.prefix: limit for limit in other}.get(prefix)
 
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
         """Decide the next request of each key. ``remaining`` is that of now, without its cost."""

@@ -25,13 +25,13 @@ from ..testmode import process_clock, testmode
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .observers import Observer, Observers
+from .overrides import RunTimeOverrides
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
-from .reloads import Reloads
 from .start import StartingStore
 
 
-class Limiter(Reloads):
+class Limiter(RunTimeOverrides):
     """Decides requests by rules.
 
     Args:
@@ -94,6 +94,7 @@ class Limiter(Reloads):
         self.breaker = self._failover and self._failover.breaker
         self._check(self.rules)
         self.reloader = reloader_of(self)
+        self._follow_overrides()
         self.watch = self.watch_of(self.settings)
 
     @classmethod

@@ -13,11 +13,13 @@ from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..rules.decorators import called_later
 from ..rules.marks import Mark
+from ..rules.overrides import bare_rules
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
 from .reloader import Reloader
 from .slots import Slots
+from .watch import Watch
 
 _log = logging.getLogger("ratelimit_mw")
 
@@ -35,8 +37,8 @@ class Reloads(Slots):
     _check: Callable[[RuleSet], None]
     reloader: Reloader | None = None
     """Reads the settings again; None for settings that your code has built."""
-    watch: Reloader | None = None
-    """The same, where requests look for changes of the settings."""
+    watch: Watch | None = None
+    """Looks for changes of the settings and of overrides, when a request finds it due; None where nothing changes."""
 
     def __init__(self, rules: Iterable[Rule], settings: Settings | None) -> None:
         super().__init__()
@@ -65,6 +67,7 @@ class Reloads(Slots):
             every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
             every, rules = self._compile(self._own_rules, every, self.settings)
             self._check(rules.require_complete())
+            rules = self._with_overrides(rules)
             prepare(rules)
             self._marks, self.rules, self._has_adopted = every, rules, True
 
@@ -86,7 +89,7 @@ class Reloads(Slots):
         """Async form of ``reload``."""
         await asyncio.to_thread(self.reload)
 
-    def watch_of(self, settings: Settings) -> Reloader | None:
+    def watch_of(self, settings: Settings) -> Watch | None:
         """Return what looks for changes of these settings; None where nothing can change, or nothing looks.
 
         Args:
@@ -108,6 +111,7 @@ class Reloads(Slots):
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
         marks, rules = self._compile(own, self._marks, settings)
         self._check(rules.require_complete() if self._has_adopted else rules)
+        rules = self._with_overrides(rules)
         renewals = [user.renew(rules, settings) for user in tuple(self.users)]
 
         def use() -> None:
@@ -126,8 +130,13 @@ class Reloads(Slots):
         self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings
     ) -> tuple[dict[Mark, None], RuleSet]:
         """Compile rules, with those of decorated functions that no view has called yet and the settings override."""
-        rules = RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)
+        before = bare_rules(self.rules).by_name
+        rules = RuleSet(own, marks, before=before, **settings.of_rule_set)
         if called := called_later(rules.unused):
             marks = marks | dict.fromkeys(called)
-            rules = RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)
+            rules = RuleSet(own, marks, before=before, **settings.of_rule_set)
         return marks, rules
+
+    def _with_overrides(self, rules: RuleSet) -> RuleSet:
+        """Return rules with the overrides of clients."""
+        return rules

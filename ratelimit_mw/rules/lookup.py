@@ -37,7 +37,18 @@ _MUST_AWAIT: Final = (
     "the function is async, and code that is not async cannot await it on an event loop. Make this code async: an async"
     " helper, await check(...), or await limiter.ahit(...). Or pass a function that is not async"
 )
+UNLIMITED: Final = "unlimited"
+"""The result of a function for a client without limits. No empty result of a query can mean this by mistake."""
 _log = logging.getLogger("ratelimit_mw")
+
+
+class NoLimits(tuple[Limit, ...]):
+    """The limits of a client that an override frees from all limits of a rule. It equals no limits."""
+
+    __slots__ = ()
+
+
+NO_LIMITS: Final = NoLimits()
 
 
 class _Known(NamedTuple):

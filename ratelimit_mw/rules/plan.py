@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock
@@ -18,12 +18,13 @@ from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
 from .captures import CapturingKey
 from .costs import FeatureCost
-from .lookup import LimitsLookup, Lookups
+from .lookup import NO_LIMITS, UNLIMITED, LimitsLookup, Lookups
 from .rule import Rule
 
+if TYPE_CHECKING:
+    from .overrides import OverrideTable
+
 _MAX_FOUND: Final = 10_000  # different results of functions
-UNLIMITED: Final = "unlimited"
-"""The result of a function for a client without limits. No empty result of a query can mean this by mistake."""
 
 
 class CompiledRule:
@@ -53,6 +54,9 @@ class CompiledRule:
             (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
             for by, table in rule.tables
         ]
+        self.overrides: OverrideTable | None = None
+        self.varies = bool(self.tables)
+        """Whether the limits of a client may be others than those of the rule, without a function."""
         self.where = rule.matches.takes_features if rule.matches.needs else None
         if self.captures.names:
             self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
@@ -98,18 +102,31 @@ class CompiledRule:
         quotas = self.source.parse_limits(result, is_result=True)
         limits = self._found.get(quotas)
         if limits is None:
-            limits = self._build(quotas)
-            for limit in limits:
-                if limit.quota.concurrent and not self.may_hold_slots:
-                    raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
-                self.check(limit)
+            limits = self.build_checked(quotas)
             if len(self._found) >= _MAX_FOUND:
                 self._found.clear()
             self._found[quotas] = limits
         return limits
 
+    def build_checked(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+        """Return limits that are known only now; ``ConfigError`` for those that cannot be used."""
+        limits = self._build(quotas)
+        for limit in limits:
+            if limit.quota.concurrent and not self.may_hold_slots:
+                raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
+            self.check(limit)
+        return limits
+
+    def with_overrides(self, overrides: OverrideTable) -> CompiledRule:
+        """Return the rule with other limits for some clients."""
+        rule = copy.copy(self)
+        rule.overrides, rule.varies = overrides, True
+        return rule
+
     def look_up(self, features: Features, clock: Clock) -> Lookups[tuple[Limit, ...] | None]:
         """Find the limits of a client, from functions too; None when a function failed that had to return them."""
+        if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
+            return other
         values = self.key.values(features)
         limits: tuple[Limit, ...] | None = self.limits
         if self._of_key is not None and (own := (yield from self._of_key.find(values, clock))) is not None:
@@ -122,7 +139,7 @@ class CompiledRule:
         """Return the rule with these limits for all clients; without them, its requests are rejected."""
         rule = copy.copy(self)
         rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
-        rule._found = {}  # it has no other limits
+        rule.overrides, rule.varies, rule._found = None, False, {}  # it has no other limits
         return rule
 
     def without_cost(self) -> CompiledRule:
@@ -145,10 +162,13 @@ class CompiledRule:
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def limits_for(self, features: Features, limits: tuple[Limit, ...] | None = None) -> tuple[Limit, ...]:
-        """The limits of a client: from ``per_key``, else from ``per``, else ``limits``, by default the rule's.
+        """The limits of a client: its override, else from ``per_key``, else from ``per``, else ``limits``.
 
-        An invalid feature may have any value, so it gets the smallest limits.
+        The default of ``limits`` are the limits of the rule. An invalid feature may have any value, so it gets the
+        smallest limits.
         """
+        if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
+            return other
         features = self.captures.add(features)
         smallest: list[tuple[Limit, ...]] = []
         limits = self.limits if limits is None else limits
@@ -164,7 +184,8 @@ class CompiledRule:
 
     def all_limits(self) -> list[Limit]:
         """The limits of all clients, as far as they are known."""
-        groups = (*(limits for _, table in self.tables for limits in table.values()), *self._found.values())
+        tables = (*(table for _, table in self.tables), *([self.overrides] if self.overrides else []))
+        groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
         return [*self.limits, *(limit for limits in groups for limit in limits)]
 
     @property
@@ -215,7 +236,7 @@ class Plan:
         if self.looks_up or self.waits:
             return None
         rule, limit = self.rules[0], self.limits[0]
-        if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
+        if rule.varies or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
         return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
 
@@ -255,9 +276,9 @@ class Plan:
                 if rule.rejects_missing:
                     raise EarlyVerdict(False, rule.limits or rule.placeholder)
                 continue
-            limits = rule.limits_for(features) if rule.tables else rule.limits
+            limits = rule.limits_for(features) if rule.varies else rule.limits
             if not limits:
-                if rule.shadow or rule.is_unlimited:
+                if rule.shadow or rule.is_unlimited or limits is NO_LIMITS:
                     continue
                 raise EarlyVerdict(False, rule.placeholder, unavailable=True)
             rule_cost = rule.fixed_cost if cost is None else cost

@@ -1,0 +1,96 @@
+"""``OverrideReader``: follows the overrides in the store that other processes have changed.
+
+Once per ``reload_interval``, a request starts a thread that reads one record. While the store is away, or the record is
+damaged, the last known overrides stay in force.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from ..clock import SECOND
+from ..errors import RateLimitError, StoreError
+from ..stores import Store
+from ..stores.background import run_once
+
+if TYPE_CHECKING:
+    from .overrides import RunTimeOverrides
+
+RECORD: Final = "overrides"
+_log = logging.getLogger("ratelimit_mw")
+
+
+def keeps_records(store: Store) -> bool:
+    """Return whether a store keeps records. One of an application may not."""
+    return type(store).read_record is not Store.read_record
+
+
+def name_of(store: Store) -> str:
+    """Return the name of a store in the log."""
+    return store.name or type(store).__name__
+
+
+class OverrideReader:
+    """Reads the overrides of a limiter, the first time at its first request."""
+
+    def __init__(self, limiter: RunTimeOverrides) -> None:
+        self._limiter = limiter
+        self._is_open = False
+        self._problem: type[Exception] | None = None
+        self.due_at = 0.0
+
+    def look(self) -> None:
+        """Start a thread that reads the record."""
+        self._schedule()
+        run_once(self, self._read)
+
+    def hasten(self) -> None:
+        """Look no later than after ``reload_interval``, which may have changed."""
+        self.due_at = min(self.due_at, monotonic() + self._interval)
+
+    def read(self) -> None:
+        """Read the record now. A store that cannot be reached is logged."""
+        self._schedule()
+        with self._keeping_last():
+            self._limiter.use_overrides(self._limiter.store.read_record(RECORD))
+
+    async def aread(self) -> None:
+        """Async form of ``read``."""
+        self._schedule()
+        with self._keeping_last():
+            self._limiter.use_overrides(await self._limiter.store.aread_record(RECORD))
+
+    def _read(self) -> None:
+        if not self._is_open:  # the first connect may take longer than a call
+            self._is_open = True
+            with suppress(RateLimitError):
+                self._limiter.store.start()
+        self.read()
+
+    def _schedule(self) -> None:
+        self.due_at = monotonic() + self._interval
+
+    @property
+    def _interval(self) -> float:
+        return self._limiter.settings.reload_interval / SECOND or math.inf
+
+    @contextmanager
+    def _keeping_last(self) -> Iterator[None]:
+        """Log a problem once, and its end. Without known overrides, the log of the limiter on its store is enough."""
+        try:
+            yield
+        except Exception as error:
+            is_known = isinstance(error, RateLimitError | ValueError)
+            if type(error) is not self._problem and (self._limiter.has_overrides or not isinstance(error, StoreError)):
+                message = "store %s: cannot read the overrides (%s). The last known overrides stay in force"
+                _log.warning(message, name_of(self._limiter.store), error, exc_info=None if is_known else error)
+                self._problem = type(error)
+        else:
+            if self._problem is not None:
+                _log.warning("store %s: the overrides are read again", name_of(self._limiter.store))
+                self._problem = None

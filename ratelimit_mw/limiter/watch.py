@@ -1,0 +1,33 @@
+"""``Watch``: looks for changes when it is due. A request compares two times, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol
+
+
+class Watch(Protocol):
+    """Looks for changes that another process, or an operator, has made."""
+
+    due_at: float
+    """The time of the next look, by ``time.monotonic``."""
+
+    def look(self) -> None:
+        """Look for changes, in a thread where that may take long."""
+
+
+class Watches:
+    """Several of them, each with a time of its own."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = watches
+        self.due_at = 0.0
+
+    def look(self) -> None:
+        now = monotonic()
+        for each in self._watches:
+            if now >= each.due_at:
+                each.look()
+        self.due_at = min([each.due_at for each in self._watches], default=math.inf)

@@ -1,0 +1,153 @@
+"""Overrides: other limits for single clients of a rule, and the record that holds them in the store. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+from msgspec.structs import asdict
+
+from ..algorithms.limit import Limit
+from ..clock import SECOND, Clock
+from ..errors import ConfigError
+from .lookup import NO_LIMITS, UNLIMITED
+from .plan import CompiledRule
+from .ruleset import RuleSet
+
+_FORMAT: Final = b"ratelimit_mw overrides 1 "
+
+
+class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Other limits for one client of one rule.
+
+    Args:
+        rule: The name of the rule.
+        key: The client, as the keys of the store name it. With a secret, it has digests in place of personal data.
+        limits: The limits, such as ``"1000/minute; 20000/day"``, or ``"unlimited"``.
+        until_us: The end, in microseconds since 1970; None for an override without an end.
+    """
+
+    rule: str
+    key: str
+    limits: str
+    until_us: int | None = None
+
+    @property
+    def client(self) -> str:
+        """The client as text, such as ``user=acme``."""
+        return self.key.replace("{", "").replace("}", "")
+
+    @property
+    def until(self) -> float | None:
+        """The end, in seconds since 1970; None for an override without an end."""
+        return None if self.until_us is None else self.until_us / SECOND
+
+    def has_ended(self, now: int) -> bool:
+        return self.until_us is not None and self.until_us <= now
+
+
+Overrides = tuple[ClientOverride, ...]
+
+
+def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
+    """Return the record of overrides. Keys may have halves of surrogate pairs, which only escapes can hold."""
+    entries = [{name: value for name, value in asdict(each).items() if value is not None} for each in overrides]
+    body = json.dumps(entries, separators=(",", ":")).encode()
+    return _FORMAT + _digest(body) + b"\n" + body
+
+
+def load_overrides(data: bytes | None) -> Overrides:
+    """Return the overrides of a record; ``ValueError`` for a damaged one."""
+    if data is None:
+        return ()
+    head, _, body = data.partition(b"\n")
+    if head != _FORMAT + _digest(body):
+        raise ValueError("the record of overrides is damaged, or of another version")
+    return msgspec.convert(json.loads(body), Overrides)
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).hexdigest().encode()
+
+
+class OverrideTable(dict[str, tuple[Limit, ...]]):
+    """The limits of the clients of one rule that have an override, by the key of the client.
+
+    Limits of equal overrides in the table ``before`` stay the same objects, so that leases of them stay valid.
+    """
+
+    def __init__(
+        self, rule: CompiledRule, overrides: Iterable[ClientOverride], clock: Clock, before: OverrideTable | None
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self.sources: dict[str, ClientOverride] = {}
+        self.errors: list[ConfigError] = []
+        """The reasons why overrides are not in force: the rule has changed since."""
+        for each in overrides:
+            try:
+                if before is not None and before.sources.get(each.key) == each:
+                    self[each.key] = before[each.key]
+                else:
+                    self[each.key] = limits_of(rule, each.limits)
+                self.sources[each.key] = each
+            except ConfigError as error:
+                self.errors.append(error)
+
+    def find(self, key: str | None) -> tuple[Limit, ...] | None:
+        """Return the limits of a client; None without an override, or after its end."""
+        limits = None if key is None else self.get(key)
+        return None if limits is None or self.sources[key or ""].has_ended(self._clock()) else limits
+
+
+def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
+    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have."""
+    if text == UNLIMITED:
+        return NO_LIMITS
+    limits = rule.build_checked(rule.source.parse_limits(text))
+    for limit in limits:
+        if (rule.fixed_cost or 0) > limit.limit:
+            raise ConfigError(f"the cost {rule.fixed_cost} of the rule is above the limit {limit.text}")
+    return limits
+
+
+class OverriddenRules(RuleSet):
+    """Rules of which some have overrides. ``bare`` are the same rules without overrides."""
+
+    def __init__(self, bare: RuleSet, tables: Mapping[str, OverrideTable]) -> None:
+        self.__dict__.update(vars(bare))
+        self.bare = bare
+        self.tables = tables
+        self.rules = [rule.with_overrides(tables[rule.name]) if rule.name in tables else rule for rule in bare.rules]
+        self.by_name = {rule.name: rule for rule in self.rules}
+        self.everywhere = self.rules[: len(bare.everywhere)]
+        self._by_request, self._plans = {}, {}
+
+
+def bare_rules(rules: RuleSet) -> RuleSet:
+    """Return rules without their overrides."""
+    return rules.bare if isinstance(rules, OverriddenRules) else rules
+
+
+def with_overrides(rules: RuleSet, overrides: Sequence[ClientOverride], clock: Clock, before: RuleSet) -> RuleSet:
+    """Return rules with overrides. Those of other rules are left out: another application may have them.
+
+    Args:
+        rules: The rules, without overrides.
+        overrides: The overrides of all rules.
+        clock: The time at which overrides end.
+        before: The rules so far.
+    """
+    by_rule: dict[str, list[ClientOverride]] = {}
+    for each in overrides:
+        by_rule.setdefault(each.rule, []).append(each)
+    tables = {}
+    for name, group in by_rule.items():
+        if rule := rules.by_name.get(name):
+            old = before.tables.get(name) if isinstance(before, OverriddenRules) else None
+            is_same = bare_rules(before).by_name.get(name) is rule
+            tables[name] = OverrideTable(rule, group, clock, old if is_same else None)
+    return OverriddenRules(rules, tables) if tables else rules
