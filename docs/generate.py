@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
-from ratelimit_mw.rules.options import CostFrom, CountUnless, CountWhen, RuleSettings
+from ratelimit_mw.rules.options import BanOptions, CostFrom, CountUnless, CountWhen, RuleSettings
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 from ratelimit_mw.settings.schema import type_text
 
@@ -48,6 +48,7 @@ LINKS: Final = {
     "cost": "[costs](#costs)",
     "cost_from": "[costs](#costs)",
     "unit": "[costs](#costs)",
+    "ban": "[bans](bans.md)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
     "consistency": "[consistency](stores.md#exact-leased-or-reported)",
@@ -120,6 +121,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
     "cost-from-fields": lambda: fields(CostFrom),
+    "ban-fields": lambda: fields(BanOptions).replace("](#", "](settings.md#"),
     "count-when-fields": lambda: fields(CountWhen),
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,

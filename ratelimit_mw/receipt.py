@@ -135,13 +135,14 @@ class Receipt:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
     def drop(self, rule: str) -> list[str]:
-        """Forget the charges of a rule. Return its keys."""
+        """Forget the charges of a rule. Return its keys, also that of its ban."""
         with _lock:
             self.stated.pop(rule, None)
             for decision, charges in self._open_charges():
                 for charge in charges if decision.rule == rule else ():
                     charge.cost = 0
-        return [decision.hit[1] for decision in self._verdict.decisions if decision.rule == rule]
+        hits = [decision.hit for decision in self._verdict.decisions if decision.rule == rule]
+        return list(dict.fromkeys(key for hit in hits for key in hit[0].keys_of(hit[1])))
 
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import unquote
 
 from ..clock import SECOND
@@ -12,6 +12,9 @@ from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from . import Algorithm, build
 from .concurrency import Concurrency
+
+if TYPE_CHECKING:
+    from .ban_limit import BanLimit
 
 _ESCAPES: Final = {ord(character): f"%{ord(character):X}" for character in "%|{}"}
 FORMAT = "1"
@@ -24,10 +27,12 @@ class Limit:
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
     ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
-    returns the values in a key after the prefix, by feature.
+    returns the values in a key after the prefix, by feature. ``ban`` is the ban of the rule.
     """
 
     values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
+    is_ban: ClassVar[bool] = False
+    ban: BanLimit | None = None
 
     def __init__(
         self,
@@ -76,12 +81,17 @@ class Limit:
         limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
         limit.policy, limit.values_of = self.policy, self.values_of
         limit.local = True
+        limit.ban = self.ban
         return limit
 
     @property
     def text(self) -> str:
         """The quota with its unit, unless that is "requests": "1000 tokens/minute"."""
         return str(self.quota) if self.unit == "requests" else str(self.quota).replace("/", f" {self.unit}/", 1)
+
+    def keys_of(self, key: str) -> list[str]:
+        """Return a key of this limit, and the key of the ban of its rule for the same client."""
+        return [key] if self.ban is None else [key, self.ban.key_of(self, key)]
 
     def capped(self, estimate: int) -> int:
         """Return the cost of an estimate, which a client may choose: at most what can pass at once. A slot is one."""

@@ -1,5 +1,8 @@
 """The result of one limit (``decision.py``), of one request (``verdict.py``), and its part of one rule. No I/O."""
 
+from .bans import show_bans as show_bans
+from .bans import with_added_hits as with_added_hits
+from .decision import Banned as Banned
 from .decision import BeforeHit as BeforeHit
 from .decision import Decision as Decision
 from .decision import EstimatedRejection as EstimatedRejection
@@ -9,7 +12,6 @@ from .decision import build_denial as build_denial
 from .decision import count_hits as count_hits
 from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots
-from .decision import with_hits_before as with_hits_before
 from .rule_verdict import RuleVerdict as RuleVerdict
 from .rule_verdict import state_cost as state_cost
 from .verdict import CombinedVerdict as CombinedVerdict

@@ -51,6 +51,8 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
     unavailable: ClassVar[bool] = False
     """True when the limit rejected because the store, or the function of the limits, gave no result."""
     estimated: ClassVar[bool] = False
+    banned: ClassVar[bool] = False
+    """True when the client is banned from the rule. The first limit of the rule shows the ban."""
 
     @property
     def source(self) -> Limit:
@@ -143,6 +145,12 @@ class EstimatedRejection(Decision):
     estimated = True
 
 
+class Banned(Decision):
+    """The decision of the first limit of a rule from which the client is banned."""
+
+    banned = True
+
+
 class Hit(NamedTuple):
     """A request under one limit: its key, and the cost to consume."""
 
@@ -161,22 +169,9 @@ class BeforeHit(Hit):
     __slots__ = ()
 
 
-def with_hits_before(hits: Iterable[Hit]) -> list[Hit]:
-    """Return the hits, each with one before it where its outcome decides whether it counts. Slots have none."""
-    return [
-        each
-        for hit in hits
-        for each in (
-            (BeforeHit(hit.limit, hit.key, 0), hit)
-            if hit.limit.statuses is not None and not hit.limit.quota.concurrent
-            else (hit,)
-        )
-    ]
-
-
 def count_hits(hits: Sequence[Hit]) -> int:
-    """Return the number of hits, without those of ``BeforeHit``."""
-    return sum(type(hit) is not BeforeHit for hit in hits)
+    """Return the number of hits, without those of ``BeforeHit`` and those on bans."""
+    return sum(type(hit) is not BeforeHit and not hit.limit.is_ban for hit in hits)
 
 
 class SlotCost(int):

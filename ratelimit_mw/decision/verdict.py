@@ -10,6 +10,7 @@ import msgspec
 from ..errors import ConfigError, RateLimitExceeded, suggestion
 from ..quota import checked_cost
 from ..receipt import Due, Receipt, receipt_of
+from .bans import count_rejections, show_bans
 from .decision import BeforeHit, Decision, Hit, build_denial
 from .rule_verdict import RuleVerdict, Settler
 
@@ -151,6 +152,11 @@ class Verdict(msgspec.Struct, eq=False):
         return False
 
     @property
+    def banned(self) -> bool:
+        """True when the request is rejected because its client is banned from a rule."""
+        return any(decision.banned for decision in self.rejected_by)
+
+    @property
     def denied(self) -> bool:
         """True when a deny list rejected the request. No limit was decided, and waiting does not help."""
         return not self.allowed and not self.decisions
@@ -160,8 +166,17 @@ class Verdict(msgspec.Struct, eq=False):
         """The HTTP status of a rejection; 200 when allowed.
 
         429 for a limit, 403 for a deny list (``denied``), 503 for a store that could not be reached (``unavailable``).
+        For a ban, the ``status`` of the option ``ban``, by default 429.
         """
-        return 200 if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
+        if self.allowed or not self.decisions:
+            return 200 if self.allowed else 403
+        status = 429
+        for decision in self.decisions:
+            if decision.unavailable:
+                return 503
+            if decision.banned and not decision.hit[0].shadow and (ban := decision.hit[0].ban):
+                status = ban.terms.status
+        return status
 
     @property
     def receipt(self) -> Receipt:
@@ -195,7 +210,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
     """Decide all hits of a request at one instant. Pure. A store calls it within one atomic step.
 
     When a limit rejects the request, the other limits report their state for a cost of 0, and only rejections that a
-    log counts are written. A shadow limit never rejects the request.
+    log or a ban counts are written. A shadow limit never rejects the request. A ban rejects its rule.
 
     Args:
         hits: The hits of the request.
@@ -205,7 +220,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
     Returns:
         The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
     """
-    allowed = True
+    allowed, has_ban = True, False
     decisions: list[Decision] = []
     writes: list[tuple[Hit, Any]] = []
     for hit, state in zip(hits, states, strict=True):
@@ -214,27 +229,34 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
         decisions.append(decision)
         if kept is not state:
             writes.append((hit, kept))
-        if not decision.allowed and not hit[0].shadow:
-            allowed = False
-    if allowed:
+        if not decision.allowed:
+            allowed = allowed and hit[0].shadow
+            has_ban = has_ban or hit[0].is_ban or hit[0].ban is not None
+    if allowed and not has_ban:
         return decisions, writes
-    rejecting = {id(decision.hit) for decision in decisions if not decision.allowed}
+    banned = {decision.hit[0].rule for decision in decisions if not decision.allowed and decision.hit[0].is_ban}
+    looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if id(hit) not in rejecting:
+        if decisions[i].allowed and (not allowed or (hit[0].rule in banned)):
+            looking.add(id(hit))
             decisions[i] = hit.limit.decide(state, now, 0)[1]
             decisions[i].hit = hit
-    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]
+    writes = [(hit, kept) for hit, kept in writes if id(hit) not in looking]
+    if has_ban:
+        count_rejections(hits, states, now, decisions, writes)
+    return decisions, writes
 
 
-def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_before: bool = False) -> Verdict:
+def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_added: bool = False) -> Verdict:
     """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund.
 
-    With ``has_before`` the decisions of each ``BeforeHit`` go into the receipt.
+    With ``has_added``, hits were added for the store. The decisions of each ``BeforeHit`` go into the receipt. Those of
+    bans are shown by the limits.
     """
     before: dict[Limit, Decision] = {}
-    if has_before:
+    if has_added:
         before = {d.source: d for d in decisions if isinstance(d.hit, BeforeHit)}
-        decisions = [d for d in decisions if not isinstance(d.hit, BeforeHit)]
+        decisions = show_bans([d for d in decisions if not isinstance(d.hit, BeforeHit)])
     allowed = True
     for decision in decisions:
         if not decision.allowed and not decision.hit[0].shadow:

@@ -14,6 +14,7 @@ _PROBLEMS: Final = {
     403: ("Forbidden", "about:blank"),
     503: ("Service Unavailable", "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"),
 }
+_BANNED: Final = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
 _MAX_ACCEPT: Final = 512
 
 
@@ -47,6 +48,8 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
     status = verdict.status
     title, kind = _PROBLEMS[status]
+    if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
+        kind, detail = _BANNED, f"Too many of your requests were rejected. {detail}"
     violated = [decision.hit[0].policy for decision in verdict.rejected_by]
     problem = {"type": kind, "title": title, "status": status, "detail": detail, "violated-policies": violated}
     body = (json.dumps(problem) if template is None else template.format(title=title, detail=detail)).encode()

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from ..decision import Decision, Verdict
 
-Outcome = Literal["allowed", "shadow", "rejected", "denied", "unavailable"]
-REJECTED: Final = frozenset({"rejected", "denied", "unavailable"})
+Outcome = Literal["allowed", "shadow", "rejected", "banned", "denied", "unavailable"]
+REJECTED: Final = frozenset({"rejected", "banned", "denied", "unavailable"})
 """The outcomes of requests that are rejected."""
 _NO_FEATURES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -59,16 +59,17 @@ class Event:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the request: "allowed", "shadow", "rejected", "denied" or "unavailable".
+        """The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied" or "unavailable".
 
-        "shadow": allowed, but a rule in shadow mode would have rejected it. "denied": rejected by a deny list.
-        "unavailable": rejected because the store could not be reached.
+        "shadow": allowed, but a rule in shadow mode would have rejected it. "banned": rejected because the client is
+        banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store could not be
+        reached.
         """
         return self._outcome
 
     @property
     def is_rejected(self) -> bool:
-        """Whether the request was rejected: its outcome is "rejected", "denied" or "unavailable"."""
+        """Whether the request was rejected: its outcome is not "allowed" and not "shadow"."""
         return self._outcome in REJECTED
 
     @property
@@ -156,24 +157,27 @@ class Event:
 
 def outcome_of(verdicts: Iterable[Verdict]) -> Outcome:
     """Return the outcome of a request with these verdicts."""
-    is_rejected = is_shadow = is_unavailable = False
+    is_rejected = is_shadow = is_unavailable = is_banned = False
     for verdict in verdicts:
         if not verdict.allowed:
             if verdict.denied:
                 return "denied"
             is_rejected, is_unavailable = True, is_unavailable or verdict.unavailable
+            is_banned = is_banned or verdict.banned
         elif not is_shadow:
             for decision in verdict.decisions:
                 if not decision.allowed:
                     is_shadow = True
     if is_rejected:
-        return "unavailable" if is_unavailable else "rejected"
+        return "unavailable" if is_unavailable else "banned" if is_banned else "rejected"
     return "shadow" if is_shadow else "allowed"
 
 
 def outcome_of_rejection(rejection: Decision) -> Outcome:
     """Return the outcome of a rule from a decision that rejected."""
-    return "shadow" if rejection.shadow else "unavailable" if rejection.unavailable else "rejected"
+    if rejection.shadow:
+        return "shadow"
+    return "unavailable" if rejection.unavailable else "banned" if rejection.banned else "rejected"
 
 
 def _without_key(decision: Decision) -> Decision:

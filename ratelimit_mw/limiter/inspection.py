@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
-from ..decision import Decision, Hit
+from ..decision import Decision, Hit, show_bans, with_added_hits
 from ..errors import StateError
 from ..keys.features import Features
 from ..rules.lookup import arun, run
@@ -83,7 +83,7 @@ class Inspection(Resets):
         self.start()
         if features is None:
             return run_blocking(self._list(self._call, rule, place, rejected, only))
-        hits = run(self.rules.hits(rule or "", features, self._time))
+        hits = with_added_hits(run(self.rules.hits(rule or "", features, self._time)), consume=False)
         return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
 
     async def ainspect(
@@ -98,7 +98,7 @@ class Inspection(Resets):
         await self.astart()
         if features is None:
             return await self._list(self._acall, rule, place, rejected, only)
-        hits = await arun(self.rules.hits(rule or "", features, self._time))
+        hits = with_added_hits(await arun(self.rules.hits(rule or "", features, self._time)), consume=False)
         return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
 
     def inspect_key(self, key: str) -> list[Decision]:
@@ -159,7 +159,7 @@ class Inspection(Resets):
         full = [decision for decision in states if decision.remaining < costs[decision.rule]]
         rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
         decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}
-        return list(decided.values())
+        return show_bans(list(decided.values()))
 
     async def _peek(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         decisions: list[Decision] = []

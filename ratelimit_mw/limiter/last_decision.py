@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..algorithms.ban_limit import BanLimit
 from ..receipt import Charge, Correction
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class LastDecision(NamedTuple):
     def carry_over(self, hit: Hit, local: Limit, size: int, store: MemoryStore, now: int) -> None:
         """Leave ``store`` no more of a key than one of ``size`` shares of the rest, until the same reset."""
         if self.at_us + self.reset_us <= now:
+            return
+        if isinstance(local, BanLimit):
+            if not self.rest and (left := self.at_us + self.reset_us - local.quiet - now) > 0:
+                store.correct([Correction(local.lasting(left), hit.key, 1, None)], now)
             return
         at, share = min(self.at_us, now), -(-self.rest // size)
         later = max(0, _time_to_reset(hit.limit, hit.limit.limit - self.rest, at) - self.reset_us)

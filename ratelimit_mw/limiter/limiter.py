@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_hits_before
+from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -229,7 +229,7 @@ class Limiter(RunTimeOverrides):
         if plan.waits and consume:
             return self._decide_in_turn(plan, hits)
         decisions = self._chain.apply(hits, self._now(), consume)
-        return build_verdict(decisions, consume, plan.counts_outcomes)
+        return build_verdict(decisions, consume, plan.adds_hits)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -246,7 +246,7 @@ class Limiter(RunTimeOverrides):
             return await self._adecide_in_turn(plan, hits)
         deciding = self._chain.aapply(hits, self._now(), consume)
         decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
-        return build_verdict(decisions, consume, plan.counts_outcomes)
+        return build_verdict(decisions, consume, plan.adds_hits)
 
     def _prepare(
         self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
@@ -271,7 +271,7 @@ class Limiter(RunTimeOverrides):
             if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
                 hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
-        return (with_hits_before(hits) if consume and plan.counts_outcomes else hits) or Verdict()
+        return (with_added_hits(hits, consume) if plan.adds_hits else hits) or Verdict()
 
     def _now(self) -> int | None:
         return clock() if (clock := self._clock or testmode.clock) else None

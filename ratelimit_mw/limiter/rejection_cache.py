@@ -1,7 +1,8 @@
 """The rejection cache: a key that the shared store has just rejected is rejected here, without asking the store.
 
 Some rejections are not cached, because the state can change without this process: a log that counts rejections,
-slots, and rules that count by outcome. The cache is bounded: it keeps two generations of keys.
+slots, and rules that count by outcome. The store decides each request of a rule with a ban, to count its rejection,
+until the client is banned. The cache is bounded: it keeps two generations of keys.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class RejectionCache(ChainLink):
         """Return the cached rejection with the longest wait; an empty list when the store must decide."""
         cached = []
         for hit in hits:
-            if isinstance(hit[0].algorithm, RejectionCountingLog):
-                return []
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
             if rejection is not None and (decision := rejection.decide(hit, at)):
                 cached.append(decision)
+            elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
+                return []
         if len(cached) > 1:
             cached = [max(cached, key=lambda decision: math.inf if decision.retry_us is None else decision.retry_us)]
         return cached

@@ -191,7 +191,7 @@ class SlotQueues:
 def _blocking(verdict: Verdict, rules: Mapping[str, Rule]) -> list[str]:
     """Return the keys of the slots to wait for; none where another limit rejects too, or a wait does not help."""
     rejecting = verdict.rejected_by
-    if all(d.hit[1] in rules and d.retry_us is not None and not d.unavailable for d in rejecting):
+    if all(d.hit[1] in rules and d.retry_us is not None and not (d.unavailable or d.banned) for d in rejecting):
         return [decision.hit[1] for decision in rejecting]
     return []
 

@@ -52,11 +52,11 @@ class Slots(Inspection):
 
     def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
         decisions = self._chain.apply(self._hits_of_call(hits, consume), self._now(), consume)
-        return build_verdict(decisions, consume, plan.counts_outcomes)
+        return build_verdict(decisions, consume, plan.adds_hits)
 
     async def _aask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
         deciding = self._chain.aapply(self._hits_of_call(hits, consume), self._now(), consume)
-        return build_verdict(await self._keep_slots(deciding), consume, plan.counts_outcomes)
+        return build_verdict(await self._keep_slots(deciding), consume, plan.adds_hits)
 
     def _hits_of_call(self, hits: Sequence[Hit], consume: bool) -> Sequence[Hit]:
         """Return the hits of one call of the store: with new ids of slots, or without a cost to consume."""
@@ -74,7 +74,7 @@ class Slots(Inspection):
             raise
 
     async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
-        await self.aconclude(build_verdict(await deciding), None)
+        await self.aconclude(build_verdict(await deciding, has_added=True), None)
 
 
 def _waiting_rules(plan: Plan, hits: Sequence[Hit]) -> dict[str, Rule]:

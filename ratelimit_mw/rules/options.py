@@ -90,6 +90,29 @@ ConsistencyOption = Annotated[
 ]
 
 
+_Ban = TypedDict(  # "for" is a keyword, so this is no class
+    "_Ban",
+    {
+        "after": Annotated[int, option("The number of rejections that starts a ban.", minimum=1, maximum=100)],
+        "within": Annotated[str | float, option("The span in which these rejections occur.")],
+        "for": Annotated[str | float, option("The length of the first ban.")],
+    },
+)
+
+
+class BanOptions(_Ban, total=False):
+    """When a client is banned from a rule, and for how long."""
+
+    growth: Annotated[int, option("How many times as long as the ban before each next ban is.", 1, minimum=1)]
+    max: Annotated[str | float, option("The longest ban. Bans before are forgotten after this time without one.", "7d")]
+    status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
+
+
+BanOption = Annotated[
+    BanOptions | Literal[False] | None, option("Ban a client that was rejected often. `false` for no ban.")
+]
+
+
 ModeOption = Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
 
 
@@ -102,6 +125,7 @@ class RuleDefaults(TypedDict, total=False):
     mode: ModeOption
     on_store_error: OnStoreErrorOption
     consistency: ConsistencyOption
+    ban: BanOption
 
 
 class RuleOptions(TypedDict, total=False):
@@ -133,6 +157,7 @@ class RuleOptions(TypedDict, total=False):
         str | float | None, option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.')
     ]
     max_waiting: Annotated[int, option("The most requests of one key that wait in one process.", 100, minimum=1)]
+    ban: BanOption
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     consistency: ConsistencyOption
     lease: Annotated[

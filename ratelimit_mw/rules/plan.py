@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from ..algorithms.ban_limit import BanLimit
 from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock
 from ..decision import EarlyVerdict, Hit, make_hit
@@ -50,6 +51,7 @@ class CompiledRule:
         self.looks_up = self._of_key is not None or self._of_rule is not None
         self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
         """Used for limits from a function that are not known."""
+        self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
         self.tables = [
             (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
             for by, table in rule.tables
@@ -81,6 +83,10 @@ class CompiledRule:
         limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
         for limit in limits:
             limit.values_of = self.key.parse
+        if rule.ban is not None and limits:
+            ban = BanLimit(rule.ban, limits[0])
+            for limit in limits:
+                limit.ban = ban
         return limits
 
     def _lookup(self, option: str) -> LimitsLookup | None:
@@ -183,10 +189,11 @@ class CompiledRule:
         return min(filter(None, (limits, *smallest)), key=_rate) if smallest else limits
 
     def all_limits(self) -> list[Limit]:
-        """The limits of all clients, as far as they are known."""
+        """The limits of all clients, as far as they are known, and the ban."""
         tables = (*(table for _, table in self.tables), *([self.overrides] if self.overrides else []))
         groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
-        return [*self.limits, *(limit for limits in groups for limit in limits)]
+        bans = () if self.ban is None else (self.ban,)
+        return [*self.limits, *(limit for limits in groups for limit in limits), *bans]
 
     @property
     def may_decide_here(self) -> bool:
@@ -221,6 +228,8 @@ class Plan:
         self._found: dict[tuple[tuple[Limit, ...] | None, ...], Plan] = {}
         self.has_slots = self.looks_up or any(limit.quota.concurrent for limit in every)
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
+        self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
+        """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
         self.true_costs = tuple((rule.name, rule.source.true_cost) for rule in rules if rule.source.true_cost)
         """The rules whose true cost is in a header of the response."""
         self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.true_costs)
@@ -231,7 +240,7 @@ class Plan:
         self.single = self._single()
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
-        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes:
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.adds_hits:
             return None
         if self.looks_up or self.waits:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping
@@ -10,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Unpack
 
 from ..algorithms import checked_spec
+from ..algorithms.ban import BanTerms
 from ..algorithms.limit import Limit
-from ..clock import SECOND
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
 from ..keys.key import parse_key
 from ..keys.parts import checked_part, feature_of
-from ..quota import Quota, checked_cost, parse_duration, parse_quotas
+from ..quota import Quota, parse_duration, parse_quotas
+from .bans import parse_ban
 from .captures import Captures
 from .costs import FeatureCost, HeaderCost, parse_cost_from, parse_unit
 from .declaration import check_names, checked_call, defaults_of, document, one_of
@@ -24,6 +24,7 @@ from .match import Match
 from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
+from .values import checked_table, parse_cost, parse_count, parse_flag, parse_hold
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _LEASE_PERCENT: Final = 2
@@ -68,6 +69,7 @@ class Rule:
     unrouted: bool = field(compare=False)
     consistency: str = field(compare=False)
     lease_percent: int = field(compare=False)
+    ban: BanTerms | None = field(compare=False)
     statuses: frozenset[int] | None = field(compare=False)
     is_marked: bool = field(compare=False)
 
@@ -86,7 +88,7 @@ class Rule:
             "name": ("name", checked_rule_name),
             "key": ("entries", parse_key),
             "match": ("matches", Match.parse),
-            "cost": ("cost", _cost),
+            "cost": ("cost", parse_cost),
             "cost_from": ("true_cost", parse_cost_from),
             "unit": ("unit", parse_unit),
             "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
@@ -94,13 +96,14 @@ class Rule:
             "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
             "count_when": ("statuses", counted_statuses),
             "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
-            "unrouted": ("unrouted", _flag),
-            "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
+            "unrouted": ("unrouted", parse_flag),
+            "hold_at_most": ("hold_us", lambda value: None if value is None else parse_hold(value)),
+            "ban": ("ban", self._ban),
             "consistency": ("consistency", self._consistency),
             "lease": ("lease_percent", self._lease_percent),
             "limits_ttl": ("limits_ttl_us", parse_duration),
             "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
-            "max_waiting": ("max_waiting", _count),
+            "max_waiting": ("max_waiting", parse_count),
         }
         with error_path("algorithm"):
             checked_spec(self.algorithm)
@@ -146,7 +149,7 @@ class Rule:
         names = [name for entry in self.entries for name in entry]
         has_table = per_key and not callable(per_key)
         tables = [("", self._limits_by_value("per_key", per_key, *names))] if has_table else []
-        for name, limits in _table("per", per).items():
+        for name, limits in checked_table("per", per).items():
             with error_path("per"):
                 part = checked_part(name, in_key=False)
             tables.append((part, self._limits_by_value(f"per.{name}", limits, part)))
@@ -156,12 +159,20 @@ class Rule:
         """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
-        for value, quotas in _table(path, table).items():
+        for value, quotas in checked_table(path, table).items():
             with error_path(f"{path}[{value!r}]"):
                 limits[str(value)] = self.parse_limits(quotas)
                 for part in parts:
                     others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
+
+    def _ban(self, value: object) -> BanTerms | None:
+        ban = parse_ban(value)
+        if ban is not None and not self.entries:
+            raise ConfigError("key = [] counts all clients together, so one client would ban all others. Name a key")
+        if ban is not None and self.options["wait"] is not None:
+            raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules")
+        return ban
 
     def _consistency(self, consistency: object) -> str:
         chosen = one_of(consistency, "exact", "leased", "reported")
@@ -174,8 +185,9 @@ class Rule:
         return "leased"
 
     def _check_consistency(self, option: str) -> None:
-        if self.mode == "shadow" or self.statuses is not None or isinstance(self.algorithm, Mapping):
-            others = 'mode = "shadow", count_when, count_unless or an algorithm with options'
+        counts_otherwise = self.statuses is not None or self.ban is not None or isinstance(self.algorithm, Mapping)
+        if self.mode == "shadow" or counts_otherwise:
+            others = 'mode = "shadow", ban, count_when, count_unless or an algorithm with options'
             raise ConfigError(f"{option} cannot be combined with {others}")
         if self.quotas and all(quota.concurrent for quota in self.quotas):
             raise ConfigError(f"concurrency limits are always exact. Remove {option}")
@@ -264,37 +276,3 @@ def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
             raise error from None
         added = ", ".join(defaults.keys() - options.keys())
         raise ConfigError(f"{error.message}. The rule has {added} from [defaults]", error.path, error.of) from None
-
-
-def _cost(cost: object) -> object:
-    if isinstance(cost, str):
-        return FeatureCost(cost)
-    if not callable(cost):
-        return checked_cost(cost)
-    if inspect.iscoroutinefunction(cost):
-        raise ConfigError(f"expected a function that is not async; got {cost!r}")
-    return checked_call(cost, "the request or message")
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"expected true or false; got {value!r}")
-    return value
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"expected a whole number from 1; got {value!r}")
-    return value
-
-
-def _hold(duration: object) -> int:
-    if (hold := parse_duration(duration)) < SECOND:
-        raise ConfigError(f'expected a duration from "1s"; got {duration!r}')
-    return hold
-
-
-def _table(path: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"expected a table; got {value!r}", path)
-    return value

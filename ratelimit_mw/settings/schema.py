@@ -78,7 +78,7 @@ def type_text(hint: Any) -> str:
 
 def _kind_text(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
+        return " or ".join("false" if value is False else repr(value) for value in get_args(kind))
     words = _WORDS.get(get_origin(kind) or kind, "table")
     if "{}" in words:
         items = map(_kind_text, _kinds(get_args(kind)[0]))

@@ -41,18 +41,24 @@ class ReferenceStore:
 
 
 def compare_with_reference(
-    handle: StoreHandle, limits: Sequence[Limit], start: int, steps: int, seed: int, back: bool
+    handle: StoreHandle,
+    limits: Sequence[Limit],
+    start: int,
+    steps: int,
+    seed: int,
+    back: bool,
+    clients: Sequence[str] = ("ip=192.0.2.7", "ip=192.0.2.8"),
 ) -> None:
     """Send the same random trace to the store and the reference, and raise at the first difference.
 
-    The trace hits the ``limits`` together, under two keys. With ``back`` the clock sometimes goes back, but only while
-    no state has expired: a store may drop an expired state at any time.
+    The trace hits the ``limits`` together, under the keys of the ``clients``. With ``back`` the clock sometimes goes
+    back, but only while no state has expired: a store may drop an expired state at any time.
     """
     chance = random.Random(seed)  # noqa: S311 - the same trace in every run
     reference, now, latest = ReferenceStore(), start, start
     consumed: list[tuple[Hit, Charge]] = []
     for step in range(steps):
-        hits = _random_hits(limits, chance)
+        hits = _random_hits(limits, clients, chance)
         place = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
         _change_both(handle, reference, hits, consumed, now, chance)
         consume = chance.random() > 0.15
@@ -89,9 +95,9 @@ def _change_both(
         reference.correct(changes, now)
 
 
-def _random_hits(limits: Sequence[Limit], chance: random.Random) -> list[Hit]:
-    """Build one request: one of two clients under some of the limits, with the same cost for all."""
-    client = chance.choice(("ip=192.0.2.7", "ip=192.0.2.8"))
+def _random_hits(limits: Sequence[Limit], clients: Sequence[str], chance: random.Random) -> list[Hit]:
+    """Build one request: one of the clients under some of the limits, with the same cost for all."""
+    client = chance.choice(clients)
     chosen = [limit for limit in limits if len(limits) < 4 or chance.random() < 0.4] or [limits[0]]
     smallest = min(limit.limit for limit in chosen)
     cost = chance.choice((0, 1, 1, 1, 2, max(1, smallest // 2), smallest, smallest + 1))

@@ -10,7 +10,7 @@ from .reference_store import compare_with_reference
 from .store_handles import CLIENT, NOW
 from .store_keys import KeyTests
 from .store_records import RecordTests
-from .store_suite import COUNTS_REJECTED, DAY, WAYS, Spec, hits_of, label, limit_of
+from .store_suite import COUNTS_REJECTED, DAY, WAYS, Spec, hits_of, label, limit_of, limits_with_ban
 from .store_time import TimeTests
 
 
@@ -83,6 +83,17 @@ class StoreCompliance(KeyTests, RecordTests, TimeTests):
         with self._open(way) as store:
             for seed in range(3):
                 compare_with_reference(store, limits, NOW + seed * DAY, 40, seed, self._keeps_time_of(self.algorithms))
+
+    def test_a_ban_counts_the_rejections_of_its_rule(self, way: str, spec: Spec) -> None:
+        """Each rejection counts once, in the same step as the decision. A banned client consumes nothing.
+
+        The keys of a rule and its ban have one hash tag, ``{...}``, in front of which they differ.
+        """
+        clients = ("{ip=192.0.2.7}", "{ip=192.0.2.8}")
+        with self._open(way) as store:
+            for seed in range(4):
+                limits = limits_with_ban(spec, after=1 + seed, shadow=seed == 2)
+                compare_with_reference(store, limits, NOW, 60, seed, self._keeps_time_of([spec]), clients)
 
     def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period continues with the same key."""

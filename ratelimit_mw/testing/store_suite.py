@@ -7,6 +7,8 @@ from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from ..algorithms.ban import BanTerms
+from ..algorithms.ban_limit import BanLimit
 from ..algorithms.limit import Limit
 from ..algorithms.window_log import MAX_LOG
 from ..clock import SECOND
@@ -98,6 +100,16 @@ def label(spec: Spec) -> str:
 def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule: str = "") -> Limit:
     """Build a limit under a rule name that no other test uses."""
     return Limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
+
+
+def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> list[Limit]:
+    """Build a rule of two limits with a ban, which is the first of the limits that are returned."""
+    first = limit_of("3/minute", spec, shadow)
+    limits = [first, Limit(first.rule, 1, Quota.parse("9/10m"), spec, shadow)]
+    ban = BanLimit(BanTerms(after, 300 * SECOND, 120 * SECOND, 2, 1000 * SECOND), first)
+    for limit in limits:
+        limit.ban = ban
+    return [ban, *limits]
 
 
 def hits_of(*limits: Limit) -> list[Hit]:

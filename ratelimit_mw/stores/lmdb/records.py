@@ -70,7 +70,7 @@ class Records:
         if data is not None:
             return name, len(data), self._load(limit, data)
         shared_name = self._shared_name(limit.prefix, key)
-        data = self.txn.get(shared_name)
+        data = None if limit.is_ban else self.txn.get(shared_name)  # a neighbour's ban is no ban
         state = None if data is None else self._load(limit, data)
         return (name, 0, state) if self.room == ROOMY else (shared_name, len(data or b""), state)
 

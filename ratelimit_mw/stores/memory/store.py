@@ -1,7 +1,8 @@
 """The memory store: dictionaries under a lock, bounded. They expire without threads or timers.
 
 When the store holds ``max_keys`` keys, each new key shares one of 2**16 states of its limit, chosen by a
-keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit.
+keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit. Bans
+are not shared: a new client is not banned while the store is full.
 """
 
 import secrets
@@ -213,7 +214,7 @@ class MemoryStore(Store):
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""
         state = generations.young.get(key, generations.old.get(key))
-        if state is None and (generations.shared or generations.shared_old):
+        if state is None and (generations.shared or generations.shared_old) and not limit.is_ban:
             shared_key = self._shared_key(key)
             state = generations.shared.get(shared_key, generations.shared_old.get(shared_key))
         if type(state) is not PackedState:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ...algorithms import Algorithm
+from ...algorithms.ban import Ban
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from ...algorithms.concurrency import Concurrency
 from ...algorithms.fixed_window import FixedWindow, IntervalTokenBucket
@@ -51,6 +52,7 @@ _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
     SlidingWindowLog: _SERIES,
     RejectionCountingLog: replace(_SERIES, name="RejectionCountingLog"),
     Concurrency: LuaAlgorithm("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
+    Ban: LuaAlgorithm("Ban", "ban", "Times", ("after", "within", "first", "growth", "longest", "quiet")),
 }
 
 
@@ -85,6 +87,8 @@ class PackedLimits(dict[Limit, Any]):
         fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
         if limit.shadow:
             fields["shadow"] = True
+        if limit.is_ban or limit.ban:
+            fields["rule"] = limit.rule
         return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))
 
 

@@ -160,7 +160,8 @@ class SteppedRequest:
         self._deadline = max(self._deadline, self._caller.time() + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in operations if type(each.result) is StoreError]
         if consume:
-            self._count_lost(sum(hit.cost != 0 for each in unknown for hit in each.items))
+            consuming = (hit for each in unknown for hit in each.items if hit.cost != 0)
+            self._count_lost(sum(not hit.limit.is_ban for hit in consuming))
         passed = [each for each in operations if not (each.stops or each.kind > PEEK)]
         direct = [each for each in passed if have_lua(each.items)]
         refunds = [refund for each in direct if consume and (refund := self._refund(each)).items]
@@ -266,7 +267,8 @@ async def _result_of(call: Awaitable[Any]) -> Any:
 
 
 def _refunds(decisions: Iterable[Decision]) -> list[Correction]:
-    return [Correction.refund(each) for each in decisions if each.allowed and each.hit[2]]
+    consuming = (each for each in decisions if each.allowed and each.hit[2] and not each.hit[0].is_ban)
+    return [Correction.refund(each) for each in consuming]
 
 
 def _lose(hit: Hit, at: int) -> Decision:

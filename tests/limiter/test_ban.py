@@ -1,0 +1,259 @@
+"""What a limiter does with a ban: several rules, shadow mode, resets, local decisions, the rejection cache, events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.http.headers import HeaderWriter, as_text
+from ratelimit_mw.http.rejection import build_rejection
+from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.testing import ManualClock
+
+START = 1_767_268_800
+WHO = {"ip": "192.0.2.7"}
+BAN: dict[str, Any] = {"after": 2, "within": "10m", "for": "1h"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+def rule_of(name: str = "login", limits: str = "1/minute", **options: Any) -> Rule:
+    return Rule(name=name, limits=limits, **{"ban": BAN, **options})
+
+
+def ban_client(limiter: Limiter, hits: int = 3) -> None:
+    for _ in range(hits):
+        limiter.hit(WHO)
+    assert limiter.hit(WHO).banned
+
+
+def test_several_limits_of_a_rule_are_one_rejection(clock: ManualClock) -> None:
+    """The first limit of the rule shows the ban, and waits for the longer of both."""
+    limiter = Limiter([rule_of(limits="1/minute; 1/day")], clock=clock)
+    limiter.hit(WHO)
+    assert [limiter.hit(WHO).banned for _ in range(3)] == [False, False, True]
+    verdict = limiter.hit(WHO)
+    assert [(d.banned, d.allowed, d.retry_after) for d in verdict.decisions] == [
+        (True, False, 3600),
+        (False, False, 86400),
+    ]
+
+
+def test_a_rejection_by_another_rule_does_not_count(clock: ManualClock) -> None:
+    """Each rule counts its own rejections, and a ban consumes nothing from other rules."""
+    limiter = Limiter([rule_of("login", "1/minute"), rule_of("api", "9/minute")], clock=clock)
+    ban_client(limiter)
+    outcomes = {decision.rule: decision.banned for decision in limiter.hit(WHO).decisions}
+    assert outcomes == {"login": True, "api": False}
+    assert limiter.peek(WHO, 0).decisions[1].remaining == 8
+
+
+def test_a_rule_in_shadow_mode_only_records_a_ban(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of(mode="shadow"), rule_of("api", "9/minute", ban=None)], clock=clock)
+    verdicts = [limiter.hit(WHO) for _ in range(4)]
+    assert all(verdicts)
+    assert [verdict.decisions[0].banned for verdict in verdicts] == [False, False, False, True]
+    assert not any(verdict.banned for verdict in verdicts)
+    assert verdicts[-1].decisions[1].remaining == 5
+
+
+def test_a_ban_consumes_nothing_of_its_rule(clock: ManualClock) -> None:
+    """Not in shadow mode either, so that shadow mode shows what would be."""
+    for mode in ("enforce", "shadow"):
+        limiter = Limiter([rule_of(limits="2/minute", mode=mode, ban={**BAN, "within": "1h"})], clock=clock)
+        ban_client_in_any_mode = [limiter.hit(WHO) for _ in range(4)]
+        assert not any(verdict.decisions[0].banned for verdict in ban_client_in_any_mode)
+        clock.advance(1800)
+        assert limiter.hit(WHO).decisions[0].banned
+        clock.advance(1800)
+        assert limiter.hit(WHO).decisions[0].remaining == 1
+
+
+def test_peeks_and_costs_of_zero_count_nothing(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of()], clock=clock)
+    limiter.hit(WHO)
+    for _ in range(5):
+        assert not limiter.peek(WHO).allowed
+        assert limiter.hit(WHO, 0).allowed
+    ban_client(limiter, hits=2)
+    look = limiter.peek(WHO, 0)
+    assert look.allowed
+    assert [(d.remaining, d.reset_after) for d in look.decisions] == [(0, 3600)]
+
+
+def test_refunds_do_not_change_a_ban(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of()], clock=clock)
+    first = limiter.hit(WHO)
+    limiter.hit(WHO)
+    limiter.refund(first)
+    assert limiter.hit(WHO).allowed
+    assert limiter.hit(WHO).retry_after == 3600
+
+
+def test_a_reset_lifts_a_ban(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of()], clock=clock)
+    ban_client(limiter)
+    limiter.reset("login", WHO)
+    assert limiter.hit(WHO).allowed
+    limiter.hit(WHO)
+    assert not limiter.hit(WHO).banned
+
+
+def test_the_reset_of_a_verdict_forgets_rejections(clock: ManualClock) -> None:
+    """A login that succeeds after a rejection starts anew."""
+    limiter = Limiter([rule_of()], clock=clock)
+    limiter.hit(WHO)
+    limiter.hit(WHO)
+    clock.advance(60)
+    verdict = limiter.hit(WHO)
+    assert verdict
+    verdict["login"].reset()
+    limiter.hit(WHO)
+    limiter.hit(WHO)
+    assert not limiter.hit(WHO).banned
+    assert limiter.hit(WHO).banned
+
+
+def test_inspect_shows_a_ban_in_place_of_the_first_limit(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of()], clock=clock)
+    limiter.hit(WHO)
+    limiter.hit(WHO)
+    for page in (limiter.inspect(), limiter.inspect("login", WHO)):
+        assert [(d.banned, d.allowed) for d in page.decisions] == [(False, False)]
+    ban_client(limiter, hits=1)
+    for page in (limiter.inspect(), limiter.inspect(rejected=True), limiter.inspect("login", WHO)):
+        assert [(d.rule, d.client, d.banned, d.retry_after) for d in page.decisions] == [
+            ("login", "ip=192.0.2.7", True, 3600)
+        ]
+    limiter.reset_key(limiter.inspect().decisions[0].key)
+    assert limiter.hit(WHO).allowed
+
+
+def test_events_have_the_outcome_banned(clock: ManualClock) -> None:
+    """The request that starts the ban was rejected by its limit."""
+    events: list[Any] = []
+    limiter = Limiter([rule_of(), rule_of("api", "9/minute")], clock=clock, observers=[events.append])
+    ban_client(limiter)
+    assert [event.outcome for event in events] == ["allowed", "rejected", "rejected", "banned"]
+    assert dict(events[-1].outcomes) == {"login": "banned", "api": "allowed"}
+    assert events[-1].is_rejected
+
+
+@pytest.mark.parametrize("status", [429, 403])
+def test_the_response_names_abnormal_usage(clock: ManualClock, status: int) -> None:
+    limiter = Limiter([rule_of(ban={**BAN, "status": status}), rule_of("api", "9/minute")], clock=clock)
+    ban_client(limiter)
+    verdict = limiter.hit(WHO)
+    rejection = build_rejection(verdict, "application/json", "3600")
+    assert rejection.status == verdict.status == status
+    assert b'problem-types#abnormal-usage-detected"' in rejection.body
+    assert b"Too many of your requests were rejected. Retry after 3600 seconds." in rejection.body
+    assert dict(as_text(HeaderWriter().headers(verdict))) == {
+        "X-RateLimit-Limit": "1",
+        "X-RateLimit-Remaining": "0",
+        "X-RateLimit-Reset": "3600",
+        "RateLimit-Policy": '"login";q=1;w=60, "api";q=9;w=60',
+        "RateLimit": '"login";r=0;t=3600',
+        "Retry-After": "3600",
+    }
+
+
+def test_the_rejection_cache_loses_no_rejection() -> None:
+    """Each rejection asks the store, until the client is banned. The ban itself is cached."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
+    assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
+    calls = store.calls
+    verdict = limiter.hit(WHO)
+    assert verdict.banned
+    assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]
+    assert store.calls == calls
+    limiter.reset("login", WHO)
+    assert limiter.hit(WHO).allowed
+
+
+def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
+    store = SharedStore()
+    limiter = Limiter(
+        [rule_of("site", "1/minute", ban=None), rule_of("api", "1/minute", ban={**BAN, "after": 4})], store
+    )
+    limiter.hit(WHO)
+    for _ in range(4):
+        assert not limiter.hit(WHO).banned
+    assert limiter.hit(WHO).banned
+
+
+def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
+    """A process that knows of a ban goes on rejecting until its end."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="5/minute")], store, clock)
+    ban_client(limiter, hits=7)
+    store.down = True
+    clock.advance(60)
+    verdict = limiter.hit(WHO)
+    assert (verdict.banned, verdict.retry_after) == (True, 3540)
+    assert verdict.decisions[0].local
+    clock.advance(3540)
+    assert limiter.hit(WHO).allowed
+
+
+def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock) -> None:
+    store = SharedStore()
+    limiter = Limiter([rule_of()], store, clock)
+    limiter.hit(WHO)
+    store.down = True
+    limiter.hit(WHO)
+    assert limiter.hit(WHO).retry_after == 3600
+    assert limiter.hit(WHO).banned
+
+
+@pytest.mark.parametrize(("policy", "status"), [("deny", 503), ("allow", 200)])
+def test_other_policies_have_no_bans(clock: ManualClock, policy: Any, status: int) -> None:
+    store = SharedStore()
+    limiter = Limiter([rule_of(on_store_error=policy)], store, clock)
+    ban_client(limiter)
+    store.down = True
+    verdict = limiter.hit(WHO)
+    assert (verdict.status, verdict.banned) == (status, False)
+
+
+def test_a_full_memory_store_bans_no_neighbours(clock: ManualClock) -> None:
+    """Clients that share counts share no bans."""
+    store = MemoryStore(max_keys=1)
+    limiter = Limiter([rule_of()], store, clock)
+    limiter.hit({"ip": "192.0.2.1"})
+    assert not any(limiter.hit(WHO).banned for _ in range(9))
+
+
+def test_limits_from_a_function_have_the_ban_of_their_rule(clock: ManualClock) -> None:
+    def limits_of(ip: str) -> str:
+        return "1/minute"
+
+    limiter = Limiter([Rule(name="login", limits=limits_of, ban=BAN)], clock=clock)
+    ban_client(limiter)
+    limiter.reset("login", WHO)
+    assert limiter.hit(WHO).allowed
+
+
+def test_a_ban_survives_changed_terms(clock: ManualClock) -> None:
+    """The end of a ban was decided when it began."""
+    store = MemoryStore(clock=clock)
+    ban_client(Limiter([rule_of()], store, clock))
+    changed = Limiter([rule_of(limits="3/hour", ban={"after": 9, "within": "1m", "for": "1m"})], store, clock)
+    assert changed.hit(WHO).retry_after == 3600
+    assert Limiter([rule_of(ban=None)], store, clock).hit({"ip": "192.0.2.8"}).allowed
+
+
+def test_a_snapshot_keeps_a_ban(clock: ManualClock, tmp_path: Any) -> None:
+    path = tmp_path / "bans"
+    store = MemoryStore(clock=clock, snapshot=path)
+    ban_client(Limiter([rule_of()], store, clock))
+    store.close()
+    clock.advance(3599)
+    assert Limiter([rule_of()], MemoryStore(clock=clock, snapshot=path), clock).hit(WHO).banned

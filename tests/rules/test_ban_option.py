@@ -1,0 +1,86 @@
+"""The option ``ban`` of a rule: its form, its defaults and what it cannot be combined with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.algorithms.ban import BanTerms
+
+BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
+MINUTE = 60_000_000
+
+
+def rule_of(ban: Any, **options: Any) -> Rule:
+    return Rule(name="login", limits="5/minute", ban=ban, **options)
+
+
+def test_all_fields_are_parsed() -> None:
+    ban = {**BAN, "growth": 2, "max": "1d", "status": 403}
+    assert rule_of(ban).ban == BanTerms(10, 10 * MINUTE, 60 * MINUTE, 2, 1440 * MINUTE, 403)
+
+
+@pytest.mark.parametrize(("first", "longest"), [("1h", 7 * 1440), ("8d", 8 * 1440)])
+def test_the_longest_ban_is_seven_days_or_the_first(first: str, longest: int) -> None:
+    terms = rule_of({**BAN, "for": first}).ban
+    assert terms is not None
+    assert (terms.growth, terms.longest, terms.status) == (1, longest * MINUTE, 429)
+
+
+@pytest.mark.parametrize("ban", [None, False])
+def test_a_rule_may_have_no_ban(ban: Any) -> None:
+    assert rule_of(ban).ban is None
+
+
+@pytest.mark.parametrize(
+    ("ban", "message"),
+    [
+        (True, "ban: expected false or a table such as {after = 10"),
+        ("10/10m", "ban: expected false or a table such as {after = 10"),
+        ({}, "ban: after is missing. Expected"),
+        ({"after": 1, "for": "1h"}, "ban: within is missing"),
+        ({**BAN, "afer": 3}, "ban.afer: unknown option. Did you mean 'after'?"),
+        ({**BAN, "after": 0}, "ban.after: expected a whole number from 1 to 100; got 0"),
+        ({**BAN, "after": 101}, "ban.after: expected a whole number from 1 to 100; got 101"),
+        ({**BAN, "after": True}, "ban.after: expected a whole number from 1 to 100; got True"),
+        ({**BAN, "growth": 1.5}, "ban.growth: expected a whole number from 1 to 100; got 1.5"),
+        ({**BAN, "within": "0s"}, "ban.within: expected a duration above 0 and up to 366 days; got '0s'"),
+        ({**BAN, "for": "400d"}, "ban.for: expected a duration above 0 and up to 366 days; got '400d'"),
+        ({**BAN, "for": "soon"}, "ban.for: expected a duration such as"),
+        ({**BAN, "max": "59m"}, "ban.max: expected at least the duration of for, '1h'; got '59m'"),
+        ({**BAN, "status": 404}, "ban.status: expected 403 or 429; got 404"),
+    ],
+)
+def test_a_mistake_names_its_place(ban: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rule_of(ban)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": []}, "ban: key = [] counts all clients together"),
+        ({"limits": "2 concurrent", "wait": "1s"}, "ban: ban cannot be combined with wait"),
+        ({"consistency": "leased"}, 'consistency: consistency = "leased" cannot be combined with mode = "shadow", ban'),
+        ({"consistency": "reported"}, 'consistency = "reported" cannot be combined with mode = "shadow", ban'),
+        ({"lease": "5%"}, "lease: lease cannot be combined with"),
+    ],
+)
+def test_options_that_a_ban_excludes(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Rule(**{"name": "login", "limits": "100/minute", "ban": BAN, **options})
+    assert message in str(caught.value)
+
+
+def test_rules_have_the_ban_of_the_defaults_unless_they_have_none() -> None:
+    rules = [{"name": "a", "limits": "1/m"}, {"name": "b", "limits": "1/m", "ban": False}]
+    limiter = Limiter.from_settings({"defaults": {"ban": BAN}, "rules": rules})
+    assert [rule.ban is None for rule in limiter.rules.rules] == [False, True]
+
+
+def test_a_mistake_in_the_defaults_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"defaults\.ban\.after: expected a whole number"):
+        load_settings({"defaults": {"ban": {**BAN, "after": "ten"}}})

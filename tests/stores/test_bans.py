@@ -1,0 +1,126 @@
+"""Bans of a rule, on every store: which requests they reject, and for how long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import memcached_handles
+import pytest
+import redis_handles
+import reference
+from reference_bans import BanReference
+from servers import HOST, cluster_running
+from traces import SPECS
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.quota import Quota
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.testing import ManualClock
+
+PATIENT = 10_000_000
+START = 1_767_268_800
+SECOND = 1_000_000
+WHO = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster_running(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield f"redis+cluster://{HOST}:{nodes[0].port}"
+
+
+MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
+    "memory": lambda request, folder: "memory://",
+    "lmdb": lambda request, folder: f"lmdb://{folder}/counts?size=16MiB",
+    "redis": lambda request, folder: redis_handles.address(request.getfixturevalue("redis_server")),
+    "cluster": lambda request, folder: request.getfixturevalue("cluster"),
+    "memcached": lambda request, folder: memcached_handles.address(request.getfixturevalue("memcached_server")),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(MAKERS[request.param](request, tmp_path), PATIENT)) as opened:
+        yield opened
+
+
+def limiter_of(store: Store, clock: Any, limits: str, ban: dict[str, Any], **options: Any) -> Limiter:
+    return Limiter([Rule(name=uuid4().hex, limits=limits, ban=ban, **options)], store, clock)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_random_requests_are_decided_as_by_definition(store: Store, kind: str) -> None:
+    """Allowed, banned and the exact wait agree with a reference that keeps lists."""
+    for seed in range(4):
+        chance, now = random.Random(seed), START * SECOND
+        after, within, first = chance.randint(1, 5), chance.choice((7, 60, 200)), chance.choice((1, 30, 90))
+        growth, longest = chance.choice((1, 2, 3)), first * chance.choice((1, 4, 10))
+        ban = {"after": after, "within": within, "for": first, "growth": growth, "max": longest}
+        quota = Quota.parse(chance.choice(("3/minute", "1/10s", "6/m")))
+        rule = Rule(name=uuid4().hex, limits=str(quota), algorithm=SPECS[kind], ban=ban)
+        limiter = Limiter([rule], store, lambda: now)  # noqa: B023 - called within this turn
+        limit = reference.build(SPECS[kind], quota.amount, quota.period_us, None, None)
+        expected = BanReference(limit, after, within * SECOND, first * SECOND, growth, longest * SECOND)
+        for step in range(80):
+            cost = chance.choice((0, 1, 1, 1, 1, 2, quota.amount + 1))
+            verdict, wanted = limiter.hit(WHO, cost), expected.hit(now, cost)
+            waits = [decision.retry_us for decision in verdict.rejected_by]
+            retry = None if None in waits else max(filter(None, waits), default=0)
+            found = verdict.allowed, verdict.banned, retry
+            assert found == wanted, (seed, step, ban, str(quota), now - START * SECOND, cost)
+            wait = retry or 0
+            pauses = (0, 0, SECOND, wait, max(0, wait - 1), chance.randrange(20 * SECOND), longest * SECOND)
+            now += chance.choices(pauses, (6, 6, 3, 3, 2, 3, 0.5))[0]
+
+
+def test_the_tenth_rejection_starts_the_ban(store: Store) -> None:
+    """It is rejected by its limit, and waits for the end of the ban. Later requests are rejected by the ban."""
+    clock = ManualClock(START)
+    limiter = limiter_of(store, clock, "5/minute", {"after": 10, "within": "10m", "for": "1h"})
+    assert [limiter.hit(WHO).allowed for _ in range(5)] == [True] * 5
+    for _ in range(9):
+        verdict = limiter.hit(WHO)
+        assert (verdict.allowed, verdict.banned, verdict.retry_after) == (False, False, 60)
+    tenth = limiter.hit(WHO)
+    assert (tenth.allowed, tenth.banned, tenth.retry_after) == (False, False, 3600)
+    clock.advance(100)
+    verdict = limiter.hit(WHO)
+    assert (verdict.allowed, verdict.banned, verdict.retry_after, verdict.status) == (False, True, 3500, 429)
+    assert [decision.reset_after for decision in verdict.decisions] == [3500]
+    clock.advance(3499.999999)
+    assert limiter.hit(WHO).banned
+    clock.advance(0.000001)
+    assert limiter.hit(WHO).allowed
+
+
+def test_rejections_longer_apart_start_no_ban(store: Store) -> None:
+    """The window of ``within`` is open at its start: a rejection exactly that long ago no longer counts."""
+    clock = ManualClock(START)
+    limiter = limiter_of(store, clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
+    limiter.hit(WHO)
+    for _ in range(5):
+        assert not limiter.hit(WHO).banned
+        clock.advance(10)
+    limiter.hit(WHO)
+    clock.advance(9.999999)
+    assert not limiter.hit(WHO).banned
+    assert limiter.hit(WHO).banned
+
+
+def test_bans_grow_up_to_a_maximum_and_are_forgotten(store: Store) -> None:
+    """The n-th ban lasts for * growth**(n-1), at most max. After max without a ban, it starts again."""
+    clock = ManualClock(START)
+    limiter = limiter_of(store, clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
+    lengths = []
+    for quiet in (0, 0, 0, 59.999999, 60, 0):
+        assert limiter.hit(WHO).allowed
+        verdict = limiter.hit(WHO)
+        assert (verdict.allowed, verdict.banned) == (False, False)
+        lengths.append(verdict.retry_after)
+        clock.advance((verdict.retry_after or 0) + quiet)
+    assert lengths == [10, 30, 60, 60, 60, 10]
