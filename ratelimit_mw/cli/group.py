@@ -15,6 +15,7 @@ from .migrate.command import migrate
 from .output import command, print_json
 from .replay.command import replay
 from .reset import reset
+from .serve.command import serve
 
 
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
@@ -32,5 +33,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (capacity, check, demo, explain, init, inspect, migrate, replay, reset, schema):
+for _command in (capacity, check, demo, explain, init, inspect, migrate, replay, reset, schema, serve):
     ratelimit_mw.add_command(_command)

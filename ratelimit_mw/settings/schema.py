@@ -40,10 +40,11 @@ def check_table(table: Mapping[Any, Any]) -> None:
     check_names(table, hints, "setting")
     for name in set(table) - {*_CHECKED_LATER} - ({"store"} if isinstance(table.get("store"), Store) else set()):
         with error_path(name):
-            _check_type(name, table[name], hints[name])
+            check_type(name, table[name], hints[name])
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Raise ``ConfigError`` for a value of the wrong type. Its path is the item of a list, else empty."""
     try:
         msgspec.convert(value, hint)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:

@@ -1,0 +1,1 @@
+"""``ratelimit-mw serve``: decisions over HTTP, for gateways and for programs in other languages."""

@@ -1,0 +1,207 @@
+"""The decision service: an ASGI application. Gateways ask at ``/auth``, programs at ``/v1/check``.
+
+The middleware decides for a gateway, as it decides for an application that allows every request.
+"""
+
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from ...asgi import RateLimitMiddleware
+from ...asgi.body import ReadAhead
+from ...asgi.request import ASGIRequest, Receive, Scope, Send
+from ...clock import SECOND
+from ...errors import ConfigError, RateLimitError, StoreError
+from ...limiter.limiter import Limiter
+from . import api
+from .gateway import GATEWAYS, original_scope, response_sender
+from .rules import ServedRules
+
+_MAX_BODY: Final = 65_536
+_BODY_TIMEOUT: Final = 5 * SECOND
+_OF_PROXIES: Final = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
+_log = logging.getLogger("ratelimit_mw")
+
+Handler = Callable[["DecisionService", ASGIRequest, Receive], Awaitable[dict[str, Any]]]
+
+
+class ProblemError(Exception):
+    """Ends a request with this status and a message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class DecisionService:
+    """Raises ``ConfigError`` for rules that the service cannot decide.
+
+    Args:
+        limiter: The limiter.
+        gateway: The name of the gateway that asks at ``/auth``; None for none.
+        user_header: The header in which the gateway names the user.
+        token: The token of the admin API. Without one, it is open on this machine only.
+    """
+
+    def __init__(
+        self, limiter: Limiter, gateway: str | None = None, user_header: str | None = None, token: str | None = None
+    ) -> None:
+        self.limiter = limiter
+        self.rules = ServedRules(limiter, gateway is not None, user_header is not None)
+        self._gateway = GATEWAYS[gateway] if gateway else None
+        self._token = token
+        users = {"user": partial(_read_header, user_header.lower())} if user_header else {}
+        self._decide = RateLimitMiddleware(_allow, limiter=limiter, features=users) if gateway else None
+        self._is_warned = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        watch = self.limiter.watch
+        if watch is not None and monotonic() >= watch.due_at:
+            watch.look()
+        try:
+            if scope["path"] == "/auth" and self._decide is not None:
+                await self._answer_gateway(scope, receive, send)
+                return
+            status, content = 200, await self._respond(ASGIRequest(scope), receive)
+        except ProblemError as problem:
+            status, content = problem.status, {"error": str(problem)}
+        except StoreError as error:
+            status, content = 503, {"error": str(error)}
+        except (RateLimitError, click.UsageError) as error:
+            status, content = 400, {"error": str(error)}
+        await _send_json(send, status, content)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.limiter.astart()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.limiter.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer_gateway(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._gateway is not None
+        assert self._decide is not None
+        try:
+            peer = ASGIRequest(scope).peer
+            if not self.rules.client_ip.trusts(peer):
+                raise ConfigError(f"{peer} asks as a gateway, but it is not one of trusted_proxies")
+            original = original_scope(scope, self._gateway)
+        except ConfigError as error:
+            if not self._is_warned:  # a gateway may drop our response
+                self._is_warned = True
+                _log.warning("a request to /auth was not decided: %s", error)
+            raise
+        await self._decide(original, receive, response_sender(send, self._gateway))
+
+    async def _respond(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
+        route = _ROUTES.get(request.path)
+        if route is None:
+            hint = ". Start the service with --gateway" if request.path == "/auth" else ""
+            raise ProblemError(404, f"expected one of {', '.join(('/auth', *_ROUTES))}{hint}")
+        if request.method not in route.methods:
+            raise ProblemError(405, f"expected {' or '.join(route.methods)}")
+        if route.is_admin and self._token is not None:
+            if not _has_token(request, self._token):
+                raise ProblemError(401, "expected the admin token: Authorization: Bearer TOKEN")
+        elif route.asks_who and not (_is_local(request) or (not route.is_admin and self._trusts(request))):
+            raise ProblemError(403, _CLOSED[route.is_admin])
+        return await route.handle(self, request, receive)
+
+    def _trusts(self, request: ASGIRequest) -> bool:
+        return self.rules.client_ip.trusts(request.peer)
+
+    async def is_alive(self, _request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
+        return {"alive": True}
+
+    async def is_ready(self, _request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
+        await self.limiter.store.aping()
+        return {"ready": True}
+
+    async def check(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
+        return await api.check(self.rules, api.parse_question(await _json_body(request, receive), api.CheckQuestion))
+
+    async def show_keys(self, request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
+        return await api.keys(self.rules, request.query_string)
+
+    async def reset(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
+        return await api.reset(self.rules, api.parse_question(await _json_body(request, receive), api.ResetQuestion))
+
+
+class ServedRoute(NamedTuple):
+    """A path of the service. ``asks_who`` is false for the paths that any client may ask for."""
+
+    handle: Handler
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    asks_who: bool = True
+    is_admin: bool = False
+
+
+_ROUTES: Final[Mapping[str, ServedRoute]] = {
+    "/healthz": ServedRoute(DecisionService.is_alive, asks_who=False),
+    "/readyz": ServedRoute(DecisionService.is_ready, asks_who=False),
+    "/v1/check": ServedRoute(DecisionService.check, ("POST",)),
+    "/v1/keys": ServedRoute(DecisionService.show_keys, is_admin=True),
+    "/v1/reset": ServedRoute(DecisionService.reset, ("POST",), is_admin=True),
+}
+_CLOSED: Final = {
+    True: "the admin API is open on this machine only. Start the service with --admin-token-file",
+    False: "expected a request of this machine, or of one of trusted_proxies",
+}
+
+
+def _read_header(name: str, request: ASGIRequest) -> Any:
+    return request.header(name)
+
+
+async def _allow(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Respond to a request that the middleware allows."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_local(request: ASGIRequest) -> bool:
+    """Return whether a program of this machine asks, without a proxy. A web page has another host."""
+    is_direct = _OF_PROXIES.isdisjoint(name for name, _ in request.native["headers"])
+    return is_direct and _is_loopback(request.peer) and _is_loopback(request.host)
+
+
+def _is_loopback(host: Any) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(str(host).strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _has_token(request: ASGIRequest, token: str) -> bool:
+    kind, _, given = "".join(request.header_lines("authorization")).partition(" ")
+    return kind.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
+
+
+async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
+    """Return the body. A web page cannot send this content type to another host by itself."""
+    content_type = str(request.header("content-type")).partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise ProblemError(415, "expected the header Content-Type: application/json")
+    body = await ReadAhead(receive, _MAX_BODY, _BODY_TIMEOUT).read(request)
+    if not isinstance(body, bytes):
+        raise ProblemError(413, f"expected a body of at most {_MAX_BODY:,} bytes")
+    return body
+
+
+async def _send_json(send: Send, status: int, content: Mapping[str, Any]) -> None:
+    body = msgspec.json.encode(content)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"cache-control", b"no-store"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

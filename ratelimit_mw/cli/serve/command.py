@@ -1,0 +1,98 @@
+"""``ratelimit-mw serve``: run the decision service on uvicorn."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...errors import MissingExtraError
+from ...limiter.limiter import Limiter
+from ..output import FILE, Failure, command
+from .app import DecisionService
+from .gateway import GATEWAYS
+
+_OPTIONS: Final = "RATELIMIT_MW_SERVE"
+"""The environment variable with the options, for the workers of uvicorn."""
+_KEEP_ALIVE: Final = 75  # seconds; longer than the connections that nginx keeps, so that nginx closes them first
+_GRACE: Final = 10  # seconds for the requests that are open when the service stops
+_SHORTEST_TOKEN: Final = 16
+
+
+@command(
+    "ratelimit-mw serve ratelimit.toml",
+    "ratelimit-mw serve ratelimit.toml --gateway nginx --workers 2",
+    "ratelimit-mw serve ratelimit.toml --gateway traefik --host 0.0.0.0 --admin-token-file /run/secrets/token",
+)
+@click.argument("file", type=FILE)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8429, show_default=True, help="The port to listen on.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Number of processes. More than one needs a shared store.")  # fmt: skip
+@click.option("--gateway", type=click.Choice(sorted(GATEWAYS)),
+              help="Answer this gateway at /auth. It must be one of trusted_proxies.")  # fmt: skip
+@click.option("--user-header", metavar="NAME",
+              help="The header in which the gateway names the user. The gateway must overwrite it.")  # fmt: skip
+@click.option("--admin-token-file", "token_file", type=FILE,
+              help="A file with the token of the admin API, which is otherwise open on this machine only.")  # fmt: skip
+def serve(
+    file: Path,
+    host: str,
+    port: int,
+    workers: int,
+    gateway: str | None,
+    user_header: str | None,
+    token_file: Path | None,
+) -> None:
+    """Serve decisions to a gateway, and to programs in other languages.
+
+    Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
+    admin API shows keys (GET /v1/keys) and resets them (POST /v1/reset).
+
+    The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
+    """
+    if find_spec("uvicorn") is None:
+        raise MissingExtraError("the decision service", "serve")
+    import uvicorn
+
+    if user_header is not None and gateway is None:
+        raise click.UsageError("--user-header needs --gateway")
+    options = str(file), gateway, user_header, None if token_file is None else str(token_file)
+    service = _build(*options)
+    if workers > 1 and not service.limiter.waits:
+        raise Failure("with memory://, each worker would count by itself. Set store to redis:// or lmdb://, or use"
+                      " --workers 1")  # fmt: skip
+    os.environ[_OPTIONS] = json.dumps(options)
+    uvicorn.run(
+        service if workers == 1 else f"{__name__}:create_service",
+        host=host,
+        port=port,
+        workers=workers,
+        factory=workers > 1,
+        lifespan="on",
+        ws="none",
+        access_log=False,
+        proxy_headers=False,  # uvicorn would replace the address of the gateway
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_GRACE,
+    )
+
+
+def create_service() -> DecisionService:
+    """Build the service of a worker."""
+    return _build(*json.loads(os.environ[_OPTIONS]))
+
+
+def _build(file: str, gateway: str | None, user_header: str | None, token_file: str | None) -> DecisionService:
+    token = None if token_file is None else _read_token(Path(token_file))
+    return DecisionService(Limiter.from_settings(file), gateway, user_header, token)
+
+
+def _read_token(path: Path) -> str:
+    token = path.read_text("utf-8").strip()
+    if len(token) < _SHORTEST_TOKEN or not token.isascii():
+        raise Failure(f"{path}: expected a token of at least {_SHORTEST_TOKEN} ASCII characters")
+    return token

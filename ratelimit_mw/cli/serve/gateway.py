@@ -1,0 +1,96 @@
+"""Translates between a gateway and the middleware: the request that a gateway asks about, and the response it reads.
+
+One convention for each gateway, and only headers that the gateway overwrites. It decides nothing.
+"""
+
+from posixpath import normpath
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from ...asgi.request import ASGIRequest, Message, Scope, Send
+from ...errors import ConfigError
+
+
+class Gateway(NamedTuple):
+    """The headers in which a gateway sends the original request. All names are in lower case."""
+
+    method: bytes
+    uri: bytes
+    host: bytes
+    reads_statuses: bool
+    """Whether the gateway sends our response to the client. nginx reads 2xx, 401 and 403 only, and drops the body."""
+
+
+_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True)
+GATEWAYS: Final = {
+    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False),
+    "traefik": _FORWARDED,
+    "caddy": _FORWARDED,
+}
+_STATUS: Final = b"x-ratelimit-status"
+_BODY: Final = b"x-ratelimit-body"
+_DENIED: Final = 403
+
+
+def original_scope(scope: Scope, gateway: Gateway) -> Scope:
+    """Return the scope of the request that the gateway asks about. ``ConfigError`` where its headers are missing."""
+    host = _value(scope, gateway.host)
+    drop = {gateway.method, gateway.uri, gateway.host, b"host", *(() if gateway.reads_statuses else (b"accept",))}
+    headers = [(name, value) for name, value in scope["headers"] if name not in drop]
+    method = _value(scope, gateway.method).decode("latin-1").upper()
+    target = target_scope(_value(scope, gateway.uri).decode("latin-1"))
+    return {**scope, **target, "method": method, "headers": [(b"host", host), *headers]}
+
+
+def _value(scope: Scope, name: bytes) -> bytes:
+    values: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    if len(values) != 1 or not values[0]:
+        times = "is missing" if len(values) < 2 else f"was sent {len(values)} times"
+        raise ConfigError(f"the header {name.decode().title()} {times}. The gateway must set it")
+    return values[0]
+
+
+def target_scope(target: str) -> dict[str, Any]:
+    """Return the path and the query of a request target, as a server writes them into a scope.
+
+    Dot segments are resolved. A gateway may resolve them before it chooses the application, so a client could hide the
+    path of a rule behind them.
+    """
+    raw, _, query = target.partition("?")
+    path = unquote(raw)
+    if not path.startswith("/") and path != "*":
+        raise ConfigError(f"expected a path that starts with /; got {target[:100]!r}")
+    encoded = raw.encode("latin-1", "replace")
+    if not {".", ".."}.isdisjoint(path.split("/")):
+        path, encoded = "/" + normpath(path).lstrip("/"), b""
+    return {"path": path, "raw_path": encoded, "query_string": query.encode("latin-1", "replace"), "root_path": ""}
+
+
+def path_of_target(target: str) -> str:
+    """Return the path of a request target as rules see it."""
+    return ASGIRequest({"type": "http", "headers": [], **target_scope(target)}).sent_path
+
+
+def response_sender(send: Send, gateway: Gateway) -> Send:
+    """Return a ``send`` for a response of one body message, in the form that the gateway reads.
+
+    The response to a rejected HEAD has the length of a body and no body. The gateway has sent a GET.
+    """
+    start: Message = {}
+
+    async def send_in_form(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message
+            return
+        status, body = start["status"], message.get("body", b"")
+        headers = [header for header in start["headers"] if header[0] != b"content-length"]
+        if status >= 400 and not gateway.reads_statuses:
+            headers += [(_STATUS, b"%d" % status), (_BODY, body)]
+            status = _DENIED
+        if status != 204:
+            headers.append((b"content-length", b"%d" % len(body)))
+        await send({**start, "status": status, "headers": headers})
+        await send(message)
+
+    return send_in_form

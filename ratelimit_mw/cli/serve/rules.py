@@ -1,0 +1,137 @@
+"""``ServedRules``: the parts of the service that follow the rules in force, and a check of these rules."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from ...errors import ConfigError, error_path
+from ...http.client_ip import ClientIP
+from ...http.headers import HeaderWriter
+from ...http.route_checks import check_no_views
+from ...http.rules import requires_user
+from ...keys.email import normalized_email
+from ...keys.features import checked_name, is_email
+from ...keys.networks import parse_network
+from ...limiter.limiter import Limiter
+from ...rules.declaration import check_names
+from ...rules.plan import CompiledRule, Plan
+from ...rules.ruleset import RuleSet
+from ...settings import Settings
+from ..live import missing_in_key
+from .gateway import path_of_target
+
+_SENT: Final = ("ip", "user", "method", "path", "host", "endpoint", "region", "header", "cookie", "query")
+"""The features, and families of features, that the request of a gateway has."""
+_LONGEST: Final = 64  # characters of an address
+_FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
+
+
+class ServedRules:
+    """Built at the start and before each reload. ``ConfigError`` for rules that no request of the gateway can have.
+
+    ``has_gateway``: whether a gateway asks. ``has_users``: whether its requests name the user.
+    """
+
+    client_ip: ClientIP
+    writer: HeaderWriter
+
+    def __init__(self, limiter: Limiter, has_gateway: bool, has_users: bool) -> None:
+        self.limiter = limiter
+        self._has_gateway, self._has_users = has_gateway, has_users
+        with limiter.adopting:
+            self.renew(limiter.rules, limiter.settings)()
+            limiter.users.add(self)
+
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules that were read again. Return the function that puts them in force."""
+        check_no_views(rules.require_complete())
+        if self._has_gateway:
+            self._check_for_gateway(rules, settings)
+        proxies = settings.trusted_proxies, settings.forwarded_header
+        client_ip = ClientIP(*proxies, settings.ipv6_prefix, settings.nat64_prefixes)
+        writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
+
+        def use() -> None:
+            self.client_ip, self.writer = client_ip, writer
+
+        return use
+
+    def _check_for_gateway(self, rules: RuleSet, settings: Settings) -> None:
+        if not settings.trusted_proxies:
+            message = 'the gateway must be one of them to name its clients. Set trusted_proxies = ["127.0.0.1"]'
+            raise ConfigError(message, "trusted_proxies")
+        for rule in rules.rules:
+            if not rule.source.matches.is_only_named:
+                check_decided_at_once(rule)
+                self._check_sent(f"rule {rule.name!r}", rule.source.parts, requires_user(rule))
+        self._check_sent("lists", rules.lists.parts, "user" in rules.lists.needs)
+
+    def _check_sent(self, of: str, parts: tuple[str, ...], needs_user: bool) -> None:
+        if needs_user and not self._has_users:
+            raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
+        for part in parts:
+            name = part.removeprefix("email:")
+            if name.partition(":")[0].partition("/")[0] not in _SENT:
+                raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {_FIX}", of=of)
+
+    def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
+        features = {checked_name(name): value for name, value in given.items()}
+        for name, value in features.items():
+            if value is None:
+                continue
+            if name in ("ip", "method", "path", "host") and not isinstance(value, str):
+                raise ConfigError(f"expected text; got {value!r}", f"features.{name}")
+            if name == "path":
+                features[name] = path_of_target(value)
+            elif name == "ip":
+                features[name] = self._client(value)
+            elif is_email(name) and isinstance(value, str):
+                features[name] = normalized_email(value)
+        return features
+
+    def features_of_key(self, name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
+        rule, features = self.limiter.rules.named(name or ""), self.features(given)
+        with error_path("features"):
+            check_names(features, rule.needs, "feature")
+            for names in missing_in_key(rule, features):
+                raise ConfigError(f"the key of rule {rule.name!r} needs {'|'.join(names)}")
+        return features
+
+    def _client(self, text: str) -> str:
+        """Return the form in which an address is counted. Tables of keys show the network of an IPv6 address."""
+        with error_path("features.ip"):
+            return self.client_ip.key(text[:_LONGEST]) or str(parse_network(text[:_LONGEST]))
+
+    def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
+        """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.
+
+        A feature that is missing in a request is named, too: its value is None.
+        """
+        rules = self.limiter.rules
+        if name is not None:
+            plan = rules.plan_named(rules.named(name).name, None)
+        else:
+            has_methods = any(rule.source.matches.methods for rule in rules.rules)
+            used = {"method": has_methods, "path": rules.needs_path, "host": rules.needs_host}
+            _check_named([name for name, is_used in used.items() if is_used], features, "a match")
+            plan = self.limiter.match(features)
+        for rule in plan.rules:
+            check_decided_at_once(rule)
+            _check_named(rule.needs, features, f"rule {rule.name!r}")
+        _check_named(plan.needs, features, "a list")
+        return plan
+
+
+def _check_named(needs: Iterable[str], features: Mapping[str, Any], of: str) -> None:
+    for name in needs:
+        if name not in features:
+            message = f"{of} uses the feature {name!r}. Add it, with null for a request that has none"
+            raise ConfigError(message, "features")
+
+
+def check_decided_at_once(rule: CompiledRule) -> None:
+    """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
+    if Plan([rule]).needs_settlement:
+        message = "the service sees no response, so it has no use for concurrent limits, count_when and cost_from"
+        raise ConfigError(f"{message}. Use the rule in the middleware of the application", of=f"rule {rule.name!r}")

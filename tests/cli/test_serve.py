@@ -1,0 +1,269 @@
+"""``ratelimit-mw serve``: the decisions, the JSON API and its access, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+from decision_service import API, MAIL, Asked
+
+from ratelimit_mw import ConfigError, StoreError
+
+ADMIN = [("GET", "/v1/keys", {}), ("POST", "/v1/reset", {"json": {"rule": "api", "features": {"ip": "192.0.2.7"}}})]
+
+
+def test_a_check_decides_as_a_limiter() -> None:
+    """The verdict has the decisions, and the headers and the status for the client. Null says that nobody signed in."""
+    asked = Asked({**API, "key": ["user|ip"]})
+    first = asked.check(features={"ip": "192.0.2.7", "user": None})
+    assert first == {
+        "allowed": True,
+        "status": 200,
+        "retry_after": 0.0,
+        "delay": 0.0,
+        "headers": {
+            "X-RateLimit-Limit": "3",
+            "X-RateLimit-Remaining": "2",
+            "X-RateLimit-Reset": "60",
+            "RateLimit-Policy": '"api";q=3;w=60',
+            "RateLimit": '"api";r=2;t=60',
+        },
+        "decisions": [
+            {
+                "rule": "api",
+                "quota": "3/minute",
+                "allowed": True,
+                "limit": 3,
+                "remaining": 2,
+                "reset_after": 60.0,
+                "retry_after": 0.0,
+            }
+        ],
+    }
+    asked.clock.advance(10)
+    assert asked.check(features={"ip": "192.0.2.7", "user": None}, cost=2)["allowed"]
+    rejected = asked.check(features={"ip": "192.0.2.7", "user": None})
+    assert (rejected["allowed"], rejected["status"], rejected["retry_after"]) == (False, 429, 50.0)
+    assert rejected["headers"]["Retry-After"] == "50"
+    assert asked.check(features={"ip": "192.0.2.7", "user": "ann"})["allowed"]
+
+
+def test_a_check_without_consume_consumes_nothing() -> None:
+    """A program can look first, and count after a failed login only."""
+    asked = Asked(MAIL)
+    question: dict[str, Any] = {"rule": "mail", "features": {"email": "ann@example.com"}}
+    assert [asked.check(**question, consume=False)["decisions"][0]["remaining"] for _ in range(3)] == [1, 1, 1]
+    assert [asked.check(**question)["allowed"] for _ in range(3)] == [True, True, False]
+
+
+def test_features_are_counted_in_the_form_of_a_request() -> None:
+    """Spellings of an IP address, of an email address and of a path are one."""
+    asked = Asked(API, MAIL, {"name": "items", "limits": "2/minute", "match": {"path": "/a b"}, "key": []})
+    for ip in ("2001:db8::1", "2001:DB8:0:0::2"):
+        checked = asked.check(features={"ip": ip, "path": "/a%20b?page=1"})
+    assert [each["remaining"] for each in checked["decisions"]] == [1, 0]
+    for email in ("Ann@Example.com", " ann@example.com"):
+        mail = asked.check(rule="mail", features={"email": email})
+    assert mail["decisions"][0]["remaining"] == 0
+
+
+def test_lists_decide_a_check_first() -> None:
+    """The deny list rejects with 403, and the allow list consumes nothing."""
+    asked = Asked(API, lists={"deny": {"ip": ["203.0.113.0/24"]}, "allow": {"ip": ["10.0.0.0/8"]}})
+    assert asked.check(features={"ip": "203.0.113.9"})["status"] == 403
+    assert [asked.check(features={"ip": "10.0.0.9"})["allowed"] for _ in range(5)] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({}, "a match uses the feature 'method'"),
+        ({"features": {"method": "GET", "path": "/"}}, "rule 'api' uses the feature 'ip'"),
+        ({"features": {"method": "GET", "path": "/", "ip": "192.0.2"}}, "features.ip: expected an IP address"),
+        ({"features": {"method": "GET", "path": "login"}}, "expected a path that starts with /; got 'login'"),
+        ({"features": {"method": 7}}, "features.method: expected text; got 7"),
+        ({"features": {"a b": "c"}}, "expected a feature"),
+        ({"features": []}, "features: expected a table; got []"),
+        ({"rule": "male"}, "unknown rule 'male'. Did you mean 'mail'?"),
+        ({"rule": "mail"}, "rule 'mail' uses the feature 'email'"),
+        ({"rule": "mail", "features": {"email": ["a"]}}, "email"),
+        ({"rule": "mail", "features": {"email": "a"}, "cost": -1}, "expected a cost as a whole number"),
+        ({"rule": "mail", "features": {"email": "a"}, "cost": "2"}, "cost: expected a whole number; got '2'"),
+        ({"ruel": "mail"}, "ruel: unknown field. Did you mean 'rule'?"),
+        ({"rule": "slow", "features": {"ip": "192.0.2.7"}}, "the service sees no response"),
+    ],
+)
+def test_a_wrong_check_is_an_error(question: dict[str, Any], message: str) -> None:
+    """The message names the problem, and nothing is allowed or counted."""
+    login = {"name": "login", "limits": "1/minute", "match": {"path": "/login", "methods": ["POST"]}}
+    slow = {"name": "slow", "limits": "2 concurrent", "match": {"view": ""}}
+    asked = Asked(API, MAIL, login, slow)
+    assert message in asked.check(400, **question)["error"]
+    assert asked.limiter.inspect().decisions == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 60_000])
+def test_a_body_that_is_no_object_is_an_error(body: bytes) -> None:
+    """Other JSON and other bytes are a 400."""
+    response = Asked(API).ask("POST", "/v1/check", content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 413)
+    assert response.json()["error"]
+
+
+def test_a_long_body_is_not_read() -> None:
+    """A body of more than 64 KiB is a 413."""
+    response = Asked(API).ask("POST", "/v1/check", json={"rule": "x" * 70_000})
+    assert response.status_code == 413
+
+
+def test_a_blocked_client_is_found_and_unlocked() -> None:
+    """Two requests: the first shows the key, the second forgets its count."""
+    asked = Asked(API, MAIL)
+    for _ in range(3):
+        asked.check(features={"ip": "192.0.2.7"})
+    (key,) = asked.ask("GET", "/v1/keys?rejected").json()["keys"]
+    assert (key["client"], key["rule"], key["allowed"], key["retry_after"]) == ("ip=192.0.2.7", "api", False, 60.0)
+    one = asked.ask("GET", "/v1/keys", params={"rule": "api", "feature": "ip=192.0.2.7"}).json()
+    assert one["keys"] == [key]
+    question = {"rule": "api", "features": {"ip": "192.0.2.7"}}
+    assert asked.ask("POST", "/v1/reset", json=question).json() == {"reset": True, "keys": [key]}
+    assert asked.ask("POST", "/v1/reset", json=question).json() == {"reset": False, "keys": []}
+    assert asked.check(features={"ip": "192.0.2.7"})["allowed"]
+    assert asked.ask("POST", "/v1/reset", json={"key": key["key"]}).json() == {"reset": True}
+    assert asked.ask("GET", "/v1/keys").json() == {"keys": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "message"),
+    [
+        ("GET", "/v1/keys?rul=api", {}, "rul: unknown parameter. Did you mean 'rule'?"),
+        ("GET", "/v1/keys?feature=ip", {}, "expected NAME=VALUE; got 'ip'"),
+        ("GET", "/v1/keys?rule=api&feature=user=ann", {}, "user: unknown feature. Expected one of ip"),
+        ("GET", "/v1/keys?feature=ip=192.0.2.7", {}, "unknown rule ''. Expected one of api"),
+        ("GET", "/v1/keys?place=7", {}, "expected the place of a page"),
+        ("POST", "/v1/reset", {"json": {}}, "expected either"),
+        ("POST", "/v1/reset", {"json": {"key": "1|other|x"}}, "unknown rule"),
+        ("POST", "/v1/reset", {"json": {"rule": "api"}}, "expected either"),
+    ],
+)
+def test_a_wrong_request_of_an_admin_is_an_error(method: str, path: str, options: Any, message: str) -> None:
+    """The message names the problem."""
+    response = Asked(API).ask(method, path, **options)
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+
+
+@pytest.mark.parametrize(("method", "path", "options"), ADMIN)
+def test_the_admin_api_is_open_on_this_machine_only(method: str, path: str, options: Any) -> None:
+    """A trusted proxy, a request with the header of a proxy, and a page of another host get a 403."""
+    asked = Asked(API, trusted_proxies=["127.0.0.1", "10.0.0.9"])
+    assert asked.ask(method, path, **options).status_code == 200
+    assert asked.ask(method, path, "http://localhost:8429", **options).status_code == 200
+    assert asked.ask(method, path, "http://evil.example", **options).status_code == 403
+    for header in ("x-forwarded-for", "forwarded", "via", "x-real-ip"):
+        assert asked.ask(method, path, headers={header: "127.0.0.1"}, **options).status_code == 403
+    asked.peer = "10.0.0.9"
+    assert asked.ask(method, path, **options).status_code == 403
+
+
+@pytest.mark.parametrize(("method", "path", "options"), ADMIN)
+def test_a_token_opens_the_admin_api(method: str, path: str, options: Any) -> None:
+    """With a token, the API needs it on this machine, too."""
+    asked = Asked(API, service={"token": "correct-horse-battery"})
+    for value in (None, "Bearer wrong", "Bearer", "correct-horse-battery", "Basic correct-horse-battery", "Bearer é"):
+        headers = [] if value is None else [(b"authorization", value.encode("latin-1"))]
+        assert asked.ask(method, path, headers=headers, **options).status_code == 401
+    asked.peer = "198.51.100.7"
+    headers = [(b"authorization", b"bearer correct-horse-battery")]
+    assert asked.ask(method, path, "http://limits.example", headers=headers, **options).status_code == 200
+
+
+def test_a_check_of_another_machine_needs_trust() -> None:
+    """Only this machine and trusted proxies may say who a client is."""
+    asked = Asked(API, trusted_proxies=["10.0.0.9"])
+    asked.peer = "10.0.0.9"
+    asked.check(features={"ip": "192.0.2.7"})
+    asked.peer = "10.0.0.8"
+    assert "trusted_proxies" in asked.check(403, features={"ip": "192.0.2.7"})["error"]
+
+
+def test_a_web_page_cannot_post_a_form() -> None:
+    """A browser sends no JSON to another host without asking first, and the service never agrees."""
+    response = Asked(API).ask("POST", "/v1/reset", data={"key": "x"})
+    assert response.status_code == 415
+    assert Asked(API).ask("OPTIONS", "/v1/reset").status_code == 405
+
+
+def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are open to all. Without its store the service is alive and not ready."""
+    asked = Asked(API)
+    asked.peer = "198.51.100.7"
+    assert [asked.ask("GET", path, "http://any.example").status_code for path in ("/healthz", "/readyz")] == [200, 200]
+
+    async def aping() -> None:
+        raise StoreError("timeout after 50 ms")
+
+    monkeypatch.setattr(asked.limiter.store, "aping", aping)
+    assert asked.ask("GET", "/healthz").status_code == 200
+    response = asked.ask("GET", "/readyz")
+    assert (response.status_code, response.json()) == (503, {"error": "timeout after 50 ms"})
+
+
+def test_an_unknown_path_names_the_known_ones() -> None:
+    """The paths of gateways exist only with a gateway."""
+    asked = Asked(API)
+    assert "/v1/check" in asked.ask("GET", "/").json()["error"]
+    assert "--gateway" in asked.ask("GET", "/auth").json()["error"]
+    assert asked.ask("GET", "/v1/check").status_code == 405
+
+
+def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:
+    """Two workers on memory:// would allow twice the limit, so the command does not start."""
+    settings = tmp_path / "ratelimit.toml"
+    settings.write_text('[[rules]]\nlimits = "3/minute"\n')
+    result = run("serve", settings, "--workers", "2")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "each worker would count by itself" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gateway", "nginx"], 'Set trusted_proxies = ["127.0.0.1"]'),
+        (["--user-header", "x-user"], "--user-header needs --gateway"),
+        (["--gateway", "apache"], "'apache' is not one of"),
+        (["--admin-token-file", "short"], "expected a token of at least 16 ASCII characters"),
+    ],
+)
+def test_a_wrong_option_stops_the_start(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what to write."""
+    monkeypatch.chdir(tmp_path)
+    Path("ratelimit.toml").write_text('[[rules]]\nlimits = "3/minute"\n')
+    Path("short").write_text("secret\n")
+    result = run("serve", "ratelimit.toml", *options)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_changed_settings_are_followed(tmp_path: Path) -> None:
+    """A request finds the changed file, and a file that the service cannot decide keeps the old rules."""
+    settings = tmp_path / "ratelimit.json"
+    rule = {"name": "api", "limits": "3/minute"}
+    settings.write_text(json.dumps({"rules": [rule], "trusted_proxies": ["127.0.0.1"]}))
+    asked = Asked()
+    asked.limiter = asked.limiter.from_settings(settings, clock=asked.clock)
+    asked.service = type(asked.service)(asked.limiter, "nginx")
+    assert asked.nginx().headers["x-ratelimit-limit"] == "3"
+    settings.write_text(json.dumps({"rules": [{**rule, "limits": "5/minute"}], "trusted_proxies": ["127.0.0.1"]}))
+    asked.limiter.reload()
+    assert asked.nginx().headers["x-ratelimit-limit"] == "5"
+    assert asked.check(features={"ip": "192.0.2.7"})["decisions"][0]["remaining"] == 2
+    settings.write_text(json.dumps({"rules": [{**rule, "limits": "1 concurrent"}], "trusted_proxies": ["127.0.0.1"]}))
+    with pytest.raises(ConfigError, match="the service sees no response"):
+        asked.limiter.reload()
+    assert asked.nginx().headers["x-ratelimit-limit"] == "5"

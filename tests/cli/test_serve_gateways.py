@@ -1,0 +1,203 @@
+"""``ratelimit-mw serve --gateway``: the requests of nginx, Traefik and Caddy, replayed as they send them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from decision_service import API, GATEWAY_FILES, MAIL, Asked
+
+from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw.cli.serve.gateway import path_of_target
+
+NGINX, CADDY, TRAEFIK = ({"gateway": name} for name in ("nginx", "caddy", "traefik"))
+LOGIN = {
+    "name": "login",
+    "limits": "1/minute",
+    "match": {"path": "/login", "methods": ["POST"], "host": "shop.example"},
+}
+PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+def test_nginx_reads_the_status_from_a_header() -> None:
+    """nginx knows 2xx, 401 and 403 only, and drops the body. The body is JSON, whatever the client accepts."""
+    asked = Asked(API, service=NGINX)
+    assert [asked.nginx().status_code for _ in range(3)] == [204] * 3
+    rejected = asked.nginx(accept="text/html")
+    assert rejected.status_code == 403
+    assert rejected.headers["x-ratelimit-status"] == "429"
+    assert rejected.headers["retry-after"] == "60"
+    assert rejected.headers["ratelimit"] == '"api";r=0;t=60'
+    problem = httpx.Response(429, text=rejected.headers["x-ratelimit-body"]).json()
+    assert (problem["type"], problem["violated-policies"]) == (PROBLEM, ["api"])
+    assert asked.nginx(client="192.0.2.8").headers["x-ratelimit-remaining"] == "2"
+
+
+@pytest.mark.parametrize("service", [CADDY, TRAEFIK])
+def test_caddy_and_traefik_pass_the_response_on(service: dict[str, Any]) -> None:
+    """The client receives the 429 with its headers, and a body of the form that it accepts."""
+    asked = Asked(API, service=service)
+    assert [asked.forward().status_code for _ in range(3)] == [204] * 3
+    rejected = asked.forward(accept="text/html")
+    assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "60")
+    assert rejected.headers["content-type"] == "text/html; charset=utf-8"
+    assert "x-ratelimit-status" not in rejected.headers
+    head = asked.forward("HEAD")
+    assert (head.status_code, head.content, head.headers["content-length"]) == (429, b"", "0")
+
+
+@pytest.mark.parametrize("service", [CADDY, TRAEFIK])
+def test_rules_see_the_original_request(service: dict[str, Any]) -> None:
+    """The method, the path and the host are those of the client's request."""
+    asked = Asked(LOGIN, service=service)
+    assert [asked.forward("POST", "/login?next=/").status_code for _ in range(2)] == [204, 429]
+    assert asked.forward("GET", "/login").status_code == 204
+    assert asked.forward("POST", "/logout").status_code == 204
+    other = {"x_forwarded_host": "other.example"}
+    assert asked.forward("POST", "/login", **other).status_code == 204
+
+
+def test_nginx_sends_the_host_as_it_is() -> None:
+    """With `proxy_set_header Host $host`, rules of a host apply."""
+    asked = Asked(LOGIN, service=NGINX)
+    assert [asked.nginx("POST", "/login", host="shop.example").status_code for _ in range(2)] == [204, 403]
+    assert asked.nginx("POST", "/login", host="other.example").status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/login", "/login"),
+        ("//login?x=/y", "//login"),
+        ("/a/../login", "/login"),
+        ("/a/%2e%2e/login", "/login"),
+        ("/a%2F..%2Flogin", "/login"),
+        ("/../../login", "/login"),
+        ("/./login/", "/login"),
+        ("/a%2Fb", "/a%2Fb"),
+        ("/a%252Fb", "/a%2Fb"),
+        ("/%C3%A9", "/é"),
+        ("*", "*"),
+    ],
+)
+def test_a_path_cannot_hide_behind_dots(target: str, path: str) -> None:
+    """A gateway may resolve dot segments before the application sees the path. Slashes that are encoded stay so."""
+    assert path_of_target(target) == path
+
+
+@pytest.mark.parametrize("path", ["/x/../login", "/x/%2e%2E/login", "//login", "/login/", "/./login"])
+def test_a_limit_holds_for_all_spellings_of_a_path(path: str) -> None:
+    """The second spelling of a path finds the count of the first."""
+    asked = Asked({**LOGIN, "match": {"path": "/login"}}, service=NGINX)
+    assert asked.nginx(uri="/login").status_code == 204
+    assert asked.nginx(uri=path).status_code == 403
+
+
+def test_a_request_that_no_trusted_gateway_sends_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Only a trusted proxy may name a client and a path. nginx responds to others with 500, and the log says why."""
+    asked = Asked(API, service=NGINX)
+    asked.peer = "198.51.100.7"
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        responses = [asked.nginx() for _ in range(3)]
+    assert {response.status_code for response in responses} == {400}
+    assert "198.51.100.7 asks as a gateway, but it is not one of trusted_proxies" in responses[0].json()["error"]
+    assert [record.message for record in caplog.records] == [f"a request to /auth was not decided: {ERROR_OF_PEER}"]
+
+
+ERROR_OF_PEER = "198.51.100.7 asks as a gateway, but it is not one of trusted_proxies"
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ([], "X-Original-Method is missing"),
+        ([("x-original-method", "GET")], "X-Original-Uri is missing"),
+        ([("x-original-method", "GET"), ("x-original-uri", "")], "X-Original-Uri is missing"),
+        ([("x-original-method", "GET"), *[("x-original-uri", "/")] * 2], "X-Original-Uri was sent 2 times"),
+        ([("x-original-method", "GET"), ("x-original-uri", "http:/x")], "expected a path that starts with /"),
+        ([("x-forwarded-method", "GET"), ("x-forwarded-uri", "/")], "X-Original-Method is missing"),
+    ],
+)
+def test_a_gateway_must_send_its_headers(headers: list[tuple[str, str]], message: str) -> None:
+    """Without them no request is allowed."""
+    response = Asked(API, service=NGINX).ask("GET", "/auth", headers=headers)
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+
+
+def test_the_headers_of_another_gateway_change_nothing() -> None:
+    """A client can send them, and this gateway does not overwrite them."""
+    asked = Asked({**API, "key": ["path"]}, service=NGINX)
+    asked.nginx(uri="/a", x_forwarded_uri="/b", x_original_url="/c", forwarded="for=203.0.113.9")
+    (key,) = asked.limiter.inspect().decisions
+    assert key.client == "path=/a"
+
+
+def test_a_user_is_read_from_the_header_of_the_gateway() -> None:
+    """Without the option, no header names a user."""
+    rule = {**API, "key": ["user|ip"]}
+    asked = Asked(rule, service={**NGINX, "user_header": "X-User"})
+    for _ in range(3):
+        asked.nginx(x_user="ann")
+    assert [asked.nginx(x_user=user).status_code for user in ("ann", "bob", "")] == [403, 204, 204]
+    without = Asked(rule, service=NGINX)
+    without.nginx(x_user="ann")
+    (key,) = without.limiter.inspect().decisions
+    assert key.client == "ip=192.0.2.7"
+
+
+def test_lists_and_exemptions_hold() -> None:
+    """A denied client gets a 403, an exempt path has no headers."""
+    lists = {"deny": {"ip": ["203.0.113.0/24"]}}
+    asked = Asked(API, lists=lists, exempt=["/health"], service=NGINX)
+    denied = asked.nginx(client="203.0.113.9")
+    assert (denied.status_code, denied.headers["x-ratelimit-status"]) == (403, "403")
+    assert "x-ratelimit-limit" not in asked.nginx(uri="/health").headers
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"limits": "2 concurrent"}, "the service sees no response"),
+        ({"count_when": {"status": [401]}}, "the service sees no response"),
+        ({"per": {"plan": {"pro": "9/minute"}}, "limits": "5/minute"}, "uses the feature 'plan', which a gateway"),
+        ({"key": ["email"]}, "uses the feature 'email', which a gateway"),
+        ({"key": ["email:form:name"]}, "uses the feature 'email:form:name', which a gateway"),
+        ({"key": ["json:id"]}, "uses the feature 'json:id', which a gateway"),
+        ({"cost": "json:max_tokens"}, "uses the feature 'json:max_tokens', which a gateway"),
+        ({"key": ["user"]}, "uses the feature 'user'. Name the header of the gateway with --user-header"),
+        ({"match": {"view": "shop.login"}}, "the views of this application have no names"),
+    ],
+)
+def test_a_rule_that_a_gateway_cannot_ask_about_stops_the_start(rule: dict[str, Any], message: str) -> None:
+    """No limit goes missing silently."""
+    with pytest.raises(ConfigError, match=r"rule ['\"]api") as raised:
+        Asked({**API, **rule}, service=NGINX)
+    assert message in str(raised.value)
+
+
+def test_rules_for_checks_do_not_disturb_a_gateway() -> None:
+    """A rule with `view = ""` may need features that no gateway sends."""
+    asked = Asked(API, MAIL, {**MAIL, "name": "jobs", "limits": "2 concurrent"}, service=NGINX)
+    assert asked.nginx().status_code == 204
+    assert asked.check(rule="mail", features={"email": "ann@example.com"})["allowed"]
+
+
+def test_lists_of_features_that_no_gateway_sends_stop_the_start() -> None:
+    """A deny list by user would never apply."""
+    with pytest.raises(ConfigError, match="lists: uses the feature 'user'"):
+        Asked(API, lists={"deny": {"user": ["eve"]}}, service=NGINX)
+
+
+def test_the_example_files_agree() -> None:
+    """All ask at /auth of the port that the service has by default, and Traefik trusts no header of a client."""
+    load_settings(GATEWAY_FILES / "ratelimit.toml")
+    forward = yaml.safe_load((GATEWAY_FILES / "traefik.yml").read_text())["http"]["middlewares"]["ratelimit"]
+    address = "127.0.0.1:8429"
+    assert forward == {"forwardAuth": {"address": f"http://{address}/auth", "trustForwardHeader": False}}
+    caddy, nginx = ((GATEWAY_FILES / name).read_text() for name in ("Caddyfile", "nginx.conf"))
+    assert f"reverse_proxy {address} {{" in caddy
+    assert f"server {address};" in nginx

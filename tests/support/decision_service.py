@@ -1,0 +1,62 @@
+"""The decision service in this process, and the requests that gateways send to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from folders import ROOT
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.cli.serve.app import DecisionService
+from ratelimit_mw.testing import ManualClock
+
+GATEWAY_FILES = ROOT / "examples" / "gateways"
+PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
+LOCAL = "http://127.0.0.1:8429"
+API = {"name": "api", "limits": "3/minute"}
+MAIL = {"name": "mail", "key": ["email"], "limits": "2/hour", "match": {"view": ""}}
+
+
+class Asked:
+    """A service with these rules. ``ask`` sends one request from ``peer``."""
+
+    def __init__(self, *rules: Mapping[str, Any], service: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.clock = ManualClock(1_000_000.0)
+        self.peer = "127.0.0.1"
+        settings = {"trusted_proxies": ["127.0.0.1"], "rules": list(rules), **settings}
+        self.limiter = Limiter.from_settings(settings, clock=self.clock)
+        self.service = DecisionService(self.limiter, **(service or {}))
+
+    def ask(self, method: str, path: str, base: str = LOCAL, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.service, client=(self.peer, 1234))
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def check(self, status: int = 200, **question: Any) -> dict[str, Any]:
+        response = self.ask("POST", "/v1/check", json=question)
+        assert response.status_code == status, response.text
+        content: dict[str, Any] = response.json()
+        return content
+
+    def nginx(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: str) -> httpx.Response:
+        """Ask as nginx does with examples/gateways/nginx.conf."""
+        original = {"x-original-method": method, "x-original-uri": uri, "x-forwarded-for": client}
+        return self.ask("GET", "/auth", headers={**original, **with_hyphens(headers)})
+
+    def forward(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: str) -> httpx.Response:
+        """Ask as Traefik and Caddy do: these are all their headers besides those of the client."""
+        original = {"x-forwarded-method": method, "x-forwarded-uri": uri, "x-forwarded-for": client}
+        proxied = {"x-forwarded-proto": "http", "x-forwarded-host": "shop.example"}
+        return self.ask("GET", "/auth", headers={**original, **proxied, **with_hyphens(headers)})
+
+
+def with_hyphens(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
