@@ -169,11 +169,7 @@ class RateLimitMiddleware:
         admission = _admit(limits, plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
         try:
-            if verdict.allowed:
-                await connection.serve(self.app)
-            else:
-                await connection.reject()
-                await admission.aend(verdict.status)
+            await connection.serve(self.app)
         finally:
             set_current(before)
 

@@ -39,10 +39,13 @@ class WebSocketConnection:
         self._is_closed = False
 
     async def serve(self, app: ASGIApp) -> None:
-        """Run the application for an allowed handshake, and settle it when the connection ends."""
+        """Reject the handshake, or run the application for it and settle it when the connection ends."""
         admission = self._admission
         status: int | None = None
         try:
+            if not admission.verdict.allowed:
+                await self.reject()
+                return
             if admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
             await app(admission.native, self._receive_allowed, self._send_on)

@@ -297,6 +297,22 @@ async def ignore(websocket: Any, verdict: Any) -> None:
     """Keep the connection."""
 
 
+@pytest.mark.parametrize("extensions", [None, {"websocket.http.response": {}}])
+def test_a_rejected_handshake_of_a_client_that_is_gone_has_an_event(extensions: Any) -> None:
+    rate, events = observed(lists={"deny": {"ip": [CLIENT]}})
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        raise OSError("the client is gone")
+
+    scope = http_scope(type="websocket", path="/ws", scheme="ws", subprotocols=[], extensions=extensions)
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(socket_of(echo, rate)(scope, receive, send))
+    assert outcomes(events) == ["denied"]
+
+
 def test_checks_in_an_open_websocket_have_events_of_their_own() -> None:
     """A connection keeps no verdict of each message."""
 
