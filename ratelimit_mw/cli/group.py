@@ -14,6 +14,7 @@ from .inspect import inspect
 from .migrate.command import migrate
 from .output import command, print_json
 from .replay.command import replay
+from .replay.diff import diff
 from .reset import reset
 from .serve.command import serve
 
@@ -33,5 +34,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (capacity, check, demo, explain, init, inspect, migrate, replay, reset, schema, serve):
+for _command in (capacity, check, demo, diff, explain, init, inspect, migrate, replay, reset, schema, serve):
     ratelimit_mw.add_command(_command)

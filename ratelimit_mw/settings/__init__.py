@@ -20,7 +20,7 @@ from ..rules.ruleset import Override
 from ..stores import Store, check_store_url
 from .environment import with_variables
 from .files import read
-from .locate import line_of, steps_of
+from .locate import place_of, steps_of
 from .options import HttpOptions, SettingsDict
 from .origin import Origin, recording
 from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
@@ -183,12 +183,7 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
         named = f'rules[{steps[1]}] "{name}"' if isinstance(name, str) else f"rules[{steps[1]}]"
         path = f"{named}: {rest}" if rest else named
     located = ConfigError(error.message, path)
-    if not source:
-        return located
-    file = Path(source)
-    prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
-    line = line_of(file.read_bytes().decode(errors="replace"), file.suffix.lower(), (*prefix, *steps))
-    return ConfigError(f"{f'{source}:{line}' if line else source}: {located}")
+    return ConfigError(f"{place_of(source, error.path)}: {located}") if source else located
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:

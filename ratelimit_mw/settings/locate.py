@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
@@ -19,6 +20,14 @@ _KEY = re.compile(r"\s*([\w.\- ]+?)\s*=")
 def steps_of(path: str) -> Steps:
     """Split a path: "rules[1].limits[0]" is ("rules", 1, "limits", 0)."""
     return tuple(int(index) if index else key or name for index, key, name in _STEP.findall(path))
+
+
+def place_of(source: str, path: str) -> str:
+    """Return "FILE:LINE" of a path such as "rules[1].limits" in a settings file, or the file alone without a line."""
+    file = Path(source)
+    prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
+    line = line_of(file.read_bytes().decode(errors="replace"), file.suffix.lower(), (*prefix, *steps_of(path)))
+    return f"{source}:{line}" if line else source
 
 
 def line_of(text: str, suffix: str, steps: Steps) -> int | None:

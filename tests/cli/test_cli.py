@@ -48,12 +48,13 @@ app = RateLimitMiddleware(lambda environ, start: [], settings={"rules": [{"limit
 """
 
 
-@pytest.mark.parametrize("name", ["check", "explain", "replay", "schema"])
+@pytest.mark.parametrize("name", ["check", "diff", "explain", "replay", "schema"])
 def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples at the end of a help text run as printed."""
     files = Files(tmp_path)
     files.settings(EXAMPLE.read_text())
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
+    files.settings(EXAMPLE.read_text(), "new.toml")
     for log in ("access.log", "access.log.2.gz", "caddy.log"):
         files.log([line()], log)
     (tmp_path / "shop.py").write_text(SHOP)

@@ -1,23 +1,27 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ...errors import ConfigError
-from ...rules.describe import describe_overrides
-from ...stores import redacted_url
-from ..json_lines import LineParser, check_field
-from ..log_files import LogFiles, logs_argument
-from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text, progress
+from ...settings import Settings
+from ..access_log import LogEntry
+from ..json_lines import LineParser
+from ..log_files import logs_argument
+from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
+from ..toml import toml
+from .logs import differences, field_option, gaps, note_all, reading, top_option
 from .report import ReplayReport
-from .simulation import Simulation, is_logged
+from .simulation import Simulation
+from .suggest import suggest
 
+_SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
@@ -30,39 +34,41 @@ def _check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | No
     return path
 
 
-def _check_fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    try:
-        return dict(map(check_field, texts))
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True, callback=_check_fields,
-              help="The field of JSON lines for a part of the request, or for a feature: time=..., ip=...,"
-                   " user=account.id, plan=account.plan. Use it several times for several fields.")  # fmt: skip
+def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f'expected a share from "0%" to "99.99%", for example "1%"; got {text!r}')
+    return float(match[1]) / 100
 
 
 @command(
     "ratelimit-mw replay ratelimit.toml access.log",
     "ratelimit-mw replay ratelimit.toml access.log access.log.2.gz --plot rejections.svg --top 20",
+    "ratelimit-mw replay ratelimit.toml access.log --suggest 1%",
     "ratelimit-mw replay ratelimit.toml caddy.log --field user=request.headers.X-User",
     "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
 )
 @click.argument("file", type=FILE)
 @logs_argument()
 @field_option
+@click.option("--suggest", "share", metavar="SHARE", callback=_parse_share,
+              help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
+                   " reads the logs four more times.")  # fmt: skip
 @click.option("--plot", metavar="PICTURE", callback=_check_picture,
               type=click.Path(dir_okay=False, writable=True, path_type=Path),
               help="Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png"
                    " or .svg.")  # fmt: skip
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,
               help="The colours of the picture.")  # fmt: skip
-@click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of clients to show.")
+@top_option
 @json_option
 def replay(
     file: Path,
     access_logs: tuple[str, ...],
     fields: dict[str, str],
+    share: float | None,
     plot: Path | None,
     theme: str,
     top: int,
@@ -81,64 +87,48 @@ def replay(
     if plot is not None:
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
-    for line in _differences(source):
-        note(line)
-    report = ReplayReport(Simulation(source.settings))
+    note_all(differences(source))
     parser = LineParser(fields, source.rules.needs)
-    logs = read_logs(access_logs, parser, report)
-    for line in _missing(source, parser):
-        note(line)
-    if report.out_of_order:
-        note(f"{report.out_of_order:,} requests are after much later ones. Give each log as a file of its own")
-    if not report.clients.is_complete:
-        most = report.clients.most
-        note(f"the report keeps the {most:,} clients with most rejections. Counts of other clients may be too low")
-    summary = {
-        **report.as_json(top),
-        "lines": logs.lines,
-        "invalid": logs.invalid,
-        "invalid_examples": logs.examples,
-    }
+    report = ReplayReport(Simulation(source.settings))
+    with reading(access_logs, parser) as logs:
+        if share is not None and not logs.are_files:
+            raise click.UsageError("--suggest reads the logs several times. Give files in place of a pipe")
+        for entry in logs:
+            report.add(entry)
+    logs.finish(report.requests)
+    note_all(gaps(source, parser, report))
+    read = {"lines": logs.lines, "invalid": logs.invalid, "invalid_examples": logs.examples}
+    summary = {**report.as_json(top), **read}
+    suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)
+    if suggested is not None:
+        summary["suggested"] = {"share": share, **suggested}
     if as_json:
         print_json(summary)
     else:
         _print(report.period, summary)
+        if suggested is not None:
+            _print_suggested(summary)
     if plot is not None:
         draw(report, plot, top, THEMES[theme])
         note(f"picture written to {plot}")
 
 
-def read_logs(paths: tuple[str, ...], parser: LineParser, *reports: ReplayReport) -> LogFiles:
-    """Replay access logs with a bar, and print what could not be read."""
-    columns = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
-    size = LogFiles(paths, parser).size or None
-    with progress("replaying", size, *columns, lines=0) as update:
-        logs = LogFiles(paths, parser, lambda lines, position: update(lines=lines, completed=position))
+def _suggest(settings: Settings, share: float, paths: tuple[str, ...], parser: LineParser) -> dict[str, Any]:
+    """Return suggested limits, and the counts of a replay with all of them."""
+
+    def entries() -> Iterator[LogEntry]:
+        with reading(paths, parser, "searching") as logs:
+            yield from logs
+
+    rules = suggest(settings, share, entries)
+    report = ReplayReport(Simulation(replace(settings, rules=tuple(rules))))
+    with reading(paths, parser, "verifying") as logs:
         for entry in logs:
-            for report in reports:
-                report.add(entry)
-    logs.finish(reports[0].requests)
-    return logs
-
-
-def _differences(source: Source) -> Iterator[str]:
-    """Yield how the replay differs from the application."""
-    settings = source.settings
-    scheme = redacted_url(settings.store).partition(":")[0]
-    if scheme != "memory":
-        yield f"counting in memory, not in {scheme}"
-    yield from describe_overrides(settings.overrides)
-    if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
-        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
-    if slots := [rule.name for rule in source.rules.rules if any(limit.quota.concurrent for limit in rule.limits)]:
-        yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
-
-
-def _missing(source: Source, parser: LineParser) -> Iterator[str]:
-    """Yield the features that no line of the logs had, and that a common log cannot have."""
-    for name, rules in source.rules_by_feature().items():
-        if not is_logged(name) and name not in parser.found:
-            yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
+            report.add(entry)
+    counts = report.as_json(0)
+    for rule, before, after in zip(counts["rules"], settings.rules, rules, strict=True):
+        rule["suggested"] = None if before is after else [str(quota) for quota in after.quotas]
+    return {name: counts[name] for name in ("requests", "rejected", "clients_rejected", "rules")}
 
 
 def _print(period: str, summary: dict[str, Any]) -> None:
@@ -171,3 +161,24 @@ def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, 
         "clients": rule["clients_rejected"],
         **({"delayed": rule["delayed"]} if is_delayed else {}),
     }
+
+
+def _print_suggested(summary: dict[str, Any]) -> None:
+    """Print each suggestion as a line of the settings, below a comment with the counts of both replays."""
+    suggested = summary["suggested"]
+    share = f"{suggested['share'] * 100:g}%"
+    print_text(f"Suggested limits: the lowest that reject at most {share} of the requests of a rule", "bold")
+    for before, after in zip(summary["rules"], suggested["rules"], strict=True):
+        if after["suggested"] is None:
+            print_text(f"# {after['name']}: no suggestion, because no limit of this rule decides a request of the log")
+        else:
+            print_text(f"# {after['name']}: rejects {_share_of(after)} in place of {_share_of(before)}")
+            print_text(f"limits = {toml(after['suggested'])}")
+    click.echo()
+    rejected = f"{suggested['rejected']:,} rejected ({suggested['rejected'] / suggested['requests']:.1%})"
+    print_text(f"With all of them: {rejected} from {count_text(suggested['clients_rejected'], 'client')}")
+
+
+def _share_of(rule: dict[str, Any]) -> str:
+    share = rule["rejected"] / max(rule["matched"], 1)
+    return f"{rule['rejected']:,} of {rule['matched']:,} requests ({share:.1%})"

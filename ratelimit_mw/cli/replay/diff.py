@@ -1,0 +1,117 @@
+"""``ratelimit-mw diff``: the rules that differ between two files, and the clients that the change affects."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..json_lines import LineParser
+from ..log_files import logs_argument
+from ..output import FILE, Cell, command, count_text, json_option, print_json, print_table, print_text
+from ..source import Source
+from .changes import Change, compare
+from .comparison import Comparison
+from .logs import differences, field_option, gaps, note_all, reading, top_option
+from .simulation import Simulation
+
+
+@command(
+    "ratelimit-mw diff ratelimit.toml new.toml",
+    "ratelimit-mw diff ratelimit.toml new.toml access.log access.log.2.gz",
+    "ratelimit-mw diff ratelimit.toml new.toml caddy.log --field user=request.headers.X-User --json",
+)
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
+@logs_argument(required=False)
+@field_option
+@top_option
+@json_option
+def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], top: int, as_json: bool) -> None:
+    """Show the rules and settings that differ between the files OLD and NEW.
+
+    With access logs, both rule sets decide the requests of the logs in one pass. The command shows the requests that
+    NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. Logs and their options
+    are those of replay.
+
+    The exit code is 1 when a request is newly rejected, and 0 when none is, or without a log.
+    """
+    sources = [Source.from_file(file) for file in (old, new)]
+    changes = compare(sources[0].settings, sources[1].settings)
+    comparison = _replay(sources, access_logs, fields) if access_logs else None
+    effect = None if comparison is None else comparison.as_json(top)
+    if as_json:
+        print_json({"changes": [change.as_json() for change in changes], "effect": effect})
+    else:
+        _print_changes(changes)
+        if comparison is not None and effect is not None:
+            _print_effect(comparison.new.period, effect)
+    if effect is not None and effect["newly_rejected"]:
+        raise click.exceptions.Exit(1)
+
+
+def _replay(sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]) -> Comparison:
+    """Replay the logs through both rule sets."""
+    old, new = sources
+    note_all(line for source in (old, new) for line in differences(source))
+    parser = LineParser(fields, (*old.rules.needs, *new.rules.needs))
+    comparison = Comparison(Simulation(old.settings), Simulation(new.settings))
+    with reading(paths, parser, "comparing") as logs:
+        for entry in logs:
+            comparison.add(entry)
+    logs.finish(comparison.new.requests)
+    note_all((*gaps(old, parser, comparison.old), *gaps(new, parser, comparison.new)))
+    return comparison
+
+
+def _print_changes(changes: list[Change]) -> None:
+    if not changes:
+        print_text("No rule and no setting differs.")
+    print_table("Changes", [_change_row(change) for change in changes])
+
+
+def _change_row(change: Change) -> dict[str, Cell]:
+    return {
+        "change": change.kind,
+        "rule": change.rule or "(settings)",
+        "field": change.field,
+        "old": change.old or "-",
+        "new": change.new or "-",
+        "place": change.place,
+    }
+
+
+def _print_effect(period: str, effect: dict[str, Any]) -> None:
+    total = effect["requests"]
+    more = "" if effect["clients_complete"] else "more than "
+    print_text(period)
+    print_text(f"{count_text(total, 'request')} from {more}{count_text(effect['clients'], 'client')}")
+    print_text(f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after")
+    for change in ("newly_rejected", "newly_allowed"):
+        clients = count_text(effect[f"clients_{change}"], "client")
+        print_text(f"{effect[change]:,} {change.replace('_', ' ')} ({effect[change] / total:.1%}) from {clients}")
+    click.echo()
+    print_table("Rejections by rule", [_rule_row(rule) for rule in effect["rules"]])
+    for change in ("newly rejected", "newly allowed"):
+        rows = effect[f"most_{change.replace(' ', '_')}"]
+        print_table(f"Clients {change}", [_client_row(row, change) for row in rows])
+
+
+def _rule_row(rule: dict[str, Any]) -> dict[str, Cell]:
+    counts = {"before": rule["rejected_old"], "after": rule["rejected_new"]}
+    return {
+        "rule": rule["name"],
+        **{name: "-" if count is None else f"{count:,}" for name, count in counts.items()},
+        "newly rejected": rule["newly_rejected"],
+        "newly allowed": rule["newly_allowed"],
+    }
+
+
+def _client_row(row: dict[str, Any], change: str) -> dict[str, Cell]:
+    return {
+        "client": row["client"],
+        "requests": row["requests"],
+        change: row["count"],
+        "share": row["count"] / row["requests"],
+        "rules": ", ".join(row["rules"]),
+    }

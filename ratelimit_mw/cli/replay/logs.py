@@ -1,0 +1,74 @@
+"""The access logs of a command: its options, its progress bar, and notes about what a log does not contain."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ...errors import ConfigError
+from ...rules.describe import describe_overrides
+from ...stores import redacted_url
+from ..json_lines import LineParser, check_field
+from ..log_files import LogFiles
+from ..output import note, progress
+from ..source import Source
+from .report import ReplayReport
+from .simulation import is_logged
+
+_COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
+
+
+def _check_fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    try:
+        return dict(map(check_field, texts))
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True, callback=_check_fields,
+                            help="The field of JSON lines for a part of the request, or for a feature: time=...,"
+                                 " ip=..., user=account.id, plan=account.plan. Use it several times for several"
+                                 " fields.")  # fmt: skip
+top_option = click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True,
+                          help="Number of clients to show.")  # fmt: skip
+
+
+@contextmanager
+def reading(paths: tuple[str, ...], parser: LineParser, action: str = "replaying") -> Iterator[LogFiles]:
+    """Yield the logs to iterate over, with a bar on a terminal."""
+    size = LogFiles(paths, parser).size or None
+    with progress(action, size, *_COLUMNS, lines=0) as update:
+        yield LogFiles(paths, parser, lambda lines, position: update(lines=lines, completed=position))
+
+
+def note_all(lines: Iterable[str]) -> None:
+    """Print notes, each of them once."""
+    for line in dict.fromkeys(lines):
+        note(line)
+
+
+def differences(source: Source) -> Iterator[str]:
+    """Yield how a replay differs from the application."""
+    settings = source.settings
+    scheme = redacted_url(settings.store).partition(":")[0]
+    if scheme != "memory":
+        yield f"counting in memory, not in {scheme}"
+    yield from describe_overrides(settings.overrides)
+    if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
+        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
+    if slots := [rule.name for rule in source.rules.rules if any(limit.quota.concurrent for limit in rule.limits)]:
+        yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
+
+
+def gaps(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
+    """Yield what the logs did not contain, and which counts are not exact."""
+    for name, rules in source.rules_by_feature().items():
+        if not is_logged(name) and name not in parser.found:
+            yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
+    if report.out_of_order:
+        yield f"{report.out_of_order:,} requests are after much later ones. Give each log as a file of its own"
+    if not report.clients.is_complete:
+        most = report.clients.most
+        yield f"the report keeps the {most:,} clients with most rejections. Counts of other clients may be too low"

@@ -1,0 +1,268 @@
+"""``ratelimit-mw diff`` shows the rules that differ, and the requests that the change affects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SITE, Files, line, run
+
+OLD = """
+store = "redis://:password-1@cache:6379/0"
+secret = "a secret of 16 characters"
+
+[[rules]]
+name = "site"
+limits = "3/minute"
+
+[[rules]]
+name = "gone"
+limits = ["9/minute", "90/hour"]
+match = { path = "/gone" }
+
+[[rules]]
+name = "same"
+limits = "100/minute"
+key = "ip"
+algorithm = "token-bucket"
+match = { path = ["/same"] }
+wait = 0
+
+[rules.per.plan]
+free = "5/minute"
+"""
+NEW = """
+store = "redis://:password-2@other:6379/0"
+secret = "another secret of 16 characters"
+ipv6_prefix = 56
+
+[[rules]]
+name = "same"
+limits = ["100/60s"]
+key = ["ip"]
+algorithm = { name = "token-bucket" }
+match = { path = "/same" }
+wait = "0s"
+mode = "enforce"
+per = { plan = { free = ["5 per minute"] } }
+
+[[rules]]
+overrides = "login"
+limits = "1/minute"
+
+[[rules]]
+name = "site"
+limits = "2/minute"
+mode = "shadow"
+
+[[rules]]
+name = "new"
+limits = "7/second"
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Writes settings and logs."""
+    return Files(tmp_path)
+
+
+Pair = Callable[[str, str], tuple[Path, Path]]
+
+
+@pytest.fixture
+def pair(files: Files) -> Pair:
+    """Writes two settings files."""
+    return lambda old, new: (files.settings(old, "old.toml"), files.settings(new, "new.toml"))
+
+
+def toml(limits: str, more: str = "") -> str:
+    return f'[[rules]]\nname = "site"\nlimits = "{limits}"\n{more}\n'
+
+
+def changes(old: Path, new: Path) -> list[tuple[Any, ...]]:
+    result = run("diff", old, new, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["effect"] is None
+    return [tuple(change.values()) for change in report["changes"]]
+
+
+def test_all_changes_with_their_places(pair: Pair) -> None:
+    """Rules are compared by name and field by field. Other spellings of one value are no change."""
+    old, new = pair(OLD, NEW)
+    found = changes(old, new)
+    assert found == [
+        ("changed", "", "store", "redis://cache:6379/0", "redis://other:6379/0", f"{new}:2"),
+        ("changed", "", "secret", "(not shown)", "(not shown)", f"{new}:3"),
+        ("changed", "", "ipv6_prefix", None, "56", f"{new}:4"),
+        ("changed", "site", "limits", '["3/minute"]', '["2/minute"]', f"{new}:22"),
+        ("changed", "site", "mode", '"enforce"', '"shadow"', f"{new}:23"),
+        ("added", "new", "", None, '["7/second"]', f"{new}:25"),
+        ("added", "overrides login", "", None, '"1/minute"', f"{new}:16"),
+        ("removed", "gone", "", '["9/minute", "90/hour"]', None, f"{old}:9"),
+    ]
+    assert "password" not in str(found)
+
+
+def test_changes_as_a_table(pair: Pair) -> None:
+    """The table has a row for each field."""
+    result = run("diff", *pair(OLD, NEW))
+    rows = [" ".join(row.split()) for row in result.stdout.splitlines()]
+    assert rows[:2] == ["Changes", "change rule field old new place"]
+    assert any(row.startswith('changed site limits ["3/minute"] ["2/minute"]') for row in rows)
+    assert any(row.startswith("changed (settings) ipv6_prefix - 56") for row in rows)
+    assert "password" not in result.stdout
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_equal_files(pair: Pair) -> None:
+    """Nothing differs, and the exit code is 0."""
+    result = run("diff", *pair(OLD, OLD))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "No rule and no setting differs.\n", "")
+
+
+def test_changes_of_the_defaults_are_changes_of_the_rules(pair: Pair) -> None:
+    """A rule that takes a default changes with it."""
+    old, new = pair(toml("3/minute"), f'[defaults]\nmode = "shadow"\n{toml("3/minute")}')
+    assert [change[:5] for change in changes(old, new)] == [
+        ("changed", "", "defaults.mode", None, '"shadow"'),
+        ("changed", "site", "mode", '"enforce"', '"shadow"'),
+    ]
+
+
+def test_limits_of_the_settings(pair: Pair) -> None:
+    """The setting ``limits`` is the rule named default."""
+    old, new = pair('limits = "3/minute"', 'enabled = true\nlimits = "4/minute"')
+    assert ("changed", "default", "limits", '["3/minute"]', '["4/minute"]', f"{new}:2") in changes(old, new)
+
+
+def test_rules_in_other_formats(files: Files) -> None:
+    """The formats of both files may differ."""
+    old, new = files.settings(toml("3/minute"), "old.toml"), files.rules({**SITE, "key": ["user"]})
+    assert [change[:5] for change in changes(old, new)] == [("changed", "site", "key", '["ip"]', '["user"]')]
+    project = files.settings('[[tool.ratelimit_mw.rules]]\nname = "site"\nlimits = "4/minute"', "pyproject.toml")
+    assert changes(old, project) == [
+        ("changed", "site", "limits", '["3/minute"]', '["4/minute"]', f"{project}:3"),
+    ]
+
+
+def test_tables_by_client(pair: Pair) -> None:
+    """Each client of a table is a field, whatever its name is."""
+    table = '[rules.per_key]\n"a b.c" = "{}/minute"\n[rules.match]\n"header:x-a" = "1"'
+    old, new = pair(toml("3/minute", table.format(5)), toml("3/minute", table.format(6)))
+    assert [change[:5] for change in changes(old, new)] == [
+        ("changed", "site", "per_key['a b.c']", '["5/minute"]', '["6/minute"]')
+    ]
+
+
+def effect(old: Path, new: Path, *logs: Path, code: int) -> dict[str, Any]:
+    result = run("diff", old, new, *logs, "--json")
+    assert result.exit_code == code, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)["effect"]
+    return found
+
+
+def test_effect_of_a_lower_limit(pair: Pair, files: Files) -> None:
+    """The requests that are newly rejected, by rule and client, and exit code 1."""
+    lines = [line("192.0.2.1")] * 5 + [line("192.0.2.2")] * 2 + [line("192.0.2.3")] * 3
+    found = effect(*pair(toml("4/minute"), toml("2/minute")), files.log(lines), code=1)
+    assert found == {
+        "requests": 10,
+        "first": "2017-07-14T02:40:00+00:00",
+        "last": "2017-07-14T02:40:00+00:00",
+        "clients": 3,
+        "clients_complete": True,
+        "rejected_old": 1,
+        "rejected_new": 4,
+        "newly_rejected": 3,
+        "newly_allowed": 0,
+        "clients_newly_rejected": 2,
+        "clients_newly_allowed": 0,
+        "rules": [{"name": "site", "rejected_old": 1, "rejected_new": 4, "newly_rejected": 3, "newly_allowed": 0}],
+        "most_newly_rejected": [
+            {"client": "192.0.2.1", "requests": 5, "count": 2, "rules": ["site"]},
+            {"client": "192.0.2.3", "requests": 3, "count": 1, "rules": ["site"]},
+        ],
+        "most_newly_allowed": [],
+    }
+
+
+def test_effect_of_a_higher_limit(pair: Pair, files: Files) -> None:
+    """Requests that are newly allowed are no problem: the exit code is 0."""
+    found = effect(*pair(toml("2/minute"), toml("4/minute")), files.log([line()] * 5), code=0)
+    assert (found["newly_rejected"], found["newly_allowed"]) == (0, 2)
+    assert found["most_newly_allowed"] == [{"client": "192.0.2.1", "requests": 5, "count": 2, "rules": ["site"]}]
+
+
+def test_effect_as_tables(pair: Pair, files: Files) -> None:
+    """The tables show rules and clients of both directions."""
+    old = toml("2/minute", 'key = "user"\n') + '[[rules]]\nname = "gone"\nlimits = "1/minute"\nkey = "header:referer"\n'
+    new = (
+        toml("4/minute", 'key = "user"\n') + '[[rules]]\nname = "new"\nlimits = "1/minute"\nkey = "header:user-agent"\n'
+    )
+    lines = [line("192.0.2.1", user="alice")] * 4 + [line("192.0.2.2", agent="bot")] * 3
+    result = run("diff", *pair(old, new), files.log(lines))
+    assert result.exit_code == 1
+    rows = [" ".join(row.split()) for row in result.stdout.splitlines()]
+    start = rows.index("2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC")
+    assert rows[start + 1 : start + 5] == [
+        "7 requests from 2 clients",
+        "2 rejected before, 2 after",
+        "2 newly rejected (28.6%) from 1 client",
+        "2 newly allowed (28.6%) from 1 client",
+    ]
+    for row in ("site 2 0 0 2", "new - 2 2 0", "gone 0 - 0 0", "192.0.2.2 3 2 66.7% new", "192.0.2.1 4 2 50.0% site"):
+        assert row in rows
+
+
+def test_effect_of_a_deny_list(pair: Pair, files: Files) -> None:
+    """A rejection by a list has a row of its own."""
+    deny = '[lists.deny]\nip = ["192.0.2.1"]\n'
+    found = effect(*pair(toml("9/minute"), deny + toml("9/minute")), files.log([line()]), code=1)
+    assert found["rules"][0] == {
+        "name": "(deny list)",
+        "rejected_old": None,
+        "rejected_new": None,
+        "newly_rejected": 1,
+        "newly_allowed": 0,
+    }
+
+
+def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:
+    """To enforce a shadow rule is to reject."""
+    shadow, enforce = toml("2/minute", 'mode = "shadow"'), toml("2/minute")
+    log = files.log([line()] * 3)
+    assert effect(*pair(shadow, enforce), log, code=1)["newly_rejected"] == 1
+    assert effect(*pair(enforce, shadow), log, code=0)["newly_allowed"] == 1
+
+
+def test_several_logs(pair: Pair, files: Files) -> None:
+    """Logs are merged, as by replay."""
+    one, two = files.log([line(at=i * 10) for i in range(3)], "one"), files.log([line(at=5)], "two")
+    found = effect(*pair(toml("9/minute"), toml("3/minute")), two, one, code=1)
+    assert (found["requests"], found["newly_rejected"]) == (4, 1)
+
+
+def test_features_that_the_log_does_not_have(pair: Pair, files: Files) -> None:
+    """Each note is printed once, for both files."""
+    old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["plan", "region"]'))
+    result = run("diff", old, new, files.log([line()]), "--json")
+    assert result.stderr.splitlines() == [
+        "the log does not contain plan: missing in every request for site",
+        "the log does not contain region: missing in every request for site",
+    ]
+
+
+def test_mistakes(pair: Pair, files: Files, tmp_path: Path) -> None:
+    """A file that is not there, or is invalid, and a log without a request."""
+    old, new = pair(toml("9/minute"), toml("9/minut"))
+    assert run("diff", old, tmp_path / "none.toml").exit_code == 2
+    assert run("diff", old).exit_code == 2
+    invalid = run("diff", old, new, "--json")
+    assert invalid.exit_code == 1
+    assert "new.toml:3" in json.loads(invalid.stdout)["error"]
+    assert run("diff", old, old, files.log([])).exit_code == 1

@@ -1,0 +1,150 @@
+"""``replay --suggest`` finds the lowest limits that reject at most the wanted share, and verifies them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SITE, Files, line, replayed, run
+
+from ratelimit_mw import load_settings
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Write:
+    """Writes a settings file with these rules and returns its path."""
+    return Files(tmp_path).rules
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Write:
+    """Writes a log and returns its path."""
+    return Files(tmp_path).log
+
+
+def suggested(settings: Path, access_log: Path, share: str) -> dict[str, Any]:
+    found: dict[str, Any] = replayed(settings, access_log, "--suggest", share)["suggested"]
+    return found
+
+
+# 100 requests in one minute: clients with 1, 2, 3, ... 13 requests, and one with 9 more.
+LOG = [line(f"192.0.2.{n}", at=i) for n in range(1, 14) for i in range(n)] + [
+    line("192.0.2.99", at=i) for i in range(9)
+]
+
+
+@pytest.mark.parametrize(("share", "limit"), [("0%", "13/minute"), ("1%", "12/minute"), ("3%", "11/minute")])
+def test_lowest_limit_for_a_share(rules: Write, log: Write, share: str, limit: str) -> None:
+    """One less would reject more than the share."""
+    found = suggested(rules({**SITE, "algorithm": "fixed-window"}), log(LOG), share)
+    assert found["rules"][0]["suggested"] == [limit]
+    assert found["rules"][0]["rejected"] <= float(share[:-1])
+
+
+@pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window", "sliding-window-log", "gcra", "token-bucket"])
+@pytest.mark.parametrize("share", ["0%", "2%", "10%", "40%"])
+def test_suggestions_are_verified(rules: Write, log: Write, tmp_path: Path, algorithm: str, share: str) -> None:
+    """A replay with the suggested limits rejects as many requests as promised, at most the share."""
+    rng = random.Random(algorithm)
+    access_log = log(line(f"192.0.2.{int(rng.paretovariate(0.7)) % 50}", at=i // 3) for i in range(3000))
+    rule = {"name": "site", "algorithm": algorithm}
+    found = suggested(rules({**rule, "limits": ["30/minute", "200/hour"]}), access_log, share)
+    (site,) = found["rules"]
+    again = replayed(rules({**rule, "limits": site["suggested"]}), access_log)
+    assert again["rejected"] == site["rejected"] == found["rejected"]
+    assert site["rejected"] <= float(share[:-1]) / 100 * 3000
+
+
+def test_limits_of_a_rule_together(rules: Write, log: Write) -> None:
+    """Their rejections overlap, so each of them may reject more than its part of the share."""
+    access_log = log(line(f"192.0.2.{n}", at=i * 20) for i in range(30) for n in range(1, 21) if i < n)
+    two = suggested(rules({"name": "two", "limits": ["3/minute", "9/hour"]}), access_log, "10%")["rules"][0]
+    assert 0.05 < two["rejected"] / two["matched"] <= 0.1
+
+
+def test_burst_in_proportion(rules: Write, log: Write) -> None:
+    """The burst of a bucket changes with its amount."""
+    rule = {"name": "bucket", "limits": "10/minute burst 5", "algorithm": "token-bucket"}
+    (quota,) = suggested(rules(rule), log([line()] * 40), "0%")["rules"][0]["suggested"]
+    amount, burst = map(int, re.fullmatch(r"(\d+)/minute burst (\d+)", quota).groups())  # type: ignore[union-attr]
+    assert burst == round(amount / 2) == 40
+
+
+def test_rules_without_a_suggestion(rules: Write, log: Write) -> None:
+    """Concurrency limits stay, and a rule without a request has no suggestion."""
+    slots = {"name": "slots", "limits": "2 concurrent"}
+    both = {"name": "both", "limits": ["2 concurrent", "5/minute"]}
+    nowhere = {"name": "nowhere", "limits": "5/minute", "match": {"path": "/nowhere"}}
+    settings, access_log = rules(slots, both, nowhere), log([line()] * 9)
+    found = suggested(settings, access_log, "0%")
+    assert [rule["suggested"] for rule in found["rules"]] == [None, ["2 concurrent", "9/minute"], None]
+    text = run("replay", settings, access_log, "--suggest", "0%")
+    assert "# nowhere: no suggestion, because no limit of this rule decides a request of the log" in text.stdout
+    assert "concurrency limits reject none for slots, both" in text.stderr
+
+
+def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """Options that a shadow rule cannot have do not matter, and candidates log nothing."""
+    every = [
+        {"name": "shadow", "limits": "1/minute", "mode": "shadow"},
+        {"name": "leased", "limits": "1/minute", "consistency": "leased"},
+        {"name": "reject", "limits": "1/minute", "key": "user", "when_missing": "reject"},
+        {"name": "failures", "limits": "1/minute", "count_when": {"status": 401}},
+        {"name": "tables", "limits": "1/minute", "key": "user", "per_key": {"alice": "2/minute"}},
+        {"name": "cost", "limits": "1/minute", "cost": 7},
+    ]
+    lines = [line(user=user, status=status) for user in ("alice", "bob") for status in (200, 401) for _ in range(150)]
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        found = suggested(rules(*every, defaults={"consistency": "leased"}), log(lines), "0%")
+    limits = {rule["name"]: rule["suggested"] for rule in found["rules"]}
+    assert limits == {
+        "shadow": ["600/minute"],
+        "leased": ["600/minute"],
+        "reject": ["300/minute"],
+        "failures": ["300/minute"],
+        "tables": ["300/minute"],  # alice has her own limit
+        "cost": ["4200/minute"],
+    }
+    assert not [record for record in caplog.records if not any(f"rule {name}" in record.message for name in limits)]
+
+
+def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> None:
+    """The lines below the title are TOML that a rule takes."""
+    result = run("replay", rules(SITE), log(LOG), "--suggest", "1%")
+    _, _, text = result.stdout.partition(
+        "Suggested limits: the lowest that reject at most 1% of the requests of a rule\n"
+    )
+    block, _, rest = text.partition("\n\n")
+    settings = load_settings(Files(tmp_path).settings(f'[[rules]]\nname = "site"\n{block}\n', "copied.toml"))
+    assert str(settings.rules[0].quotas[0]) == "12/minute"
+    assert block.startswith("# site: rejects 1 of 100 requests (1.0%) in place of 61 of 100 requests (61.0%)\n")
+    assert rest == "With all of them: 1 rejected (1.0%) from 1 client\n"
+
+
+@pytest.mark.parametrize("share", ["", "1", "100%", "-1%", "1.234%", "one%", "1 %"])
+def test_invalid_share(rules: Write, log: Write, share: str) -> None:
+    """A share is a percentage below 100%."""
+    result = run("replay", rules(SITE), log([line()]), "--suggest", share)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "expected a share" in result.stderr
+
+
+def test_a_pipe_can_be_read_once(rules: Write) -> None:
+    """The error comes before the work."""
+    result = run("replay", rules(SITE), "-", "--suggest", "1%", input=line())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--suggest reads the logs several times. Give files in place of a pipe" in result.stderr
+
+
+def test_no_rules(rules: Write, log: Write) -> None:
+    """Without a rule there is nothing to suggest."""
+    found = json.loads(run("replay", rules(), log([line()]), "--suggest", "1%", "--json").stdout)["suggested"]
+    assert found == {"share": 0.01, "requests": 1, "rejected": 0, "clients_rejected": 0, "rules": []}
