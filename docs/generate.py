@@ -10,11 +10,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
@@ -86,14 +87,23 @@ def algorithm_options() -> str:
 
 def command_help() -> str:
     """Return the help of each command, as a command and its output."""
-    group = ratelimit_mw
     parts = []
-    for name in sorted(group.commands):
-        result = CliRunner().invoke(group, [name, "--help"], prog_name="ratelimit-mw", terminal_width=80)
+    for name in sorted(_names_of(ratelimit_mw)):
+        words = [*name.split(), "--help"]
+        result = CliRunner().invoke(ratelimit_mw, words, prog_name="ratelimit-mw", terminal_width=80)
         parts.append(
             f"### {name}\n\n```sh\nratelimit-mw {name} --help\n```\n\n```text\n{result.output.rstrip()}\n```\n"
         )
     return "\n".join(parts).rstrip()
+
+
+def _names_of(group: click.Group) -> Iterator[str]:
+    """Yield the names of commands, and "override set" for one in a group."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from (f"{name} {inner}" for inner in _names_of(command))
+        else:
+            yield name
 
 
 FIFTY: Final = "--workers 50 --machines 10 --rate 100000"

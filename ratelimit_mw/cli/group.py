@@ -13,6 +13,7 @@ from .init import init
 from .inspect import inspect
 from .migrate.command import migrate
 from .output import command, print_json
+from .override import override
 from .replay.command import replay
 from .replay.diff import diff
 from .reset import reset
@@ -34,5 +35,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (capacity, check, demo, diff, explain, init, inspect, migrate, replay, reset, schema, serve):
+for _command in (capacity, check, demo, diff, explain, init, inspect, migrate, override, replay, reset, schema, serve):
     ratelimit_mw.add_command(_command)

@@ -109,19 +109,18 @@ def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ..
     return [names for names in rule.source.entries if not any(_has(features, name) for name in names)]
 
 
-def check_key(source: Source, name: str, features: Features, command: str) -> CompiledRule:
+def check_key(source: Source, name: str, features: Features, command: str, *others: str) -> CompiledRule:
     """Return the rule of a name whose key has all its features.
 
     Raises:
         Failure: There is no such rule, a feature of its key is missing, or the rule does not use a feature. The message
-            has the ``command``, such as ``reset``, with all features.
+            has the ``command``, such as ``reset``, with all features and the ``others`` of its words.
     """
     rule = checked_rule(source, name)
     if missing := missing_in_key(rule, features):
         texts = " and ".join(map("|".join, missing))
-        whole = command_line(
-            source, command, name, *words_of(features), *(f"{word_of(part_of(names[0]))}=..." for names in missing)
-        )
+        added = [f"{word_of(part_of(names[0]))}=..." for names in missing]
+        whole = command_line(source, command, name, *words_of(features), *added, *others)
         raise Failure(f"the key of rule {name!r} needs {texts}. Write: {whole}")
     used = {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
     if unused := [each for each in features if each not in used]:

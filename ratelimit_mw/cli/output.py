@@ -43,9 +43,13 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def command(*examples: str, cls: type[AnyCommand] = click.Command) -> Callable[[Callable[..., None]], AnyCommand]:  # type: ignore[assignment]
+def command(
+    *examples: str,
+    cls: type[AnyCommand] = click.Command,  # type: ignore[assignment]
+    name: str | None = None,
+) -> Callable[[Callable[..., None]], AnyCommand]:
     """Make a function a command, and show the examples at the end of its help text."""
-    return click.command(cls=cls, epilog=examples_of(examples))
+    return click.command(name, cls=cls, epilog=examples_of(examples))
 
 
 def examples_of(lines: Iterable[str]) -> str:

@@ -101,7 +101,12 @@ def _used(rule: CompiledRule, features: Features) -> list[str]:
 
 def words_in(rule: CompiledRule, key: str) -> list[str] | None:
     """Return the values in a key of a rule as words. A digest stays a digest. None for a key with other entries."""
-    values = rule.key.values_in(key[len(prefix_of(key)) :])
+    return words_of_client(rule, key[len(prefix_of(key)) :])
+
+
+def words_of_client(rule: CompiledRule, client: str) -> list[str] | None:
+    """Return the values in a key that has no prefix as words, as ``words_in`` does."""
+    values = rule.key.values_in(client)
     return None if values is None else [f"{word_of(part_of(name))}={value}" for name, value in values.items()]
 
 

@@ -7,6 +7,7 @@ from .check import check
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .inspect import inspect
+from .override import override
 from .reset import reset
 from .source import Source
 
@@ -24,4 +25,5 @@ def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
         own = command.within(program, open_app)
         own.hidden = name != command.name
         group.add_command(own, name)
+    group.add_command(override.within(program, open_app))
     return group

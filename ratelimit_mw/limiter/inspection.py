@@ -150,7 +150,10 @@ class Inspection(Resets):
         """Return the limit of a listed key: that of the client's override, else the lowest one."""
         prefix, rule = prefix_of(key), self.rules.by_name.get(rule_of(key))
         other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
-        return lowest.get(prefix) if other is None else {limit.prefix: limit for limit in other}.get(prefix)
+        found = lowest.get(prefix)
+        if not other or (found and found.is_ban):
+            return None if other == () else found
+        return next((limit for limit in other if limit.prefix == prefix), None)
 
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
         """Decide the next request of each key. ``remaining`` is that of now, without its cost."""

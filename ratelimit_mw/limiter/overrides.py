@@ -266,7 +266,8 @@ class RunTimeOverrides(Reloads):
         try:
             overrides, now = load_overrides(record), self._time()
         except ValueError as error:
-            message = f"{error}. Workers keep the last overrides they know. clear_overrides() removes all of them"
+            hint = "clear_overrides(), or the command `override clear`, removes all of them"
+            message = f"{error}. Workers keep the last overrides they know. {hint}"
             raise StoreError(message) from None
         return tuple(each for each in overrides if not each.has_ended(now))
 

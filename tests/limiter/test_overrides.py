@@ -342,7 +342,7 @@ def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
         " The last known overrides stay in force"
     )
     for call in (limiter.overrides, lambda: limiter.set_override("api", ACME, "5/minute")):
-        with pytest.raises(StoreError, match=r"damaged.*clear_overrides\(\) removes all of them"):
+        with pytest.raises(StoreError, match=r"damaged.*clear_overrides\(\), or the command `override clear`"):
             call()
     limiter.clear_overrides()
     assert limits(limiter) == ["100/minute"]
@@ -430,6 +430,20 @@ def test_inspect_and_reset_follow_an_override() -> None:
     assert listed == {("user=acme", "9/minute"): 7, ("user=acme", "50/hour"): 49, ("user=other", "2/minute"): 1}
     limiter.reset("api", ACME)
     assert [d.remaining for d in limiter.peek(ACME, cost=0).decisions] == [9, 50]
+
+
+def test_a_client_with_an_override_can_be_banned() -> None:
+    """The ban of a rule stays, unless the client has no limits of the rule."""
+    ban = {"after": 2, "within": "10m", "for": "1h"}
+    limiter = limiter_of(Rule(name="api", key=["user"], limits="5/minute", ban=ban))
+    limiter.set_override("api", ACME, "1/minute")
+    outcomes = [limiter.hit(ACME).allowed for _ in range(3)]
+    assert outcomes == [True, False, False]
+    assert (limiter.hit(ACME).retry_after or 0) > 3_000
+    assert {decision.client for decision in limiter.inspect("api", rejected=True).decisions} == {"user=acme"}
+    limiter.set_override("api", ACME, "unlimited")
+    assert limiter.hit(ACME).allowed
+    assert limiter.inspect("api").decisions == []
 
 
 def test_an_override_may_have_slots() -> None:

@@ -1,0 +1,220 @@
+"""``ratelimit-mw override``: give single clients other limits while the application runs, list them, remove them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from ..errors import ConfigError
+from ..keys.features import Features
+from ..quota import format_duration, parse_duration
+from ..rules.overrides import ClientOverride
+from .key_search import secret_hint
+from .live import as_counted, check_key, checked_rule, features_argument, open_limiter, read_features, words_of
+from .output import Cell, command, json_option, note, print_json, print_table
+from .rows import ALL_CLIENTS, words_of_client
+from .source import Source
+from .source_command import SourceCommand
+
+_SET: Final = "override set"
+_REMOVE: Final = "override remove"
+_LIST: Final = "override list"
+
+
+class OverrideGroup(click.Group):
+    """The commands on overrides, which the programs of frameworks offer, too."""
+
+    def within(self, program: str, open_app: Callable[[], Source]) -> click.Group:
+        """Return these commands for a program that knows the application, such as "flask ratelimit"."""
+        own = click.Group(self.name, help=self.help)
+        for each in self.commands.values():
+            if isinstance(each, SourceCommand):
+                own.add_command(each.within(program, open_app))
+        return own
+
+
+@click.group(cls=OverrideGroup)
+def override() -> None:
+    """Give single clients other limits while your application runs.
+
+    The store keeps overrides. All workers learn of a change within reload_interval, 2 seconds by default.
+    """
+
+
+def _read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """Return the features, and the limits: the word without ``=``."""
+    limits = [text for text in texts if "=" not in text]
+    if not limits:
+        raise click.BadParameter(f'expected LIMITS after {texts[-1]!r}, such as "1000/minute" or unlimited')
+    if len(limits) > 1:
+        raise click.BadParameter(f"expected one word for LIMITS. Write '{' '.join(limits)}' in quotes")
+    return read_features(text for text in texts if "=" in text), limits[0]
+
+
+def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_duration(text)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+    return text
+
+
+@command(
+    "ratelimit-mw override set ratelimit.toml api user=acme 1000/minute --for 7d",
+    "ratelimit-mw override set ratelimit.toml api user=acme '1000/minute; 20000/day'",
+    "ratelimit-mw override set ratelimit.toml api ip=192.0.2.7 unlimited --for 1h --json",
+    "ratelimit-mw override set --app shop:app login ip=192.0.2.7 50/minute --for 1d",
+    cls=SourceCommand,
+    name="set",
+)
+@click.argument("rule")
+@click.argument("words", metavar="NAME=VALUE... LIMITS", nargs=-1, required=True, callback=_read_words)
+@click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
+              help="How long the override stays, such as 7d or 12h. By default it has no end.")  # fmt: skip
+@json_option
+def set_override(
+    source: Source, rule: str, words: tuple[dict[str, Any], str], seconds: str | None, as_json: bool
+) -> None:
+    """Give one client of RULE other LIMITS, in place of all limits that the rule has for it.
+
+    NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS are one word, such as 1000/minute,
+    "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    features, limits = words
+    check_key(source, rule, features, _SET, limits)
+    with open_limiter(source) as limiter:
+        _print(source, "override", [limiter.set_override(rule, as_counted(source, features), limits, seconds)], as_json)
+    _note_interval(source)
+
+
+@command(
+    "ratelimit-mw override remove ratelimit.toml api user=acme",
+    "ratelimit-mw override remove --app shop:app login ip=192.0.2.7 --json",
+    cls=SourceCommand,
+    name="remove",
+)
+@click.argument("rule")
+@features_argument
+@json_option
+def remove_override(source: Source, rule: str, features: dict[str, Any], as_json: bool) -> None:
+    """Give one client of RULE the limits of the rule again.
+
+    NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    check_key(source, rule, features, _REMOVE)
+    with open_limiter(source) as limiter:
+        is_removed = limiter.remove_override(rule, as_counted(source, features))
+    if as_json:
+        print_json({"removed": is_removed})
+    client = " ".join(words_of(features)) or ALL_CLIENTS
+    if not is_removed:
+        note(f"rule {rule} has no override for {client}. Check the spelling of the values")
+        raise click.exceptions.Exit(1)
+    note(f"rule {rule} has no override for {client} any more")
+    _note_interval(source)
+
+
+@command(
+    "ratelimit-mw override list ratelimit.toml",
+    "ratelimit-mw override list ratelimit.toml api user=acme",
+    "ratelimit-mw override list --app shop:app --json",
+    cls=SourceCommand,
+    name="list",
+)
+@click.argument("rule", required=False)
+@features_argument
+@json_option
+def list_overrides(source: Source, rule: str | None, features: dict[str, Any], as_json: bool) -> None:
+    """Show the overrides of all clients, or those of RULE, or the one of a client of RULE.
+
+    Overrides that have ended are not shown.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    key = _key_of(source, rule, features) if rule else None
+    with open_limiter(source) as limiter:
+        every = limiter.overrides()
+    shown = [each for each in every if rule in (None, each.rule) and key in (None, each.key)]
+    _print(source, "overrides", shown, as_json)
+    if not shown:
+        note("there are no overrides" if not every else "there is no such override")
+    elif key is None and (hint := secret_hint(source, source.rules.rules)):
+        note(f"{hint}. To find a client, write its features: {_LIST} ... RULE NAME=VALUE")
+
+
+@command(
+    "ratelimit-mw override clear ratelimit.toml",
+    "ratelimit-mw override clear --app shop:app",
+    cls=SourceCommand,
+    name="clear",
+)
+@json_option
+def clear_overrides(source: Source, as_json: bool) -> None:
+    """Remove the overrides of all clients, also when the store has damaged them.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    with open_limiter(source) as limiter:
+        limiter.clear_overrides()
+    if as_json:
+        print_json({"cleared": True})
+    note("there are no overrides any more")
+    _note_interval(source)
+
+
+for _each in (set_override, list_overrides, remove_override, clear_overrides):
+    override.add_command(_each)
+
+
+def _key_of(source: Source, name: str, features: Features) -> str | None:
+    """Return the key of a client; None without features."""
+    if not features:
+        return None if checked_rule(source, name).source.entries else ""
+    return check_key(source, name, features, _LIST).build_key(as_counted(source, features))
+
+
+def _print(source: Source, name: str, overrides: list[ClientOverride], as_json: bool) -> None:
+    if as_json:
+        found = [_as_json(source, each) for each in overrides]
+        print_json({name: found if name == "overrides" else found[0]})
+    else:
+        print_table(f"Overrides in {source.title}", [_row(source, each) for each in overrides])
+
+
+def _as_json(source: Source, each: ClientOverride) -> dict[str, Any]:
+    until = None if each.until is None else _moment(each.until).isoformat()
+    return {"rule": each.rule, "client": _client(source, each), "limits": each.limits, "until": until, "key": each.key}
+
+
+def _row(source: Source, each: ClientOverride) -> dict[str, Cell]:
+    is_known = each.rule in source.rules.by_name
+    return {
+        "rule": each.rule if is_known else f"{each.rule} (not in {source.title.partition(',')[0]})",
+        "client": _client(source, each) or ALL_CLIENTS,
+        "limits": each.limits.split("; "),
+        "until": "no end" if each.until is None else _moment(each.until).strftime("%Y-%m-%d %H:%M:%S UTC"),
+    }
+
+
+def _client(source: Source, each: ClientOverride) -> str:
+    rule = source.rules.by_name.get(each.rule)
+    words = None if rule is None else words_of_client(rule, each.key)
+    return each.client if words is None else " ".join(words)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _note_interval(source: Source) -> None:
+    interval = source.settings.reload_interval
+    if interval:
+        note(f"workers learn of it within {format_duration(interval)} (reload_interval)")
+    else:
+        note("reload_interval = 0: workers learn of it when they start")
