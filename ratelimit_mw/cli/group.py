@@ -4,6 +4,7 @@ import click
 
 from .. import __version__
 from ..settings import schema as settings_schema
+from .bans import ban, bans, unban
 from .capacity.command import capacity
 from .check import check
 from .demo.command import demo
@@ -35,5 +36,8 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (capacity, check, demo, diff, explain, init, inspect, migrate, override, replay, reset, schema, serve):
+for _command in (
+    *(ban, bans, unban),
+    *(capacity, check, demo, diff, explain, init, inspect, migrate, override, replay, reset, schema, serve),
+):
     ratelimit_mw.add_command(_command)

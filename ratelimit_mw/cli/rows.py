@@ -57,6 +57,7 @@ class Rows:
             "remaining": decision.remaining,
             "consumed": consumed(decision),
             "allowed": decision.allowed,
+            "banned": decision.banned,
             "mode": "shadow" if decision.shadow else "enforce",
             "retry_after": decision.retry_after,
             "retry_at": None if retry is None else _moment(decision, retry).isoformat(),
@@ -139,7 +140,7 @@ def next_request(decision: Decision) -> str:
     """Return whether the next request of a key is allowed, in words."""
     if decision.allowed:
         return "allowed"
-    verb = "would be rejected" if decision.shadow else "rejected"
+    verb = "would be rejected" if decision.shadow else "banned" if decision.banned else "rejected"
     if decision.retry_after is None:
         return f"{verb}: its cost never fits"
     until = _moment(decision, decision.retry_after).strftime("%Y-%m-%d %H:%M:%S UTC")

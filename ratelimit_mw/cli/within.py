@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from .bans import ban, bans, unban
 from .check import check
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
@@ -20,7 +21,7 @@ Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
-    commands = {each.name: each for each in (check, explain, inspect, reset)}
+    commands = {each.name: each for each in (ban, bans, check, explain, inspect, reset, unban)}
     for name, command in {**commands, "rules": check}.items():
         own = command.within(program, open_app)
         own.hidden = name != command.name

@@ -22,16 +22,16 @@ from ..settings import Settings, SettingsSource, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
+from .bans import Bans
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .observers import Observer, Observers
-from .overrides import RunTimeOverrides
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
 from .start import StartingStore
 
 
-class Limiter(RunTimeOverrides):
+class Limiter(Bans):
     """Decides requests by rules.
 
     Args:

@@ -186,6 +186,18 @@ def test_all_counted_clients_are_shown_on_request(limiter: Limiter) -> None:
     assert "No client is limited here." in opened("?rule=login").text
 
 
+def test_a_banned_client_is_shown_and_unlocked() -> None:
+    """The button lifts the ban with the counts."""
+    ban = {"after": 2, "within": "10m", "for": "1h"}
+    with site(None, Rule(name="login", limits="1/minute", match={"path": "/login"}, ban=ban)):
+        assert log_in(times=4) == [200, 429, 429, 429]
+        browser = signed_in("operator")
+        page = Page(browser.get(PAGE))
+        assert page.table == [["ip=192.0.2.7", "login", "1/minute", "banned for 1:00:00", ""]]
+        browser.post(PAGE, page.unlock_forms()[0])
+        assert log_in() == [200]
+
+
 def test_permissions_decide_who_sees_the_page_and_who_unlocks(limiter: Limiter) -> None:
     """Anonymous visitors sign in, staff needs a permission, and the view permission alone unlocks nothing."""
     log_in(times=3)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
@@ -257,3 +258,58 @@ def test_a_snapshot_keeps_a_ban(clock: ManualClock, tmp_path: Any) -> None:
     store.close()
     clock.advance(3599)
     assert Limiter([rule_of()], MemoryStore(clock=clock, snapshot=path), clock).hit(WHO).banned
+
+
+def test_a_ban_by_hand_replaces_one_and_does_not_grow(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of(ban={**BAN, "after": 1, "growth": 3})], clock=clock)
+    assert limiter.ban("login", WHO, 60) == START + 60
+    assert limiter.hit(WHO).retry_after == 60
+    assert limiter.ban("login", WHO, "30s") == START + 30
+    clock.advance(30)
+    assert limiter.hit(WHO).allowed
+    assert limiter.hit(WHO).retry_after == 3600
+    assert limiter.ban("login", WHO) == START + 30 + 3600
+    assert limiter.unban("login", WHO)
+    assert not limiter.unban("login", WHO)
+
+
+def test_bans_by_hand_have_async_twins(clock: ManualClock) -> None:
+    async def play() -> None:
+        store = SharedStore()
+        limiter = Limiter([rule_of()], store, clock)
+        assert await limiter.aban("login", WHO, 60) == START + 60
+        assert (await limiter.ahit(WHO)).banned
+        assert await limiter.aunban("login", WHO)
+        assert (await limiter.ahit(WHO)).allowed
+
+    asyncio.run(play())
+
+
+def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of(), rule_of("api", "1/minute", ban=None)], clock=clock)
+    ban_client(limiter)
+    limiter.hit({"ip": "192.0.2.8"})
+    limiter.hit({"ip": "192.0.2.8"})
+    expected = [("login", "ip=192.0.2.7")]
+    for page in (limiter.bans(), limiter.bans("login"), asyncio.run(limiter.abans())):
+        assert [(decision.rule, decision.client) for decision in page.decisions] == expected
+    assert limiter.bans("api").decisions == []
+    clock.advance(3600)
+    assert limiter.bans().decisions == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "features", "seconds", "message"),
+    [
+        ("api", WHO, None, "rule 'api' has no ban"),
+        ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
+        ("login", {}, None, "the key of rule 'login' needs ip"),
+        ("login", WHO, 0, "seconds: expected more than 0"),
+        ("login", WHO, -1, "seconds: expected a duration"),
+    ],
+)
+def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:
+    limiter = Limiter([rule_of(), rule_of("api", ban=None)])
+    with pytest.raises(ConfigError) as caught:
+        limiter.ban(rule, features, seconds)
+    assert message in str(caught.value)

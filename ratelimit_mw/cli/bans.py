@@ -1,0 +1,151 @@
+"""``ratelimit-mw ban``, ``unban`` and ``bans``: reject a client for a time, lift that, and list who is banned."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from math import ceil
+from typing import Any
+
+import click
+from rich.progress import TextColumn
+
+from ..clock import SECOND
+from ..decision import Decision
+from ..errors import ConfigError
+from ..limiter.limiter import Limiter
+from ..quota import parse_duration
+from .live import as_counted, check_key, checked_rule, features_argument, open_limiter, words_of
+from .output import command, json_option, note, print_json, print_table, print_text, progress
+from .rows import Rows, span_text
+from .source import Source
+from .source_command import SourceCommand
+
+
+def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    try:
+        if text is not None and not parse_duration(text):
+            raise ConfigError(f"expected more than 0; got {text!r}")
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+@command(
+    "ratelimit-mw ban ratelimit.toml login ip=192.0.2.7",
+    "ratelimit-mw ban ratelimit.toml api user=alice --for 7d --json",
+    "ratelimit-mw ban --app shop:app login ip=192.0.2.7 --for 1h",
+    cls=SourceCommand,
+)
+@click.argument("rule")
+@features_argument
+@click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
+              help="How long: 30m, 1h, 7d. Default: as long as the first ban of the rule.")  # fmt: skip
+@json_option
+def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None, as_json: bool) -> None:
+    """Ban one client from RULE now. The ban replaces one that is in force.
+
+    NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    name = check_key(source, rule, features, "ban").name
+    with open_limiter(source) as limiter:
+        until = datetime.fromtimestamp(ceil(limiter.ban(name, as_counted(source, features), seconds)), UTC)
+    client = " ".join(words_of(features))
+    if as_json:
+        print_json({"rule": name, "client": client, "until": until.isoformat()})
+    else:
+        print_text(f"{client} is banned from rule {name} until {until:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@command(
+    "ratelimit-mw unban ratelimit.toml login ip=192.0.2.7",
+    "ratelimit-mw unban --app shop:app login ip=192.0.2.7 --json",
+    cls=SourceCommand,
+)
+@click.argument("rule")
+@features_argument
+@json_option
+def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) -> None:
+    """Lift the ban of one client from RULE. Its counts stay: see reset.
+
+    The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    name = check_key(source, rule, features, "unban").name
+    with open_limiter(source) as limiter:
+        was_banned = limiter.unban(name, as_counted(source, features))
+    client = " ".join(words_of(features))
+    if as_json:
+        print_json({"rule": name, "client": client, "was_banned": was_banned})
+    elif was_banned:
+        print_text(f"{client} is no longer banned from rule {name}")
+    if not was_banned:
+        note(f"{client} was not banned from rule {name}. Check the spelling of the values")
+        raise click.exceptions.Exit(1)
+    if source.settings.rejection_cache:
+        span = span_text(source.settings.rejection_cache / SECOND)
+        note(f"processes repeat their last rejection of a client for up to {span} (rejection_cache)")
+
+
+@command(
+    "ratelimit-mw bans ratelimit.toml",
+    "ratelimit-mw bans ratelimit.toml --rule login --json",
+    "ratelimit-mw bans --app shop:app",
+    cls=SourceCommand,
+)
+@click.option("--rule", "name", metavar="NAME", help="Show the bans of this rule only.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True,
+              help="The most bans to show.")  # fmt: skip
+@json_option
+def bans(source: Source, name: str | None, limit: int, as_json: bool) -> None:
+    """List the clients that are banned now, with the end of each ban.
+
+    FILE contains settings alone. With --app the command shows the bans of decorators, too.
+    """
+    rule = checked_rule(source, name).name if name else None
+    with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("page {task.completed:,}")) as tick:
+        found = list(islice(_bans(limiter, rule, lambda: tick(advance=1)), limit + 1))
+    shown = sorted(found[:limit], key=lambda each: (each.rule, each.client))
+    rows = Rows(source, {})
+    if as_json:
+        print_json({"bans": [_as_json(each, rows) for each in shown], "has_more": len(found) > limit})
+    else:
+        print_table(f"Banned in {source.title}", [_row(each, rows) for each in shown])
+    if len(found) > limit:
+        note(f"there are more bans than --limit {limit}. Raise it, or use --rule")
+    if not found:
+        note("no client is banned now")
+
+
+def _bans(limiter: Limiter, rule: str | None, tick: Any) -> Iterator[Decision]:
+    place: str | None = ""
+    while place is not None:
+        decisions, place = limiter.bans(rule, place)
+        tick()
+        yield from decisions
+
+
+def _row(decision: Decision, rows: Rows) -> dict[str, Any]:
+    row = rows.row(decision)
+    until = rows.as_json(decision)["retry_at"]
+    return {
+        "rule": decision.rule,
+        "client": row["client"],
+        "until": f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC",
+        "left": span_text(decision.retry_after or 0),
+        "mode": "shadow" if decision.shadow else "enforce",
+    }
+
+
+def _as_json(decision: Decision, rows: Rows) -> dict[str, Any]:
+    every = rows.as_json(decision)
+    return {
+        "rule": decision.rule,
+        "client": every["client"],
+        "mode": every["mode"],
+        "until": every["retry_at"],
+        "retry_after": every["retry_after"],
+        "key": every["key"],
+    }

@@ -1,0 +1,129 @@
+"""``Bans``: the part of a ``Limiter`` that bans clients by hand, lifts bans and lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..algorithms.ban_limit import BanLimit
+from ..algorithms.limit import prefix_of
+from ..clock import SECOND
+from ..decision import Hit
+from ..errors import ConfigError, error_path
+from ..keys.features import Features
+from ..quota import parse_duration
+from ..receipt import Correction
+from ..testmode import testmode
+from .inspection import KeyStates
+from .overrides import RunTimeOverrides
+
+
+class Bans(RunTimeOverrides):
+    """Changes and shows bans. ``Limiter`` inherits it."""
+
+    def ban(self, rule: str, features: Features, seconds: float | str | None = None) -> float:
+        """Ban a client from a rule now. It replaces a ban of the client, and does not count for the growth of bans.
+
+        Args:
+            rule: The name of the rule. It must have the option ``ban``.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+            seconds: How long, in seconds or as text such as ``"7d"``. Default: ``for`` of the rule's ban.
+
+        Returns:
+            The end of the ban, in seconds since 1970 by the clock of the store.
+
+        Raises:
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
+            StoreError: The store could not be reached.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> terms = {"after": 10, "within": "10m", "for": "1h"}
+            >>> limiter = Limiter([Rule(name="api", limits="9/minute", ban=terms)])
+            >>> end = limiter.ban("api", {"ip": "192.0.2.7"}, "1d")
+            >>> limiter.hit({"ip": "192.0.2.7"}).banned
+            True
+            >>> [decision.client for decision in limiter.bans().decisions]
+            ['ip=192.0.2.7']
+            >>> limiter.unban("api", {"ip": "192.0.2.7"})
+            True
+        """
+        self.start()
+        us, correction = self._ban(rule, features, seconds)
+        return (self._chain.correct([correction], self._now())[0] + us) / SECOND
+
+    async def aban(self, rule: str, features: Features, seconds: float | str | None = None) -> float:
+        """Async form of ``ban``."""
+        await self.astart()
+        us, correction = self._ban(rule, features, seconds)
+        return ((await self._chain.acorrect([correction], self._now()))[0] + us) / SECOND
+
+    def unban(self, rule: str, features: Features) -> bool:
+        """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
+
+        Args:
+            rule: The name of the rule. It must have the option ``ban``.
+            features: The features of its key.
+
+        Returns:
+            Whether the client was banned.
+
+        Raises:
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
+            StoreError: The store could not be reached.
+        """
+        self.start()
+        hit = Hit(*self._ban_key(rule, features), 1)
+        (decision,) = self.store.apply([hit], self._now(), consume=False)
+        self._chain.forget([hit.key])
+        return not decision.allowed
+
+    async def aunban(self, rule: str, features: Features) -> bool:
+        """Async form of ``unban``."""
+        await self.astart()
+        hit = Hit(*self._ban_key(rule, features), 1)
+        (decision,) = await self.store.aapply([hit], self._now(), consume=False)
+        await self._chain.aforget([hit.key])
+        return not decision.allowed
+
+    def bans(self, rule: str | None = None, place: str = "") -> KeyStates:
+        """Show the clients that are banned now, a page at a time.
+
+        Args:
+            rule: The name of the only rule to show.
+            place: The place where the page begins: pass ``next`` of the page before.
+
+        Returns:
+            A decision on each banned client. Its ``retry_after`` is the end of the ban. A page may be empty before the
+            last page.
+
+        Raises:
+            ConfigError: There is no such rule, or the store cannot list its keys.
+            StoreError: The store could not be reached.
+        """
+        prefixes = self._ban_prefixes()
+        return self.inspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
+
+    async def abans(self, rule: str | None = None, place: str = "") -> KeyStates:
+        """Async form of ``bans``."""
+        prefixes = self._ban_prefixes()
+        return await self.ainspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
+
+    def _ban(self, rule: str, features: Features, seconds: float | str | None) -> tuple[int, Correction]:
+        ban, key = self._ban_key(rule, features)
+        with error_path("seconds"):
+            us = ban.terms.first if seconds is None else parse_duration(seconds)
+            if us == 0:
+                raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
+        return us, Correction(ban.lasting(us), key, 1, None)
+
+    def _ban_key(self, name: str, features: Features) -> tuple[BanLimit, str]:
+        name, client = self._client(name, features)
+        ban = self.rules.by_name[name].ban
+        if ban is None:
+            hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or put the client on the list lists.deny'
+            raise ConfigError(f"rule {name!r} has no ban, so its requests ask for none. {hint}")
+        suffix = testmode.key_suffix if self._clock is None else ""
+        return ban, f"{ban.prefix}{client}{suffix}"
+
+    def _ban_prefixes(self) -> Collection[str]:
+        return {rule.ban.prefix for rule in self.rules.rules if rule.ban is not None}
