@@ -21,6 +21,7 @@ from benchmarks.timing import MissingError, progress
 PARTS = {
     "decisions": "decisions",
     "middleware": "middleware",
+    "gateway": "gateway",
     "routes": "routes",
     "networks": "networks",
     "redis": "redis_store",
@@ -32,7 +33,7 @@ PARTS = {
 }
 
 
-PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("benchmarks.md", "capacity.md")]
+PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("benchmarks.md", "capacity.md", "gateways.md")]
 TABLE = re.compile(r"^(\*\*.+\*\*)\n\n(?:\|.*\n)+", re.MULTILINE)
 
 

@@ -8,9 +8,9 @@ A page is played from top to bottom in an empty folder. The language of a block 
   for `/` six times and has to answer with rate limit headers, unless a view calls `check`. A file named `test_...` or
   `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run. `curl` sends its request to the
-  application of the last `uvicorn`, `gunicorn` or `flask ... run` line. `export` sets variables. `pip install` and
-  `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so
-  far, and `python NAME.py` a program of the page. Any other line is an error.
+  application of the last `uvicorn`, `gunicorn`, `flask ... run` or `ratelimit-mw serve` line. `export` sets variables.
+  `pip install` and `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the
+  page has written so far, and `python NAME.py` a program of the page. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, also none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
@@ -150,7 +151,10 @@ class Player:
 
         from ratelimit_mw.cli.group import ratelimit_mw
 
-        result = CliRunner().invoke(ratelimit_mw, words, prog_name="ratelimit-mw", terminal_width=80)
+        with patch("uvicorn.run") as served:
+            result = CliRunner().invoke(ratelimit_mw, words, prog_name="ratelimit-mw", terminal_width=80)
+        if served.called:
+            self._app = served.call_args.args[0]
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         expected = 1 if any(word.startswith("wrong") for word in words) else 0
@@ -163,11 +167,14 @@ class Player:
         parser.add_argument("-i", "--include", action="store_true")
         parser.add_argument("-X", "--request")
         parser.add_argument("-d", "--data")
+        parser.add_argument("--json")
         parser.add_argument("-H", "--header", action="append", default=[])
         parser.add_argument("url")
         asked = parser.parse_args(words)
         given = (re.split(r":\s*", header, maxsplit=1) for header in asked.header)
         headers = {name.lower(): value for name, value in given}
+        if asked.json is not None:
+            asked.data, headers = asked.json, {"content-type": "application/json", **headers}
         if asked.data is not None:
             headers = {"content-type": "application/x-www-form-urlencoded", **headers}
         method = asked.request or ("GET" if asked.data is None else "POST")

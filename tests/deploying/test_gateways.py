@@ -20,6 +20,7 @@ import httpx
 import pytest
 from decision_service import GATEWAY_FILES, PROGRAM
 from deployed import NGINX_FOLDERS, accepts, new_address, nginx_command, replace
+from folders import DOCS
 from servers import PATIENCE, free_port, redis_running, wait_for
 
 pytestmark = pytest.mark.slow
@@ -208,7 +209,9 @@ ALLOWED = """location @allowed {
 
 
 def test_a_dead_service_allows_all_requests_where_you_say_so(tmp_path: Path) -> None:
-    """With the two blocks of the documentation nginx fails open, and rejections are as before."""
+    """With the lines of the documentation nginx fails open, and rejections are as before."""
+    page = (DOCS / "gateways.md").read_text()
+    assert all(line.strip() in page for line in f"{OPEN}\n{ALLOWED}".splitlines()[1:4])
     lines = [("proxy_pass http://ratelimit/auth;", OPEN), ("location @rejected {", ALLOWED)]
     with site_of(tmp_path, FIRST, nginx=lines) as site:
         assert [site.get().status_code for _ in range(4)] == [200, 200, 200, 429]

@@ -1,6 +1,7 @@
 """The JSON API of the service: decide a request, show keys, and reset a key."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypedDict
 from urllib.parse import parse_qsl
 
@@ -101,6 +102,9 @@ async def reset(rules: ServedRules, question: Mapping[str, Any]) -> dict[str, An
     return {"reset": bool(counted), "keys": counted}
 
 
+_hints_of = cache(hints_of)
+
+
 def parse_question(body: bytes, declaration: type) -> dict[str, Any]:
     """Parse a JSON object. ``ConfigError`` for other text, for unknown fields and for values of other types."""
     try:
@@ -109,7 +113,7 @@ def parse_question(body: bytes, declaration: type) -> dict[str, Any]:
         raise ConfigError("the body is not JSON") from None
     if not isinstance(question, dict):
         raise ConfigError("expected a JSON object as the body")
-    hints = hints_of(declaration)
+    hints = _hints_of(declaration)
     check_names(question, hints, "field")
     question = {name: value for name, value in question.items() if value is not None}
     for name, value in question.items():

@@ -7,7 +7,7 @@ import hmac
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -15,9 +15,7 @@ import click
 import msgspec
 
 from ...asgi import RateLimitMiddleware
-from ...asgi.body import ReadAhead
 from ...asgi.request import ASGIRequest, Receive, Scope, Send
-from ...clock import SECOND
 from ...errors import ConfigError, RateLimitError, StoreError
 from ...limiter.limiter import Limiter
 from . import api
@@ -25,7 +23,6 @@ from .gateway import GATEWAYS, original_scope, response_sender
 from .rules import ServedRules
 
 _MAX_BODY: Final = 65_536
-_BODY_TIMEOUT: Final = 5 * SECOND
 _OF_PROXIES: Final = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 _log = logging.getLogger("ratelimit_mw")
 
@@ -176,7 +173,8 @@ def _is_local(request: ASGIRequest) -> bool:
     return is_direct and _is_loopback(request.peer) and _is_loopback(request.host)
 
 
-def _is_loopback(host: Any) -> bool:
+@lru_cache(1024)
+def _is_loopback(host: object) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(str(host).strip("[]")).is_loopback
     except ValueError:
@@ -193,9 +191,13 @@ async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
     content_type = str(request.header("content-type")).partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise ProblemError(415, "expected the header Content-Type: application/json")
-    body = await ReadAhead(receive, _MAX_BODY, _BODY_TIMEOUT).read(request)
-    if not isinstance(body, bytes):
-        raise ProblemError(413, f"expected a body of at most {_MAX_BODY:,} bytes")
+    body, has_more = b"", True
+    while has_more:
+        message = await receive()
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+        if len(body) > _MAX_BODY:
+            raise ProblemError(413, f"expected a body of at most {_MAX_BODY:,} bytes")
     return body
 
 

@@ -117,7 +117,8 @@ class ServedRules:
             _check_named([name for name, is_used in used.items() if is_used], features, "a match")
             plan = self.limiter.match(features)
         for rule in plan.rules:
-            check_decided_at_once(rule)
+            if plan.needs_settlement:
+                check_decided_at_once(rule)
             _check_named(rule.needs, features, f"rule {rule.name!r}")
         _check_named(plan.needs, features, "a list")
         return plan
