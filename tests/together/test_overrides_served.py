@@ -1,0 +1,174 @@
+"""Real servers with two workers, whose overrides change 50 times while clients send 500 requests in a second."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from command_line import run, start
+from http_servers import free_port, running
+from redis_handles import address
+from servers import PATIENCE, Server, wait_for
+
+from ratelimit_mw import Limiter
+
+pytestmark = pytest.mark.slow
+
+STARLETTE = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, limit
+
+async def home(request):
+    return PlainTextResponse(str(os.getpid()))
+
+@limit("700/hour", name="view", key="header:x-user")
+async def view(request):
+    return PlainTextResponse(str(os.getpid()))
+
+app = Starlette(routes=[Route("/", home), Route("/view", view)])
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+FLASK = """
+import os
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter, limit
+
+app = Flask("app")
+RateLimiter(app, settings="ratelimit.toml")
+
+@app.get("/")
+def home():
+    return str(os.getpid())
+
+@app.get("/view")
+@limit("700/hour", name="view", key="header:x-user")
+def view():
+    return str(os.getpid())
+"""
+SERVERS = {
+    "uvicorn": (STARLETTE, ("--workers", "2", "--no-access-log", "--port", "{}")),
+    "gunicorn": (FLASK, ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}")),
+}
+SETTINGS = """
+store = "{}"
+store_timeout = "9s"
+headers = ["x-ratelimit"]
+reload_interval = "50ms"
+
+[[rules]]
+name = "api"
+match = {{ path = "/" }}
+key = ["header:x-user"]
+limits = "1000000/hour"
+"""
+PACE = 4 / 500
+"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
+CHANGES = 50
+
+
+class Clients:
+    """Four clients that send requests all the time, as two users. They count responses by user, status and limit."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(4)]
+        self.seen: Counter[tuple[str, int, int]] = Counter()
+        self.errors: list[BaseException] = []
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        user = "acme" if number % 2 else "other"
+        try:
+            while not self._is_over.wait(PACE):
+                status, limit, _ = ask(self._port, user)
+                self.seen[user, status, limit] += 1
+        except BaseException as error:
+            self.errors.append(error)
+
+
+def ask(port: int, user: str, path: str = "/") -> tuple[int, int, str]:
+    """Return status, limit and process of a request with a connection of its own: each may meet another worker."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("GET", path, headers={"x-user": user, "connection": "close"})
+    response = connection.getresponse()
+    body = response.read().decode()
+    connection.close()
+    return response.status, int(response.headers["x-ratelimit-limit"]), body
+
+
+def learn(port: int, user: str, limit: int, path: str = "/") -> None:
+    """Wait until both workers have this limit for a user."""
+    last: dict[str, int] = {}
+
+    def have_learnt() -> bool:
+        _, found, worker = ask(port, user, path)
+        last[worker] = found
+        return len(last) > 1 and set(last.values()) == {limit}
+
+    wait_for(have_learnt, f"the limit {limit} in both workers")
+
+
+@pytest.fixture(params=["lmdb", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "lmdb":
+        return f"lmdb://{tmp_path}/state"
+    server: Server = request.getfixturevalue("redis_server")
+    return address(server, f"?prefix={tmp_path.name}:")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_workers_follow_overrides_under_load(server: str, store: str, tmp_path: Path) -> None:
+    """No request fails or meets limits that no override has, and other clients keep theirs.
+
+    Limits of decorators take part, and an override ends by itself.
+    """
+    app, options = SERVERS[server]
+    (tmp_path / "app.py").write_text(app)
+    file = tmp_path / "ratelimit.toml"
+    file.write_text(SETTINGS.format(store))
+    port = free_port()
+    command = (server, *(option.format(port) for option in options), "app:app")
+    with running(tmp_path / "output", port, *command, folder=tmp_path):
+        learn(port, "acme", 1_000_000)
+        limiter = Limiter.from_settings(file)
+        with Clients(port) as clients:
+            for version in itertools.islice(itertools.count(2_000_000), CHANGES):
+                before = sum(clients.seen.values())
+                if version % 5:
+                    limiter.set_override("api", {"header:x-user": "acme"}, f"{version}/hour")
+                else:
+                    limiter.remove_override("api", {"header:x-user": "acme"})
+                wait_for(lambda before=before: sum(clients.seen.values()) > before + 25 or clients.errors, "requests")
+        limiter.close()
+        assert clients.errors == []
+        assert {status for _, status, _ in clients.seen} == {200}
+        assert {limit for user, _, limit in clients.seen if user == "other"} == {1_000_000}
+        met = {limit for user, _, limit in clients.seen if user == "acme"}
+        assert met <= {1_000_000, *range(2_000_000, 2_000_000 + CHANGES)}
+        assert len(met) > 5
+        learn(port, "acme", 2_000_000 + CHANGES - 1)
+        assert run("override", "remove", file, "api", "header:x-user=acme").exit_code == 0
+        learn(port, "acme", 1_000_000)
+        for duration, limit in (("1h", 900), ("1s", 700)):
+            words = ("view", "header:x-user=acme", "900/hour", "--for", duration)
+            result = start("override", "set", "--app", "app:app", *words, cwd=tmp_path)
+            assert result.returncode == 0, result.stderr
+            learn(port, "acme", limit, "/view")
+    assert "Traceback" not in (tmp_path / "output").read_text()
