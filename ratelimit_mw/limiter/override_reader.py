@@ -40,18 +40,23 @@ class OverrideReader:
 
     def __init__(self, limiter: RunTimeOverrides) -> None:
         self._limiter = limiter
-        self._is_open = False
+        self._is_open = self._is_closed = False
         self._problem: type[Exception] | None = None
         self.due_at = 0.0
 
     def look(self) -> None:
         """Start a thread that reads the record."""
         self._schedule()
+        self._is_closed = False
         run_once(self, self._read)
 
     def hasten(self) -> None:
         """Look no later than after ``reload_interval``, which may have changed."""
         self.due_at = min(self.due_at, monotonic() + self._interval)
+
+    def close(self) -> None:
+        """Let a thread that reads now close its connection. The next look opens the store again."""
+        self._is_closed = True
 
     def read(self) -> None:
         """Read the record now. A store that cannot be reached is logged."""
@@ -71,6 +76,8 @@ class OverrideReader:
             with suppress(RateLimitError):
                 self._limiter.store.start()
         self.read()
+        if self._is_closed:
+            self._limiter.store.close()
 
     def _schedule(self) -> None:
         self.due_at = monotonic() + self._interval

@@ -162,6 +162,16 @@ class RunTimeOverrides(Reloads):
         if self._override_reader is not None and self.rules.enabled:
             await self._override_reader.aread()
 
+    def close(self) -> None:
+        if self._override_reader is not None:
+            self._override_reader.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        if self._override_reader is not None:
+            self._override_reader.close()
+        await super().aclose()
+
     def watch_of(self, settings: Settings) -> Watch | None:
         """Return what looks for changes of these settings, and of overrides in the store; None for no changes.
 
@@ -189,14 +199,9 @@ class RunTimeOverrides(Reloads):
             overrides = load_overrides(record)
             if record is None:
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", name_of(self.store))
-            earlier, self._overrides = self._overrides, overrides
-            try:
-                rules = self._with_overrides(bare_rules(self.rules))
-                renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
-            except Exception:
-                self._overrides = earlier
-                raise
-            self.rules, self._override_record = rules, record
+            rules = self._overlaid(bare_rules(self.rules), overrides)
+            renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
+            self.rules, self._overrides, self._override_record = rules, overrides, record
             for renewal in renewals:
                 renewal()
 
@@ -216,7 +221,11 @@ class RunTimeOverrides(Reloads):
                 limiter.use_overrides(record)
 
     def _with_overrides(self, rules: RuleSet) -> RuleSet:
-        rules = with_overrides(rules, self._overrides, self._time, self.rules)
+        return self._overlaid(rules, self._overrides)
+
+    def _overlaid(self, rules: RuleSet, overrides: Overrides) -> RuleSet:
+        """Return rules with these overrides. Log those that the rules cannot have, once."""
+        rules = with_overrides(rules, overrides, self._time, self.rules)
         if isinstance(rules, OverriddenRules):
             problems = {(name, str(error)) for name, table in rules.tables.items() for error in table.errors}
             for name, problem in sorted(problems - self._reported):

@@ -238,11 +238,17 @@ def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way
     learns(second, ["100/minute"])
 
 
-def test_a_worker_that_starts_knows_the_overrides(url: str) -> None:
+async def astart(limiter: Limiter) -> None:
+    await limiter.astart()
+    await limiter.store.aclose()
+
+
+@pytest.mark.parametrize("start", [Limiter.start, lambda limiter: asyncio.run(astart(limiter))])
+def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Limiter], None]) -> None:
     """As an ASGI application does at its start: the first request meets them."""
     first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
     first.set_override("api", ACME, "7/minute")
-    second.start()
+    start(second)
     assert limits(second) == ["7/minute"]
     first.remove_override("api", ACME)
     assert limits(second) == ["7/minute"]  # it never looks again
@@ -392,6 +398,27 @@ def test_requests_never_wait_for_the_record() -> None:
         limiter.hit(ACME)
     assert store.reads == 1
     assert limiter_of().watch is None
+
+
+@pytest.mark.parametrize("close", [Limiter.close, lambda limiter: asyncio.run(limiter.aclose())])
+def test_a_read_that_ends_after_the_limiter_closes_its_connection(close: Callable[[Limiter], None]) -> None:
+    """Its thread has taken a connection, which no later call would close."""
+    store, is_reading, is_closed = Recording(), threading.Event(), threading.Event()
+    closes: list[str] = []
+
+    def read(_: str) -> None:
+        is_reading.set()
+        assert is_closed.wait(60)
+
+    store.states.read_record = read  # type: ignore[assignment, method-assign]
+    store.close = lambda: closes.append("")  # type: ignore[method-assign]
+    limiter = limiter_of(store=store)
+    limiter.match(ACME)
+    assert is_reading.wait(60)
+    close(limiter)
+    assert len(closes) == 1
+    is_closed.set()
+    wait_for(lambda: len(closes) == 2, "the second close")
 
 
 def test_a_store_without_records_is_not_asked() -> None:
