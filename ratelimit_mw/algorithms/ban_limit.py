@@ -15,7 +15,7 @@ class BanLimit(Limit):
 
     Args:
         terms: The option ``ban`` of the rule.
-        shown: The first limit of the rule, in whose place a decision shows the ban.
+        shown: The first limit of the rule. It shows a ban that is known without a decision of the limits.
     """
 
     is_ban: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class BanLimit(Limit):
         return self.prefix + key[len(limit.prefix) :]
 
     def shown_key(self, key: str) -> str:
-        """Return the key of a client under the limit that shows the ban."""
+        """Return the key of a client under the first limit of the rule."""
         return self.shown.prefix + key[len(self.prefix) :]
 
     def lasting(self, us: int) -> BanLimit:

@@ -59,7 +59,7 @@ def count_rejections(
 
 
 def show_bans(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions of the limits alone. The first limit of a rule shows that its client is banned."""
+    """Return the decisions of the limits alone. Those of a rule show that its client is banned."""
     shown = [decision for decision in decisions if not decision.hit[0].is_ban]
     for decision in decisions:
         if decision.hit[0].is_ban and not (decision.remaining or decision.unavailable):
@@ -67,18 +67,21 @@ def show_bans(decisions: Sequence[Decision]) -> list[Decision]:
     return shown
 
 
-def _show_ban(shown: list[Decision], limit: BanLimit, decision: Decision) -> None:
-    rejecting = [each for each in shown if not each.allowed and each.hit[0].rule == limit.rule]
-    if decision.allowed and rejecting:  # they have started the ban
-        for each in rejecting:
-            each.reset_us = max(each.reset_us, each.retry_us or 0)
+def _show_ban(shown: list[Decision], ban: BanLimit, decision: Decision) -> None:
+    key, left = decision.hit[1], decision.reset_us - ban.quiet
+    own = [i for i, each in enumerate(shown) if key in each.hit[0].keys_of(each.hit[1])]
+    if decision.allowed and any(not shown[i].allowed for i in own):  # they have started the ban
+        for each in (shown[i] for i in own):
+            each.reset_us = max(each.reset_us, 0 if each.allowed else each.retry_us or 0)
         return
-    hit = (limit.shown, limit.shown_key(decision.hit[1]), decision.hit[2])
-    place = next((i for i, each in enumerate(shown) if each.hit[1] == hit[1]), len(shown))
-    left = decision.reset_us - limit.quiet
-    replaced = shown[place : place + 1]
-    waits = [left, *(each.retry_us for each in replaced if not each.allowed)]
-    retry = 0 if decision.allowed else None if None in waits else max(filter(None, waits), default=0)
-    banned = Banned(decision.allowed, 0, retry, max(left, *(each.reset_us for each in replaced), 0), decision.at_us)
-    banned.hit = hit
-    shown[place : place + 1] = [banned]
+    for i in own:
+        shown[i] = _banned(shown[i], decision, left)
+    if not own:  # the ban was known without the limits
+        hit = (ban.shown, ban.shown_key(key), decision.hit[2])
+        shown.append(_banned(Decision(True, 0, 0, 0, decision.at_us, 0, hit), decision, left))
+
+
+def _banned(own: Decision, ban: Decision, left: int) -> Banned:
+    """Return the decision of a limit during a ban. A wait for the limit itself may be longer."""
+    retry = None if own.retry_us is None else max(left, own.retry_us)
+    return Banned(ban.allowed, 0, 0 if ban.allowed else retry, max(left, own.reset_us), ban.at_us, 0, own.hit)

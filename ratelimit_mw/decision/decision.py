@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
     """True when the limit rejected because the store, or the function of the limits, gave no result."""
     estimated: ClassVar[bool] = False
     banned: ClassVar[bool] = False
-    """True when the client is banned from the rule. The first limit of the rule shows the ban."""
+    """True when the client is banned from the rule."""
 
     @property
     def source(self) -> Limit:
@@ -146,7 +146,7 @@ class EstimatedRejection(Decision):
 
 
 class Banned(Decision):
-    """The decision of the first limit of a rule from which the client is banned."""
+    """The decision of a limit of a rule from which the client is banned."""
 
     banned = True
 

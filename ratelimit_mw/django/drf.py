@@ -248,7 +248,7 @@ def _decide(admission: DjangoAdmission, plan: Plan, throttled: Any, features: Ma
     verdict = admission.throttle(plan, request, features, view)
     if hasattr(view, "throttled") and not isinstance(view.throttled, _Throttled):
         view.throttled = _Throttled(view, view.throttled)
-    if verdict.denied or (verdict.unavailable and not verdict):
+    if verdict.status in (403, 503):
         admission.reject(view, None)
         raise api_error(verdict)
     if verdict.delay:

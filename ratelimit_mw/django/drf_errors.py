@@ -21,7 +21,7 @@ class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST fr
 
 
 class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
-    """A 403, for a deny list."""
+    """A 403, for a deny list, or for a ban with ``status = 403``."""
 
 
 class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
@@ -33,6 +33,6 @@ class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
 
 def api_error(verdict: Verdict) -> RateLimitExceeded:
     """Return the error for a rejection."""
-    if verdict.denied:
+    if verdict.status == ClientDenied.status_code:
         return ClientDenied(verdict)
     return StoreUnavailable(verdict) if verdict.unavailable else RequestThrottled(verdict, verdict.retry_after)

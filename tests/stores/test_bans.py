@@ -124,3 +124,33 @@ def test_bans_grow_up_to_a_maximum_and_are_forgotten(store: Store) -> None:
         lengths.append(verdict.retry_after)
         clock.advance((verdict.retry_after or 0) + quiet)
     assert lengths == [10, 30, 60, 60, 60, 10]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_several_rules_are_decided_as_in_memory(store: Store, seed: int) -> None:
+    """Rules of other keys, in other slots of a cluster, and in shadow mode, with refunds."""
+    chance, clock = random.Random(seed), ManualClock(START)
+    rules = [
+        Rule(
+            name=f"{uuid4().hex}",
+            key=key,
+            limits=chance.choice(("2/minute", "3/10s; 5/minute")),
+            algorithm=chance.choice(("sliding-window", "gcra", "token-bucket", "tiered-window")),
+            ban={"after": chance.randint(1, 3), "within": "1m", "for": "20s", "growth": chance.randint(1, 2)},
+            mode=chance.choice(("enforce", "enforce", "shadow")),
+        )
+        for key in (["ip"], ["user"], ["ip", "user"], ["endpoint"])
+    ]
+    expected, limiter = Limiter(rules, clock=clock), Limiter(rules, store, clock)
+    for step in range(60):
+        features = {"ip": f"192.0.2.{chance.randint(1, 2)}", "user": chance.choice(("ann", "{bob}"))}
+        cost = chance.choice((0, 1, 1, 1, 2))
+        verdicts = [each.hit(features, cost) for each in (expected, limiter)]
+        wanted, found = (
+            [(d.rule, d.allowed, d.banned, d.remaining, d.retry_us) for d in verdict.decisions] for verdict in verdicts
+        )
+        assert found == wanted, (step, features, cost)
+        if chance.random() < 0.1:
+            for each, verdict in zip((expected, limiter), verdicts, strict=True):
+                each.refund(verdict)
+        clock.advance(chance.choice((0, 0, 0, 0.5, 2, verdicts[0].retry_after or 0)))

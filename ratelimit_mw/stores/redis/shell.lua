@@ -60,16 +60,20 @@ end
 
 -- All hits at one instant, all or none: decide_all of verdict.py. A hit that is rejected elsewhere is not allowed.
 local function apply(count, now, min_ttl, consume, allowed)
-  local hits, banned, rejected, waits = {}, {}, {}, {} -- the last three: by the rules that have a ban
+  local hits, bans = {}, nil -- bans: of each rule that has one, before its limits
   for i = 1, count do
     current = i
     local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + i]
     local state = limit.read(limit, key)
     local hit = {limit:decide(state, now, cost)} -- kept, allowed, remaining, retry, reset, at, delay
     hit.limit, hit.key, hit.state = limit, key, state
+    if limit.is_ban then
+      bans = bans or {}
+      bans[limit.rule] = {rejects = not hit[2]}
+    end
     if not hit[2] then
       if not limit.shadow then allowed = false end
-      if limit.rule then (limit.is_ban and banned or rejected)[limit.rule] = true end
+      if bans and bans[limit.rule] then bans[limit.rule].counts = true end
     end
     hits[i] = hit
     cursor = cursor + 2
@@ -77,18 +81,18 @@ local function apply(count, now, min_ttl, consume, allowed)
   for i, hit in ipairs(hits) do
     current = i
     local limit, state, key = hit.limit, hit.state, hit.key
-    if limit.is_ban and hit[2] and rejected[limit.rule] then -- count_rejection of bans.py; a ban is before its limits
+    local ban, retry = bans and limit.rule and bans[limit.rule], hit[4]
+    if hit[2] and limit.is_ban and ban.counts then -- count_rejections of bans.py
       local kept = limit:charge(state, now, 1)
-      waits[limit.rule] = select(4, limit:decide(kept, now, 1))
+      ban.wait = select(4, limit:decide(kept, now, 1))
       hit = {limit:decide(kept, now, 0)}
       if consume then limit.write(limit, key, kept, expires_at(hit[5], min_ttl)) end
-    elseif hit[2] and (not allowed or banned[limit.rule]) then
-      hit = {limit:decide(state, now, 0)}
+    elseif hit[2] and not (allowed and not (ban and ban.rejects)) then
+      hit, retry = {limit:decide(state, now, 0)}, 0
     elseif consume and hit[1] ~= state then
       limit.write(limit, key, hit[1], expires_at(hit[5], min_ttl))
     end
-    local retry = hit[4]
-    if retry and not hit[2] then retry = max(retry, waits[limit.rule] or 0) end
+    if retry and retry > 0 and ban and ban.wait then retry = max(retry, ban.wait) end
     add_decision(hit[3], retry, hit[5], hit[6], hit[7])
   end
 end

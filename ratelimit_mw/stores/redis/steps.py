@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from ...decision import Decision, Hit
@@ -266,9 +266,10 @@ async def _result_of(call: Awaitable[Any]) -> Any:
         return error
 
 
-def _refunds(decisions: Iterable[Decision]) -> list[Correction]:
+def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
+    banned = {each.rule for each in decisions if each.hit[0].is_ban and not each.allowed}  # only in shadow mode
     consuming = (each for each in decisions if each.allowed and each.hit[2] and not each.hit[0].is_ban)
-    return [Correction.refund(each) for each in consuming]
+    return [Correction.refund(each) for each in consuming if each.rule not in banned]
 
 
 def _lose(hit: Hit, at: int) -> Decision:
