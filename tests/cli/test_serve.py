@@ -12,7 +12,18 @@ from decision_service import API, MAIL, Asked
 
 from ratelimit_mw import ConfigError, StoreError
 
-ADMIN = [("GET", "/v1/keys", {}), ("POST", "/v1/reset", {"json": {"rule": "api", "features": {"ip": "192.0.2.7"}}})]
+CLIENT = {"rule": "api", "features": {"ip": "192.0.2.7"}}
+BANNING = {**API, "ban": {"after": 10, "within": "10m", "for": "1h"}}
+ADMIN: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/v1/keys", {}),
+    ("POST", "/v1/reset", {"json": CLIENT}),
+    ("GET", "/v1/bans", {}),
+    ("POST", "/v1/ban", {"json": CLIENT}),
+    ("POST", "/v1/unban", {"json": CLIENT}),
+    ("GET", "/v1/overrides", {}),
+    ("POST", "/v1/override/set", {"json": {**CLIENT, "limits": "9/minute"}}),
+    ("POST", "/v1/override/remove", {"json": CLIENT}),
+]
 
 
 def test_a_check_decides_as_a_limiter() -> None:
@@ -139,14 +150,22 @@ def test_a_blocked_client_is_found_and_unlocked() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "options", "message"),
     [
-        ("GET", "/v1/keys?rul=api", {}, "rul: unknown parameter. Did you mean 'rule'?"),
+        ("GET", "/v1/keys?rul=api", {}, "rul: unknown field. Did you mean 'rule'?"),
+        ("GET", "/v1/keys?rule=api&rule=mail", {}, "rule: was sent 2 times"),
+        ("GET", "/v1/keys?rule=api&feature=ip=192.0.2.7&feature=ip=192.0.2.8", {}, "expected one valid value"),
+        ("GET", "/v1/keys?" + "&".join(["feature=a=b"] * 1001), {}, "the query has too many fields"),
+        ("GET", "/healthz?x=1", {}, "x: unknown field. There is none"),
         ("GET", "/v1/keys?feature=ip", {}, "expected NAME=VALUE; got 'ip'"),
         ("GET", "/v1/keys?rule=api&feature=user=ann", {}, "user: unknown feature. Expected one of ip"),
         ("GET", "/v1/keys?feature=ip=192.0.2.7", {}, "unknown rule ''. Expected one of api"),
         ("GET", "/v1/keys?place=7", {}, "expected the place of a page"),
-        ("POST", "/v1/reset", {"json": {}}, "expected either"),
+        ("POST", "/v1/reset", {"json": {}}, "rule: is missing"),
         ("POST", "/v1/reset", {"json": {"key": "1|other|x"}}, "unknown rule"),
-        ("POST", "/v1/reset", {"json": {"rule": "api"}}, "expected either"),
+        ("POST", "/v1/reset", {"json": {"rule": "api"}}, "features: is missing"),
+        ("POST", "/v1/ban", {"json": CLIENT}, "has no ban"),
+        ("POST", "/v1/ban", {"json": {**CLIENT, "for": 7}}, "for: expected text; got 7"),
+        ("POST", "/v1/override/set", {"json": CLIENT}, "limits: is missing"),
+        ("POST", "/v1/override/set", {"json": {**CLIENT, "limits": "5/minut"}}, "cannot parse quota '5/minut'"),
     ],
 )
 def test_a_wrong_request_of_an_admin_is_an_error(method: str, path: str, options: Any, message: str) -> None:
@@ -156,10 +175,39 @@ def test_a_wrong_request_of_an_admin_is_an_error(method: str, path: str, options
     assert message in response.json()["error"]
 
 
+def test_a_client_is_banned_by_hand() -> None:
+    """The ban rejects at once, is listed, and is lifted. The counts of the client stay."""
+    asked = Asked(BANNING)
+    asked.check(features={"ip": "192.0.2.7"})
+    until = asked.ask("POST", "/v1/ban", json={**CLIENT, "for": "2h"}).json()["until"]
+    assert until == asked.clock() / 1_000_000 + 7200
+    assert not asked.check(features={"ip": "192.0.2.7"})["allowed"]
+    (banned,) = asked.ask("GET", "/v1/bans?rule=api").json()["keys"]
+    assert (banned["client"], banned["rule"], banned["retry_after"]) == ("ip=192.0.2.7", "api", 7200.0)
+    assert asked.ask("POST", "/v1/unban", json=CLIENT).json() == {"unbanned": True}
+    assert asked.ask("POST", "/v1/unban", json=CLIENT).json() == {"unbanned": False}
+    assert asked.check(features={"ip": "192.0.2.7"})["decisions"][0]["remaining"] == 1
+
+
+def test_a_client_gets_other_limits() -> None:
+    """The override holds from the next request on, for a gateway too, until it is removed."""
+    asked = Asked(API, service={"gateway": "nginx"})
+    answer = asked.ask("POST", "/v1/override/set", json={**CLIENT, "limits": "9/minute", "for": "1h"}).json()
+    until = asked.clock() / 1_000_000 + 3600
+    override = {"rule": "api", "client": "ip=192.0.2.7", "limits": "9/minute", "until": until}
+    assert answer == override
+    assert asked.ask("GET", "/v1/overrides").json() == {"overrides": [override]}
+    assert asked.check(features={"ip": "192.0.2.7"})["headers"]["X-RateLimit-Limit"] == "9"
+    assert asked.nginx().headers["x-ratelimit-limit"] == "9"
+    assert asked.ask("POST", "/v1/override/remove", json=CLIENT).json() == {"removed": True}
+    assert asked.ask("POST", "/v1/override/remove", json=CLIENT).json() == {"removed": False}
+    assert asked.nginx().headers["x-ratelimit-limit"] == "3"
+
+
 @pytest.mark.parametrize(("method", "path", "options"), ADMIN)
 def test_the_admin_api_is_open_on_this_machine_only(method: str, path: str, options: Any) -> None:
     """A trusted proxy, a request with the header of a proxy, and a page of another host get a 403."""
-    asked = Asked(API, trusted_proxies=["127.0.0.1", "10.0.0.9"])
+    asked = Asked(BANNING, trusted_proxies=["127.0.0.1", "10.0.0.9"])
     assert asked.ask(method, path, **options).status_code == 200
     assert asked.ask(method, path, "http://localhost:8429", **options).status_code == 200
     assert asked.ask(method, path, "http://evil.example", **options).status_code == 403
@@ -172,7 +220,7 @@ def test_the_admin_api_is_open_on_this_machine_only(method: str, path: str, opti
 @pytest.mark.parametrize(("method", "path", "options"), ADMIN)
 def test_a_token_opens_the_admin_api(method: str, path: str, options: Any) -> None:
     """With a token, the API needs it on this machine, too."""
-    asked = Asked(API, service={"token": "correct-horse-battery"})
+    asked = Asked(BANNING, service={"token": "correct-horse-battery"})
     for value in (None, "Bearer wrong", "Bearer", "correct-horse-battery", "Basic correct-horse-battery", "Bearer é"):
         headers = [] if value is None else [(b"authorization", value.encode("latin-1"))]
         assert asked.ask(method, path, headers=headers, **options).status_code == 401

@@ -6,10 +6,10 @@ The middleware decides for a gateway, as it decides for an application that allo
 import hmac
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import msgspec
@@ -25,8 +25,6 @@ from .rules import ServedRules
 _MAX_BODY: Final = 65_536
 _OF_PROXIES: Final = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 _log = logging.getLogger("ratelimit_mw")
-
-Handler = Callable[["DecisionService", ASGIRequest, Receive], Awaitable[dict[str, Any]]]
 
 
 class ProblemError(Exception):
@@ -102,59 +100,27 @@ class DecisionService:
         await self._decide(original, receive, response_sender(send, self._gateway))
 
     async def _respond(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
-        route = _ROUTES.get(request.path)
+        route = api.ROUTES.get(request.path)
         if route is None:
             hint = ". Start the service with --gateway" if request.path == "/auth" else ""
-            raise ProblemError(404, f"expected one of {', '.join(('/auth', *_ROUTES))}{hint}")
-        if request.method not in route.methods:
-            raise ProblemError(405, f"expected {' or '.join(route.methods)}")
-        if route.is_admin and self._token is not None:
+            raise ProblemError(404, f"expected one of {', '.join(('/auth', *api.ROUTES))}{hint}")
+        if request.method.replace("HEAD", "GET") != route.method:
+            raise ProblemError(405, f"expected {route.method}")
+        self._check_asker(request, route)
+        body = await _json_body(request, receive) if route.method == "POST" else b""
+        return await route.answer(self.rules, route.parse(request.query_string, body))
+
+    def _check_asker(self, request: ASGIRequest, route: api.ApiRoute) -> None:
+        """Raise ``ProblemError`` unless the client may ask."""
+        if route.may_ask == "admin" and self._token is not None:
             if not _has_token(request, self._token):
                 raise ProblemError(401, "expected the admin token: Authorization: Bearer TOKEN")
-        elif route.asks_who and not (_is_local(request) or (not route.is_admin and self._trusts(request))):
-            raise ProblemError(403, _CLOSED[route.is_admin])
-        return await route.handle(self, request, receive)
-
-    def _trusts(self, request: ASGIRequest) -> bool:
-        return self.rules.client_ip.trusts(request.peer)
-
-    async def is_alive(self, _request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
-        return {"alive": True}
-
-    async def is_ready(self, _request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
-        await self.limiter.store.aping()
-        return {"ready": True}
-
-    async def check(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
-        return await api.check(self.rules, api.parse_question(await _json_body(request, receive), api.CheckQuestion))
-
-    async def show_keys(self, request: ASGIRequest, _receive: Receive) -> dict[str, Any]:
-        return await api.keys(self.rules, request.query_string)
-
-    async def reset(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
-        return await api.reset(self.rules, api.parse_question(await _json_body(request, receive), api.ResetQuestion))
-
-
-class ServedRoute(NamedTuple):
-    """A path of the service. ``asks_who`` is false for the paths that any client may ask for."""
-
-    handle: Handler
-    methods: tuple[str, ...] = ("GET", "HEAD")
-    asks_who: bool = True
-    is_admin: bool = False
-
-
-_ROUTES: Final[Mapping[str, ServedRoute]] = {
-    "/healthz": ServedRoute(DecisionService.is_alive, asks_who=False),
-    "/readyz": ServedRoute(DecisionService.is_ready, asks_who=False),
-    "/v1/check": ServedRoute(DecisionService.check, ("POST",)),
-    "/v1/keys": ServedRoute(DecisionService.show_keys, is_admin=True),
-    "/v1/reset": ServedRoute(DecisionService.reset, ("POST",), is_admin=True),
-}
-_CLOSED: Final = {
-    True: "the admin API is open on this machine only. Start the service with --admin-token-file",
-    False: "expected a request of this machine, or of one of trusted_proxies",
-}
+        elif route.may_ask == "trusted":
+            if not (_is_local(request) or self.rules.client_ip.trusts(request.peer)):
+                raise ProblemError(403, "expected a request of this machine, or of one of trusted_proxies")
+        elif route.may_ask == "admin" and not _is_local(request):
+            hint = "Start the service with --admin-token-file"
+            raise ProblemError(403, f"the admin API is open on this machine only. {hint}")
 
 
 def _read_header(name: str, request: ASGIRequest) -> Any:

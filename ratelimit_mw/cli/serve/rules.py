@@ -9,7 +9,7 @@ from ...http.headers import HeaderWriter
 from ...http.route_checks import check_no_views
 from ...http.rules import requires_user
 from ...keys.email import normalized_email
-from ...keys.features import checked_name, is_email
+from ...keys.features import INVALID, checked_name, is_email
 from ...keys.networks import parse_network
 from ...limiter.limiter import Limiter
 from ...rules.declaration import check_names
@@ -77,7 +77,7 @@ class ServedRules:
         """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
         features = {checked_name(name): value for name, value in given.items()}
         for name, value in features.items():
-            if value is None:
+            if value is None or value is INVALID:
                 continue
             if name in ("ip", "method", "path", "host") and not isinstance(value, str):
                 raise ConfigError(f"expected text; got {value!r}", f"features.{name}")
@@ -93,6 +93,8 @@ class ServedRules:
         """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
         rule, features = self.limiter.rules.named(name or ""), self.features(given)
         with error_path("features"):
+            for invalid in (each for each, value in features.items() if value is INVALID):
+                raise ConfigError("expected one valid value", invalid)
             check_names(features, rule.needs, "feature")
             for names in missing_in_key(rule, features):
                 raise ConfigError(f"the key of rule {rule.name!r} needs {'|'.join(names)}")
