@@ -202,6 +202,7 @@ def test_named_fields() -> None:
         ("user=account.id", ("user", "account.id")),
         ("header:X-API-Key=key", ("header:x-api-key", "key")),
         ("plan=a=b", ("plan", "a=b")),
+        ("user.id=account.id", ("user.id", "account.id")),
     ],
 )
 def test_option_field(text: str, expected: tuple[str, str]) -> None:
@@ -209,7 +210,7 @@ def test_option_field(text: str, expected: tuple[str, str]) -> None:
     assert check_field(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "user", "user=", "=a", "User=a", "query:a=b", "user.id=a", "a b=c"])
+@pytest.mark.parametrize("text", ["", "user", "user=", "=a", "User=a", "query:a=b", "plan as int=a", "a b=c"])
 def test_invalid_option_field(text: str) -> None:
     """Anything else is an error."""
     with pytest.raises(ConfigError):

@@ -48,6 +48,7 @@ def test_report_as_json(rules: Write, log: Write) -> None:
     assert report == {
         "requests": 15,
         "rejected": 8,
+        "denied": 0,
         "clients": 3,
         "clients_complete": True,
         "clients_rejected": 2,
@@ -269,6 +270,40 @@ def test_store_of_the_settings_is_not_used(rules: Write, log: Write) -> None:
     result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")
     assert json.loads(result.stdout)["rejected"] == 2
     assert result.stderr == "counting in memory, not in redis\n"
+
+
+def test_snapshot_of_live_counts_is_not_used(rules: Write, log: Write, tmp_path: Path) -> None:
+    """A replay starts with empty counts, and keeps the bound of the store."""
+    snapshot = tmp_path / "counts"
+    settings = rules(SITE, store=f"memory://?max_keys=7&snapshot={snapshot}")
+    live = Limiter.from_settings(settings, clock=lambda: START * 1_000_000)
+    assert [bool(live.hit({"ip": "192.0.2.1"})) for _ in range(4)] == [True] * 3 + [False]
+    live.store.close()
+    saved = snapshot.read_bytes()
+    assert replayed(settings, log([line()] * 3))["rejected"] == 0
+    assert snapshot.read_bytes() == saved
+
+
+def test_deny_list(rules: Write, log: Write) -> None:
+    """Rejections by the deny list are counted, though no rule has them."""
+    settings = rules(SITE, lists={"deny": {"ip": ["192.0.2.9"]}})
+    access_log = log([line("192.0.2.9")] * 2 + [line()])
+    report = replayed(settings, access_log)
+    assert (report["rejected"], report["denied"], report["rules"][0]["matched"]) == (2, 2, 1)
+    assert report["clients_rejected_most"][0]["rules"] == ["(deny list)"]
+    assert "2 of them by the deny list" in run("replay", settings, access_log).stdout
+
+
+def test_attributes_of_a_feature(rules: Write, log: Write) -> None:
+    """A log has no attributes, unless a field of JSON lines has them."""
+    settings = rules({**SITE, "key": "user.id", "limits": "1/minute"})
+    result = run("replay", settings, log([line(user="alice")] * 2), "--json")
+    assert result.stderr == "the log does not contain user.id: missing in every request for site\n"
+    assert json.loads(result.stdout)["rules"][0]["matched"] == 0
+    entry = {"time": START, "ip": "192.0.2.1", "method": "GET", "path": "/", "status": 200, "account": {"number": 7}}
+    json_log = log([json.dumps(entry) + "\n"] * 2, "app.log")
+    report = replayed(settings, json_log, "--field", "user.id=account.number")
+    assert (report["rules"][0]["matched"], report["rejected"]) == (2, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))

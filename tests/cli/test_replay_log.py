@@ -231,4 +231,5 @@ def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
     bar = os.read(ours, 100_000)
     os.close(ours)
     assert b"replaying" in bar
+    assert b"%" in bar
     assert shown.stdout == plain.stdout

@@ -1,5 +1,6 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -116,8 +117,10 @@ def replay(
 def _suggest(settings: Settings, share: float, paths: tuple[str, ...], parser: LineParser) -> dict[str, Any]:
     """Return suggested limits, and the counts of a replay with all of them."""
 
+    numbers = itertools.count(1)
+
     def entries() -> Iterator[LogEntry]:
-        with reading(paths, parser, "searching") as logs:
+        with reading(paths, parser, f"searching, pass {next(numbers)}") as logs:
             yield from logs
 
     rules = suggest(settings, share, entries)
@@ -138,6 +141,8 @@ def _print(period: str, summary: dict[str, Any]) -> None:
     print_text(period)
     print_text(f"{count_text(total, 'request')} from {more}{count_text(summary['clients'], 'client')}")
     print_text(f"{rejected:,} rejected ({rejected / total:.1%}) from {rejected_clients}")
+    if summary["denied"]:
+        print_text(f"{summary['denied']:,} of them by the deny list")
     click.echo()
     for mode, title, column in _MODES:
         rules = [rule for rule in summary["rules"] if rule["mode"] == mode]

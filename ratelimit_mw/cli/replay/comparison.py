@@ -6,12 +6,11 @@ from typing import Any, Final
 
 from ...decision import Verdict
 from ..access_log import LogEntry
-from .report import REQUESTS, ClientTable, ReplayReport
+from .report import DENY_LIST, REQUESTS, ClientTable, ReplayReport
 from .simulation import Simulation
 
 NEWLY_REJECTED: Final = 1
 NEWLY_ALLOWED: Final = 2
-_DENY_LIST: Final = "(deny list)"
 
 
 class Comparison:
@@ -20,7 +19,7 @@ class Comparison:
     def __init__(self, old: Simulation, new: Simulation) -> None:
         self.old, self.new = ReplayReport(old), ReplayReport(new)
         self._client = new.client
-        names = [_DENY_LIST, *dict.fromkeys((*self.new.rules, *self.old.rules))]
+        names = [DENY_LIST, *dict.fromkeys((*self.new.rules, *self.old.rules))]
         self._columns = {name: number for number, name in enumerate(names, 3)}
         self.clients = ClientTable(3 + len(names), (NEWLY_REJECTED, NEWLY_ALLOWED, REQUESTS))
         self.rejected = self.allowed = 0
@@ -40,7 +39,7 @@ class Comparison:
 
     def _count(self, change: int, rejection: Verdict, row: list[int]) -> None:
         row[change] += 1
-        for rule in {decision.rule for decision in rejection.rejected_by} or {_DENY_LIST}:
+        for rule in {decision.rule for decision in rejection.rejected_by} or {DENY_LIST}:
             self._by_rule[change][rule] += 1
             row[self._columns[rule]] += 1
 
@@ -71,7 +70,7 @@ class Comparison:
                 "newly_allowed": self._by_rule[NEWLY_ALLOWED][name],
             }
             for name in self._columns
-            if name != _DENY_LIST or any(counts[name] for counts in self._by_rule.values())
+            if name != DENY_LIST or any(counts[name] for counts in self._by_rule.values())
         ]
 
     def _most(self, change: int, top: int) -> list[dict[str, Any]]:

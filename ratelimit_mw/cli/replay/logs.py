@@ -15,7 +15,7 @@ from ..log_files import LogFiles
 from ..output import note, progress
 from ..source import Source
 from .report import ReplayReport
-from .simulation import is_logged
+from .simulation import attributes_of, is_logged
 
 _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
 
@@ -64,11 +64,13 @@ def differences(source: Source) -> Iterator[str]:
 
 def gaps(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
     """Yield what the logs did not contain, and which counts are not exact."""
-    for name, rules in source.rules_by_feature().items():
-        if not is_logged(name) and name not in parser.found:
-            yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
+    attributes = attributes_of(source.rules.rules)
+    for feature, rules in source.rules_by_feature().items():
+        for name in dict.fromkeys(attributes.get(feature, [feature])):
+            if not is_logged(name) and name not in parser.found:
+                yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
     if report.out_of_order:
         yield f"{report.out_of_order:,} requests are after much later ones. Give each log as a file of its own"
     if not report.clients.is_complete:
         most = report.clients.most
-        yield f"the report keeps the {most:,} clients with most rejections. Counts of other clients may be too low"
+        yield f"the report keeps up to {most:,} clients, with most rejections first. Counts of others may be too low"

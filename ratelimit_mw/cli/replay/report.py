@@ -115,6 +115,9 @@ class RuleReport:
 
 REQUESTS: Final = 0
 REJECTED: Final = 1
+DENIED: Final = 2
+DENY_LIST: Final = "(deny list)"
+"""The name of the deny list among the rules that reject a client."""
 
 
 class ReplayReport:
@@ -122,10 +125,10 @@ class ReplayReport:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.rules = {rule.name: RuleReport(rule, i) for i, rule in enumerate(simulation.rules, 2)}
-        self.clients = ClientTable(2 + len(self.rules), (REJECTED, REQUESTS))
+        self.rules = {rule.name: RuleReport(rule, i) for i, rule in enumerate(simulation.rules, 3)}
+        self.clients = ClientTable(3 + len(self.rules), (REJECTED, REQUESTS))
         self.curve = Curve()
-        self.requests = self.rejected = self.out_of_order = 0
+        self.requests = self.rejected = self.denied = self.out_of_order = 0
 
     def add(self, entry: LogEntry) -> Verdict:
         """Decide and count a request."""
@@ -140,6 +143,9 @@ class ReplayReport:
         self.curve.add(entry.time, not verdict.allowed)
         if verdict.decisions:
             self._count(verdict, row)
+        elif not verdict.allowed:
+            self.denied += 1
+            row[DENIED] += 1
         return verdict
 
     def _count(self, verdict: Verdict, row: list[int]) -> None:
@@ -179,6 +185,7 @@ class ReplayReport:
         return {
             "requests": self.requests,
             "rejected": self.rejected,
+            "denied": self.denied,
             "clients": len(self.clients.rows) if self.clients.is_complete else self.clients.most,
             "clients_complete": self.clients.is_complete,
             "clients_rejected": self.clients.count(REJECTED),
@@ -206,5 +213,6 @@ class ReplayReport:
         return {"client": client, "requests": row[REQUESTS], "rejected": row[REJECTED], "rules": self.rejecting(row)}
 
     def rejecting(self, row: Sequence[int]) -> list[str]:
-        """Return the rules that reject the client of a row."""
-        return [rule.name for rule in self.rules.values() if rule.mode == "enforce" and row[rule.column]]
+        """Return the rules that reject the client of a row, and the deny list."""
+        denied = [DENY_LIST] if row[DENIED] else []
+        return denied + [rule.name for rule in self.rules.values() if rule.mode == "enforce" and row[rule.column]]

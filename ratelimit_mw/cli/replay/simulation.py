@@ -1,6 +1,6 @@
 """Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -9,9 +9,11 @@ from ...clock import SECOND
 from ...decision import Verdict
 from ...http.client_ip import ClientIP
 from ...keys.features import INVALID, UNKNOWN_IP
+from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
+from ...rules.plan import CompiledRule
 from ...settings import Settings
-from ...stores import redacted_url
+from ...stores import MemoryStore, Store, check_store_url
 from ..access_log import LogEntry
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
@@ -25,10 +27,10 @@ class Simulation:
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
-        store = settings.store if redacted_url(settings.store).startswith("memory:") else "memory://"
         settings = replace(settings, overrides={}, enabled=True, observers=())
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, settings)
+        self._limiter = Limiter(settings.rules, _empty_store(settings.store), lambda: self._now, settings)
         self.rules = self._limiter.rules.rules
+        self._attributes = attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
         ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
         self.client: Callable[[str | None], str] = lru_cache(_KNOWN_CLIENTS)(partial(_client, ip_key))
@@ -37,15 +39,36 @@ class Simulation:
     def decide(self, entry: LogEntry) -> Verdict:
         """Decide a request at its time, and conclude it with its status."""
         target = entry.target
-        features = {"ip": self.client(entry.client), "method": entry.method, "path": target.path, "host": target.host}
+        client = self.client(entry.client)
+        features: dict[str, Any]
+        features = {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
         for name in self._needs:
-            features[name] = _read(entry, name)
+            features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
         plan = self._limiter.match(features)
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
         return verdict
+
+    def _table(self, entry: LogEntry, feature: str) -> dict[str, Any] | None:
+        """Return the attributes of a feature, such as ``user.id``, that the line contains."""
+        parts = [name for name in self._attributes[feature] if name in entry.features]
+        return {name.partition(".")[2]: entry.features[name] for name in parts} or None
+
+
+def _empty_store(store: str | Store) -> MemoryStore:
+    """Return a memory store with the bound of the settings, and without a snapshot of live counts."""
+    if isinstance(store, str) and store.startswith("memory:"):
+        return MemoryStore(check_store_url(store)[1][0])
+    return MemoryStore()
+
+
+def attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
+    """Return the features of which rules use attributes, each with the names of these: ``user`` with ``user.id``."""
+    parts = [part_of(text) for rule in rules for text in rule.source.parts]
+    return {part.feature: [each.name for each in parts if each.feature == part.feature and each.attribute]
+            for part in parts if part.attribute}  # fmt: skip
 
 
 def is_logged(feature: str) -> bool:
