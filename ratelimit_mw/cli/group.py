@@ -17,8 +17,10 @@ from .output import command, print_json
 from .override import override
 from .replay.command import replay
 from .replay.diff import diff
+from .report import report
 from .reset import reset
 from .serve.command import serve
+from .top import top
 
 
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
@@ -37,7 +39,7 @@ def schema() -> None:
 
 
 for _command in (
-    *(ban, bans, unban),
-    *(capacity, check, demo, diff, explain, init, inspect, migrate, override, replay, reset, schema, serve),
+    *(ban, bans, capacity, check, demo, diff, explain, init, inspect, migrate, override),
+    *(replay, report, reset, schema, serve, top, unban),
 ):
     ratelimit_mw.add_command(_command)

@@ -9,8 +9,10 @@ from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .inspect import inspect
 from .override import override
+from .report import report
 from .reset import reset
 from .source import Source
+from .top import top
 
 _HELP: Final = """Check and explain the rate limits of this application.
 
@@ -21,7 +23,7 @@ Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
-    commands = {each.name: each for each in (ban, bans, check, explain, inspect, reset, unban)}
+    commands = {each.name: each for each in (ban, bans, check, explain, inspect, report, reset, top, unban)}
     for name, command in {**commands, "rules": check}.items():
         own = command.within(program, open_app)
         own.hidden = name != command.name

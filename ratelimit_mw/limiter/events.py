@@ -108,6 +108,11 @@ class Event:
         return verdicts[0].decisions[0] if len(verdicts) == 1 and len(verdicts[0].decisions) == 1 else None
 
     @property
+    def rejections(self) -> list[Decision]:
+        """The decisions that rejected, also of rules in shadow mode, with their keys. Internal."""
+        return [decision for verdict in self._verdicts for decision in verdict.decisions if not decision.allowed]
+
+    @property
     def store(self) -> str:
         """The kind of the store, such as "memory" or "redis". See ``local``."""
         return self._store

@@ -26,6 +26,7 @@ from .bans import Bans
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .observers import Observer, Observers
+from .recorder import recorder_of
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
 from .start import StartingStore
@@ -87,8 +88,11 @@ class Limiter(Bans):
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain)
+        with error_path("record"):
+            self.recorder = recorder_of(self)
         with error_path("observers"):
             functions = self.settings.observers if observers is None else checked_observers(observers)
+        functions = functions if self.recorder is None else (*functions, self.recorder)
         self.observers = Observers(functions, self.settings.event_features, self.store)
         self.is_observed = bool(functions)
         self.breaker = self._failover and self._failover.breaker

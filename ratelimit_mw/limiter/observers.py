@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 
 from ..decision import Decision, Verdict
 from ..errors import ConfigError, error_path
+from ..forksafe import run_in_child
 from ..settings.values import checked_observer
 from ..stores import Store
 from ..testmode import testmode
@@ -50,9 +51,15 @@ class Observers:
         counting: list[Any] = [getattr(function, "counter_of", None) for _, function in self._functions]
         outcomes = get_args(Outcome) if all(counting) else ()
         self._counters = {outcome: RuleCounters(counting, outcome, self._store) for outcome in outcomes}
+        run_in_child(self, Observers.start_over)
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+
+    def start_over(self) -> None:
+        """Ask the observers for new counters: in a forked child, or after the recorder was stopped."""
+        for counters in self._counters.values():
+            counters.clear()
 
     def report_one(self, verdict: Verdict) -> None:
         """Report a request with one verdict. Observers that only count need no event for most requests."""

@@ -43,7 +43,7 @@ from .values import (
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 _DEFAULTS: Final = defaults_of(SettingsDict)
-OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features")
+OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "record")
 """The arguments of a middleware that its limiter needs."""
 AT_START: Final = (
     "store",
@@ -55,6 +55,7 @@ AT_START: Final = (
     "secret",
     "observers",
     "event_features",
+    "record",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
 _OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
@@ -78,6 +79,7 @@ class Settings:
     store: str | Store = field(repr=False)  # may hold a password
     observers: tuple[str | Callable[[Any], object], ...]
     event_features: tuple[str, ...]
+    record: str
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int

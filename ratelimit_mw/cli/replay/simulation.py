@@ -27,7 +27,7 @@ class Simulation:
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
-        settings = replace(settings, overrides={}, enabled=True, observers=())
+        settings = replace(settings, overrides={}, enabled=True, observers=(), record="nothing")
         self._limiter = Limiter(settings.rules, _empty_store(settings.store), lambda: self._now, settings)
         self.rules = self._limiter.rules.rules
         self._attributes = attributes_of(self.rules)

@@ -1,0 +1,58 @@
+"""``ratelimit-mw report``: show what each rule allowed and rejected, and would have rejected in shadow mode."""
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from ..limiter.events import REJECTED, Outcome
+from .live import open_limiter
+from .output import Cell, command, json_option, note, print_json, print_table
+from .recorded import check_recorded, last_option, time_text
+from .source import Source
+from .source_command import SourceCommand
+
+_ALWAYS: Final = ("allowed", "rejected", "shadow")
+"""The outcomes that always have a column."""
+_TITLES: Final = {"shadow": "would be rejected"}
+
+
+@command(
+    "ratelimit-mw report ratelimit.toml",
+    "ratelimit-mw report ratelimit.toml --last 7d",
+    "ratelimit-mw report ratelimit.toml --last 1h --json",
+    "ratelimit-mw report --app shop:app",
+    cls=SourceCommand,
+)
+@last_option
+@json_option
+def report(source: Source, last: float, as_json: bool) -> None:
+    """Show what each rule allowed and rejected, and would have rejected in shadow mode.
+
+    The numbers are those of all processes. They need the setting record = "outcomes". A process writes them every five
+    seconds. The range starts with a full hour, or with full five minutes if --last is at most 2h.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    check_recorded(source, "outcomes")
+    with open_limiter(source) as limiter:
+        start, end, found = limiter.outcomes(last)
+    modes = {rule.name: rule.source.mode for rule in source.rules.rules}
+    rows = [_row(name, modes.get(name, ""), found.get(name, {})) for name in dict.fromkeys([*modes, *sorted(found)])]
+    if as_json:
+        print_json({"from": time_text(start), "to": time_text(end), "rules": rows})
+        return
+    title = f"{source.title}: requests from {time_text(start)} to {time_text(end)}"
+    others = [each for each in get_args(Outcome) if each not in _ALWAYS and any(row[each] for row in rows)]
+    print_table(title, [_cells(row, [*_ALWAYS, *others]) for row in rows])
+    if not found:
+        note("no request is recorded yet. Processes that run with this setting write every five seconds")
+
+
+def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
+    counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
+    rejected = sum(number for outcome, number in counts.items() if outcome in REJECTED or outcome == "shadow")
+    return {"rule": name, "mode": mode, **counts, "share": rejected / max(sum(counts.values()), 1)}
+
+
+def _cells(row: dict[str, Any], shown: list[str]) -> dict[str, Cell]:
+    counts = {_TITLES.get(each, each): row[each] for each in shown}
+    return {"rule": row["rule"] or "(no rule)", "mode": row["mode"], **counts, "share": row["share"]}

@@ -1,0 +1,40 @@
+"""``ratelimit-mw top``: show the clients that were rejected most."""
+
+import click
+
+from .live import checked_rule, open_limiter
+from .output import command, json_option, note, print_json, print_table
+from .recorded import check_recorded, last_option
+from .source import Source
+from .source_command import SourceCommand
+
+
+@command(
+    "ratelimit-mw top ratelimit.toml",
+    "ratelimit-mw top ratelimit.toml --rule login --last 1h",
+    "ratelimit-mw top ratelimit.toml --limit 100 --json",
+    "ratelimit-mw top --app shop:app",
+    cls=SourceCommand,
+)
+@click.option("--rule", "name", metavar="NAME", help="Show the clients of this rule only.")
+@last_option
+@click.option("--limit", type=click.IntRange(1, 1_000), default=10, show_default=True, help="The most clients to show.")
+@json_option
+def top(source: Source, name: str | None, last: float, limit: int, as_json: bool) -> None:
+    """Show the clients that were rejected most, also those that rules in shadow mode would have rejected.
+
+    The numbers are those of all processes. They need the setting record = "clients". The memory for them is bounded, so
+    a client may have been rejected more often than shown: by the number under "error" at most.
+
+    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    """
+    check_recorded(source, "clients")
+    rule = None if name is None else checked_rule(source, name).name
+    with open_limiter(source) as limiter:
+        clients = limiter.top_clients(rule, last, limit)
+    if as_json:
+        print_json({"clients": [client._asdict() for client in clients]})
+        return
+    print_table(source.title, [{**each._asdict(), "client": each.client or "(all clients)"} for each in clients])
+    if not clients:
+        note("no rejection is recorded in this time")

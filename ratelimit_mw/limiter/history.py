@@ -1,0 +1,214 @@
+"""``History``: the part of a ``Limiter`` that reads the outcomes and clients that its processes have recorded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from ..clock import SECOND
+from ..errors import ConfigError
+from ..settings import Settings
+from ..stores.blocking import run_blocking
+from .events import Outcome
+from .inspection import Call, Inspection
+from .summary import Summary
+
+if TYPE_CHECKING:
+    from .observers import Observers
+    from .recorder import Recorder
+
+
+class Span(NamedTuple):
+    """The length of the time that one record is about, and how long records are kept, in microseconds."""
+
+    width: int
+    kept: int
+
+
+_MINUTE, _HOUR, _DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+SPANS: Final = (Span(5 * _MINUTE, 2 * _HOUR), Span(_HOUR, 8 * _DAY))
+LONGEST: Final = 7 * _DAY / SECOND
+"""The longest time range in seconds that can be read."""
+OUTCOMES: Final = "outcomes"
+"""The name of records that count ``"OUTCOME RULE"``. The others count clients."""
+SIZES: Final = {True: 2_000, False: 100}
+"""The most counts of a record: of outcomes (True), or of clients."""
+_DAY_S: Final = 86_400.0
+
+
+class RecordedOutcomes(NamedTuple):
+    """The outcomes of requests in a time range.
+
+    Args:
+        start: The start of the range, in seconds since 1970.
+        end: The end of the range, in seconds since 1970.
+        rules: How many requests had each outcome, by the name of the rule. Requests without a rule have an empty name.
+    """
+
+    start: float
+    end: float
+    rules: dict[str, dict[Outcome, int]]
+
+
+class RejectedClient(NamedTuple):
+    """A client and its rejections by one rule.
+
+    Args:
+        rule: The name of the rule.
+        client: The part of the key that names the client, for example ``ip=192.0.2.7``.
+        rejected: How many requests the rule rejected, or would have rejected in shadow mode: at least this number.
+        error: How many more they may be.
+    """
+
+    rule: str
+    client: str
+    rejected: int
+    error: int
+
+
+class History(Inspection):
+    """Reads what the processes have recorded. ``Limiter`` inherits it."""
+
+    settings: Settings
+    recorder: Recorder | None
+    observers: Observers
+
+    def outcomes(self, last: float = _DAY_S) -> RecordedOutcomes:
+        """Return how many requests each rule has allowed and rejected, in all processes that share the store.
+
+        The setting ``record`` turns the recording on. The other processes write every five seconds.
+
+        Args:
+            last: The time range up to now, in seconds, at most seven days. It starts with a full five minutes for two
+                hours or less, otherwise with a full hour.
+
+        Returns:
+            The numbers, by rule and outcome.
+
+        Raises:
+            ConfigError: ``record`` is not set, ``last`` is not such a number, or the store keeps no records.
+            StoreError: The store could not be reached.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule, load_settings
+            >>> limiter = Limiter([Rule(name="api", limits="1/minute")], settings=load_settings({"record": "outcomes"}))
+            >>> [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(3)]
+            [True, False, False]
+            >>> limiter.outcomes(last=3600).rules
+            {'api': {'allowed': 1, 'rejected': 2}}
+        """
+        recorder = self._recorder(OUTCOMES, last)
+        self.start()
+        recorder.flush()
+        return run_blocking(self._read_outcomes(self._call, last))
+
+    async def aoutcomes(self, last: float = _DAY_S) -> RecordedOutcomes:
+        """Async form of ``outcomes``."""
+        recorder = self._recorder(OUTCOMES, last)
+        await self.astart()
+        await recorder.aflush()
+        return await self._read_outcomes(self._acall, last)
+
+    def top_clients(self, rule: str | None = None, last: float = _DAY_S, most: int = 10) -> list[RejectedClient]:
+        """Return the clients that were rejected most, by all processes that share the store.
+
+        Clients that a rule in shadow mode would have rejected are among them.
+
+        Args:
+            rule: The name of the only rule. By default all rules.
+            last: The time range, as for ``outcomes``.
+            most: The most clients to return.
+
+        Returns:
+            The clients, those with the most rejections first.
+
+        Raises:
+            ConfigError: ``record`` is not ``"clients"``, ``last`` is not such a number, or the store keeps no records.
+            StoreError: The store could not be reached.
+        """
+        recorder = self._recorder("clients", last)
+        self.start()
+        recorder.flush()
+        return run_blocking(self._read_top(self._call, rule, last, most))
+
+    async def atop_clients(self, rule: str | None = None, last: float = _DAY_S, most: int = 10) -> list[RejectedClient]:
+        """Async form of ``top_clients``."""
+        recorder = self._recorder("clients", last)
+        await self.astart()
+        await recorder.aflush()
+        return await self._read_top(self._acall, rule, last, most)
+
+    def close(self) -> None:
+        """Write what is recorded, return unused leases, and close the store. A second call changes nothing."""
+        if self.recorder is not None:
+            self.recorder.close()
+            self.observers.start_over()
+        super().close()
+
+    async def aclose(self) -> None:
+        """Async form of ``close``. It waits for the corrections that are being sent."""
+        if self.recorder is not None:
+            await self.recorder.aclose()
+            self.observers.start_over()
+        await super().aclose()
+
+    def _recorder(self, what: str, last: float) -> Recorder:
+        """Return the recorder; ``ConfigError`` where it does not record this, or not for such a time range."""
+        if self.recorder is None or self.settings.record not in (what, "clients"):
+            text = f'{what} are not recorded. Set record = "{what}" in your settings, and restart your application'
+            raise ConfigError(text)
+        if not 0 < last <= LONGEST:
+            raise ConfigError(f"expected a time range of more than 0 and at most {LONGEST:.0f} seconds; got {last!r}")
+        return self.recorder
+
+    async def _read_outcomes(self, call: Call, last: float) -> RecordedOutcomes:
+        start, end, span = self._range(last)
+        counts = (await _read(call, OUTCOMES, span, start, end)).counts
+        rules: defaultdict[str, dict[Outcome, int]] = defaultdict(dict)
+        for text in sorted(counts):
+            outcome, _, rule = text.partition(" ")
+            rules[rule][outcome] = counts[text]  # type: ignore[index]
+        return RecordedOutcomes(start / SECOND, end / SECOND, dict(rules))
+
+    async def _read_top(self, call: Call, rule: str | None, last: float, most: int) -> list[RejectedClient]:
+        start, end, span = self._range(last)
+        names = [rule] if rule is not None else [name for name in (await self._read_outcomes(call, last)).rules if name]
+        found: list[RejectedClient] = []
+        for name in names:
+            clients = await _read(call, clients_of(name), span, start, end)
+            found += [RejectedClient(name, text, number, clients.error) for text, number in clients.counts.items()]
+        return sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:most]
+
+    def _range(self, last: float) -> tuple[int, int, Span]:
+        """Return the start and the end of a time range, and the span of its records."""
+        now = self._time()
+        span = next(span for span in SPANS if last * SECOND <= span.kept)
+        return int(now - last * SECOND) // span.width * span.width, now, span
+
+
+def clients_of(rule: str) -> str:
+    """Return the name of the records of a rule's clients. A name of a rule may have any length and any characters."""
+    return f"clients-{blake2b(rule.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
+
+def name_at(name: str, span: Span, at: int) -> str:
+    """Return the name of the record for a time in microseconds."""
+    return f"{name}:{span.width // SECOND}:{at // span.width * span.width // SECOND}"
+
+
+def decode(data: bytes | None) -> Summary:
+    """Return the counts of a record. A record that cannot be decoded starts anew."""
+    try:
+        return Summary() if data is None else msgspec.msgpack.decode(data, type=Summary)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Summary()
+
+
+async def _read(call: Call, name: str, span: Span, start: int, end: int) -> Summary:
+    total = Summary()
+    for at in range(start, end + 1, span.width):
+        total.merge(decode(await call("read_record", name_at(name, span, at))), 100 * SIZES[name == OUTCOMES])
+    return total

@@ -1,0 +1,167 @@
+"""``ratelimit-mw report`` and ``top``: the numbers of several processes, on every store that they can share."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import memcached_handles
+import pytest
+import redis_handles
+from command_line import Files, run
+from flask import Flask
+from servers import Server
+
+from ratelimit_mw.flask import RateLimiter, limit
+
+RULES = [
+    {"name": "api", "limits": "3/hour"},
+    {"name": "new", "limits": "1/hour", "mode": "shadow"},
+    {"name": "unused", "match": {"path": "/unused"}, "limits": "1/hour", "unrouted": True},
+]
+WORKER = """
+import sys, time
+from ratelimit_mw import Limiter
+limiter = Limiter.from_settings(sys.argv[1])
+for _ in range(5):
+    limiter.hit({"ip": "192.0.2.7", "user": "ann"})
+if sys.argv[2] == "wait":
+    print("hit", flush=True)
+    time.sleep(600)
+limiter.close()
+"""
+Place = Callable[..., Path]
+
+
+@pytest.fixture(params=["lmdb", "redis", "memcached"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Server, memcached_server: Server) -> Place:
+    """Returns a settings file with a store of its own. The fallback keeps no state between tests."""
+    urls = {
+        "lmdb": f"lmdb://{tmp_path / 'limits'}",
+        "redis": redis_handles.address(redis_server, f"?prefix={tmp_path.name}:{time.monotonic_ns()}:"),
+        "memcached": memcached_handles.address(memcached_server, query=f"?prefix={time.monotonic_ns()}"),
+    }
+    common: dict[str, Any] = {"store": urls[request.param], "store_timeout": "5s", "rejection_cache": "0s"}
+    return lambda **settings: Files(tmp_path).rules(*RULES, **common, **settings)
+
+
+@contextmanager
+def worker(file: Path, how: str = "close") -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", WORKER, str(file), how], stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def read(command: str, file: Path, *options: str) -> Any:
+    result = run(command, file, "--json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def outcomes(file: Path, *options: str) -> dict[str, tuple[int, int, int]]:
+    return {
+        row["rule"]: (row["allowed"], row["rejected"], row["shadow"]) for row in read("report", file, *options)["rules"]
+    }
+
+
+def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
+    """Those of processes that have ended, too. A rule without a request is in the table."""
+    file = place(record="clients")
+    for _ in range(2):
+        with worker(file) as process:
+            assert process.wait(60) == 0
+    expected = {"api": (3, 7, 0), "new": (1, 0, 9), "unused": (0, 0, 0)}
+    assert outcomes(file) == outcomes(file, "--last", "1h") == outcomes(file, "--last", "7d") == expected
+    clients = read("top", file)["clients"]
+    assert [(each["rule"], each["client"], each["rejected"], each["error"]) for each in clients] == [
+        ("new", "ip=192.0.2.7", 9, 0),
+        ("api", "ip=192.0.2.7", 7, 0),
+    ]
+    assert [each["rule"] for each in read("top", file, "--rule", "api", "--last", "1h")["clients"]] == ["api"]
+    assert len(read("top", file, "--limit", "1")["clients"]) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_one_interval_at_most(place: Place) -> None:
+    """A thread writes while it runs."""
+    file = place(record="outcomes")
+    with worker(file, "wait") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hit\n"
+        deadline = time.monotonic() + 60
+        while not outcomes(file)["api"][0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    assert outcomes(file)["api"] == (3, 2, 0)
+
+
+def test_the_tables_show_rules_and_clients(place: Place) -> None:
+    file = place(record="clients", lists={"deny": {"user": ["eve"]}})
+    empty = run("report", file)
+    if empty.exit_code:
+        assert "does not exist" in empty.stderr  # an LMDB that no application has created
+    else:
+        assert "no request is recorded yet" in empty.stderr
+        assert "no rejection is recorded in this time" in run("top", file).stderr
+    with worker(file) as process:
+        process.wait(60)
+    lines = run("report", file).stdout.splitlines()
+    assert lines[1].split() == ["rule", "mode", "allowed", "rejected", "would", "be", "rejected", "share"]
+    assert lines[3].split() == ["api", "enforce", "3", "2", "0", "40.0%"]
+    assert lines[4].split() == ["new", "shadow", "1", "0", "4", "80.0%"]
+    lines = run("top", file, "--limit", "1").stdout.splitlines()
+    assert [line.split() for line in lines[1:2] + lines[3:4]] == [
+        ["rule", "client", "rejected", "error"],
+        ["new", "ip=192.0.2.7", "4", "0"],
+    ]
+
+
+@pytest.mark.parametrize(("command", "record"), [("report", "nothing"), ("top", "nothing"), ("top", "outcomes")])
+def test_the_error_names_the_setting(tmp_path: Path, command: str, record: str) -> None:
+    file = Files(tmp_path).rules(*RULES, record=record)
+    result = run(command, file)
+    assert result.exit_code == 1
+    what = "outcomes" if command == "report" else "clients"
+    assert f'does not record {what}. Set record = "{what}", and restart your application' in result.stderr
+
+
+def test_the_memory_store_is_out_of_reach(tmp_path: Path) -> None:
+    """The error names what else there is."""
+    result = run("report", Files(tmp_path).rules(*RULES, record="outcomes"), "--json")
+    assert result.exit_code == 1
+    assert "Count with the metrics for Prometheus or OpenTelemetry" in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize("last", ["0s", "8d", "yesterday", "-1h"])
+def test_an_impossible_time_is_misused(tmp_path: Path, last: str) -> None:
+    result = run("report", Files(tmp_path).rules(*RULES, record="outcomes"), "--last", last)
+    assert result.exit_code == 2
+    assert "expected" in result.stderr
+
+
+def test_an_unknown_rule_is_an_error(place: Place) -> None:
+    assert "unknown rule" in run("top", place(record="clients"), "--rule", "none").stderr
+
+
+def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -> None:
+    """Within Flask, the commands need no file."""
+    app = Flask("site")
+    app.add_url_rule("/", view_func=limit("1/hour", name="home")(lambda: "hello"))
+    limiter = RateLimiter(app, settings=json.loads(place(record="clients").read_text()))
+    for _ in range(2):
+        app.test_client().get("/")
+    with app.app_context():
+        limiter.limiter.close()
+    result = app.test_cli_runner().invoke(args=["ratelimit", "report", "--json"])
+    rows = {row["rule"]: row for row in json.loads(result.stdout)["rules"]}
+    assert (rows["home"]["allowed"], rows["home"]["rejected"], rows["home"]["share"]) == (1, 1, 0.5)
+    result = app.test_cli_runner().invoke(args=["ratelimit", "top", "--rule", "home"])
+    assert "home  ip=127.0.0.1         1      0" in result.stdout
