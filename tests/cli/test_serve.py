@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run
+from command_line import run, start
 from decision_service import API, MAIL, Asked
 
 from ratelimit_mw import ConfigError, StoreError
@@ -296,6 +297,18 @@ def test_a_wrong_option_stops_the_start(
     result = run("serve", "ratelimit.toml", *options)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
+
+
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    """uvicorn prints the reason, and the exit code is that of all commands."""
+    settings = tmp_path / "ratelimit.toml"
+    settings.write_text('[[rules]]\nlimits = "3/minute"\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = start("serve", settings, "--port", port)
+    assert result.returncode == 1
+    assert "address already in use" in result.stderr
+    assert result.stderr.endswith(f"Error: the service did not start on 127.0.0.1:{port}\n")
 
 
 def test_changed_settings_are_followed(tmp_path: Path) -> None:

@@ -123,9 +123,22 @@ ERROR_OF_PEER = "198.51.100.7 asks as a gateway, but it is not one of trusted_pr
 )
 def test_a_gateway_must_send_its_headers(headers: list[tuple[str, str]], message: str) -> None:
     """Without them no request is allowed."""
-    response = Asked(API, service=NGINX).ask("GET", "/auth", headers=headers)
+    client = ("x-forwarded-for", "192.0.2.7")
+    response = Asked(API, service=NGINX).ask("GET", "/auth", headers=[client, *headers])
     assert response.status_code == 400
     assert message in response.json()["error"]
+
+
+def test_a_gateway_must_send_the_client() -> None:
+    """Otherwise all clients would share the limits of the gateway's own address."""
+    headers = [("x-original-method", "GET"), ("x-original-uri", "/")]
+    response = Asked(API, service=NGINX).ask("GET", "/auth", headers=headers)
+    assert (response.status_code, response.json()["error"]) == (400, f"the header X-Forwarded-For is missing. {MUST}")
+    asked = Asked(API, forwarded_header="cf-connecting-ip", service=NGINX)
+    assert asked.ask("GET", "/auth", headers=[*headers, ("cf-connecting-ip", "192.0.2.7")]).status_code == 204
+
+
+MUST = "The gateway must set it"
 
 
 def test_the_headers_of_another_gateway_change_nothing() -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from decision_service import GATEWAY_FILES, PROGRAM
-from deployed import NGINX_FOLDERS, accepts, new_address, nginx_command, replace
+from deployed import NGINX_FOLDERS, accepts, new_address, nginx_command, replace, workers_of
 from folders import DOCS
 from servers import PATIENCE, free_port, redis_running, wait_for
 
@@ -299,6 +299,26 @@ def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], 
     for client, count in counts.items():
         assert set(count) <= {200, 429, 500}, (client, count)
         assert AMOUNT - 5 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
+
+
+def test_workers_are_replaced_without_an_error(tmp_path: Path) -> None:
+    """On SIGHUP, uvicorn replaces the workers one by one. No request fails, and none passes over its limit."""
+    rules = f'[[rules]]\nname = "api"\nlimits = "{AMOUNT}/day"\n'
+    flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
+    with site_of(tmp_path, rules, f"lmdb://{tmp_path}/state", ["--workers", "2"], flood) as site:
+        before = workers_of(site.processes["service"])
+        site.processes["service"].send_signal(signal.SIGHUP)
+        count = Counter[int]()
+
+        def are_new() -> bool:
+            count.update(site.get(client=f"127.0.50.{i}").status_code for i in range(1, 5))
+            now = workers_of(site.processes["service"])
+            return len(before - now) >= 2 and len(now) >= len(before)  # one of them is not a worker
+
+        wait_for(are_new, "new workers")
+        count.update(site.get(client=f"127.0.50.{i}").status_code for i in range(1, 5) for _ in range(AMOUNT))
+    assert count[200] == 4 * AMOUNT
+    assert set(count) == {200, 429}
 
 
 def test_several_workers_follow_a_changed_file(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class DecisionService:
             peer = ASGIRequest(scope).peer
             if not self.rules.client_ip.trusts(peer):
                 raise ConfigError(f"{peer} asks as a gateway, but it is not one of trusted_proxies")
-            original = original_scope(scope, self._gateway)
+            original = original_scope(scope, self._gateway, self.rules.client_ip.header)
         except ConfigError as error:
             if not self._is_warned:  # a gateway may drop our response
                 self._is_warned = True

@@ -65,20 +65,23 @@ def serve(
         raise Failure("with memory://, each worker would count by itself. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
     os.environ[_OPTIONS] = json.dumps(options)
-    uvicorn.run(
-        service if workers == 1 else f"{__name__}:create_service",
-        host=host,
-        port=port,
-        workers=workers,
-        factory=workers > 1,
-        lifespan="on",
-        ws="none",
-        access_log=False,
-        proxy_headers=False,  # uvicorn would replace the address of the gateway
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=_GRACE,
-    )
+    try:
+        uvicorn.run(
+            service if workers == 1 else f"{__name__}:create_service",
+            host=host,
+            port=port,
+            workers=workers,
+            factory=workers > 1,
+            lifespan="on",
+            ws="none",
+            access_log=False,
+            proxy_headers=False,  # uvicorn would replace the address of the gateway
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_GRACE,
+        )
+    except SystemExit:  # uvicorn has printed the reason, such as a port that is in use
+        raise Failure(f"the service did not start on {host}:{port}") from None
 
 
 def create_service() -> DecisionService:

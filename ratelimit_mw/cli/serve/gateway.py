@@ -30,10 +30,18 @@ GATEWAYS: Final = {
 _STATUS: Final = b"x-ratelimit-status"
 _BODY: Final = b"x-ratelimit-body"
 _DENIED: Final = 403
+_MISSING: Final = "the header {} is missing. The gateway must set it"
 
 
-def original_scope(scope: Scope, gateway: Gateway) -> Scope:
-    """Return the scope of the request that the gateway asks about. ``ConfigError`` where its headers are missing."""
+def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
+    """Return the scope of the request that the gateway asks about.
+
+    Raises:
+        ConfigError: A header of the gateway is missing. Without ``client_header``, which has the address of the client,
+            all clients would share the limits of the gateway.
+    """
+    if not any(name == client_header.encode() for name, _ in scope["headers"]):
+        raise ConfigError(_MISSING.format(client_header.title()))
     host = _value(scope, gateway.host)
     drop = {gateway.method, gateway.uri, gateway.host, b"host", *(() if gateway.reads_statuses else (b"accept",))}
     headers = [(name, value) for name, value in scope["headers"] if name not in drop]
@@ -44,9 +52,12 @@ def original_scope(scope: Scope, gateway: Gateway) -> Scope:
 
 def _value(scope: Scope, name: bytes) -> bytes:
     values: list[bytes] = [value for key, value in scope["headers"] if key == name]
-    if len(values) != 1 or not values[0]:
-        times = "is missing" if len(values) < 2 else f"was sent {len(values)} times"
-        raise ConfigError(f"the header {name.decode().title()} {times}. The gateway must set it")
+    if len(values) > 1:
+        raise ConfigError(
+            f"the header {name.decode().title()} was sent {len(values)} times. The gateway must overwrite it"
+        )
+    if not values or not values[0]:
+        raise ConfigError(_MISSING.format(name.decode().title()))
     return values[0]
 
 
