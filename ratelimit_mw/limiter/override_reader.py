@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND
-from ..errors import RateLimitError, StoreError
+from ..errors import RateLimitError
+from ..forksafe import create_lock
 from ..stores import Store
 from ..stores.background import run_once
 
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
 
 RECORD: Final = "overrides"
 _log = logging.getLogger("ratelimit_mw")
+
+
+class Changing:
+    """A lock of this process, held from a read or a change of overrides until they are in force.
+
+    So no thread puts the overrides of an earlier read in force after those of a later change.
+    """
+
+    def __init__(self) -> None:
+        self.lock = create_lock(self, "lock", threading.RLock)
+
+
+CHANGING: Final = Changing()
 
 
 def keeps_records(store: Store) -> bool:
@@ -61,14 +76,8 @@ class OverrideReader:
     def read(self) -> None:
         """Read the record now. A store that cannot be reached is logged."""
         self._schedule()
-        with self._keeping_last():
+        with CHANGING.lock, self._keeping_last():
             self._limiter.use_overrides(self._limiter.store.read_record(RECORD))
-
-    async def aread(self) -> None:
-        """Async form of ``read``."""
-        self._schedule()
-        with self._keeping_last():
-            self._limiter.use_overrides(await self._limiter.store.aread_record(RECORD))
 
     def _read(self) -> None:
         if not self._is_open:  # the first connect may take longer than a call
@@ -93,7 +102,8 @@ class OverrideReader:
             yield
         except Exception as error:
             is_known = isinstance(error, RateLimitError | ValueError)
-            if type(error) is not self._problem and (self._limiter.has_overrides or not isinstance(error, StoreError)):
+            is_quiet = isinstance(error, RateLimitError) and not self._limiter.has_overrides
+            if not is_quiet and type(error) is not self._problem:
                 message = "store %s: cannot read the overrides (%s). The last known overrides stay in force"
                 _log.warning(message, name_of(self._limiter.store), error, exc_info=None if is_known else error)
                 self._problem = type(error)

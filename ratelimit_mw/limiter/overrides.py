@@ -29,9 +29,7 @@ from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..stores.base import MAX_RECORD
-from ..stores.blocking import run_blocking
-from .inspection import Call
-from .override_reader import RECORD, OverrideReader, keeps_records, name_of
+from .override_reader import CHANGING, RECORD, OverrideReader, keeps_records, name_of
 from .reloads import Reloads
 from .watch import Watch, Watches
 
@@ -81,17 +79,14 @@ class RunTimeOverrides(Reloads):
             999
         """
         override = self._override(rule, features, limits, seconds)
-        self._share(run_blocking(self._change(self._call, override.rule, override.key, override))[0])
+        self._change(override.rule, override.key, override)
         return override
 
     async def aset_override(
         self, rule: str, features: Features, limits: Any, seconds: float | str | None = None
     ) -> ClientOverride:
         """Async form of ``set_override``."""
-        override = self._override(rule, features, limits, seconds)
-        data, _ = await self._change(self._acall, override.rule, override.key, override)
-        await asyncio.to_thread(self._share, data)
-        return override
+        return await asyncio.to_thread(self.set_override, rule, features, limits, seconds)
 
     def remove_override(self, rule: str, features: Features) -> bool:
         """Give one client of a rule the limits of the rule again.
@@ -107,15 +102,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store could not be reached.
         """
-        data, had_one = run_blocking(self._change(self._call, *self._client(rule, features)))
-        self._share(data)
-        return had_one
+        return self._change(*self._client(rule, features))
 
     async def aremove_override(self, rule: str, features: Features) -> bool:
         """Async form of ``remove_override``."""
-        data, had_one = await self._change(self._acall, *self._client(rule, features))
-        await asyncio.to_thread(self._share, data)
-        return had_one
+        return await asyncio.to_thread(self.remove_override, rule, features)
 
     def clear_overrides(self) -> None:
         """Remove the overrides of all clients and rules, also where their record is damaged.
@@ -123,12 +114,11 @@ class RunTimeOverrides(Reloads):
         Raises:
             StoreError: The store could not be reached.
         """
-        self._share(run_blocking(self._change(self._call, None))[0])
+        self._change(None)
 
     async def aclear_overrides(self) -> None:
         """Async form of ``clear_overrides``."""
-        data, _ = await self._change(self._acall, None)
-        await asyncio.to_thread(self._share, data)
+        await asyncio.to_thread(self.clear_overrides)
 
     def overrides(self) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.
@@ -160,7 +150,7 @@ class RunTimeOverrides(Reloads):
         """Async form of ``start``."""
         await super().astart()
         if self._override_reader is not None and self.rules.enabled:
-            await self._override_reader.aread()
+            await asyncio.to_thread(self._override_reader.read)
 
     def close(self) -> None:
         if self._override_reader is not None:
@@ -215,11 +205,6 @@ class RunTimeOverrides(Reloads):
             else:
                 reader.read()
 
-    def _share(self, record: bytes | None) -> None:
-        for limiter in list(_limiters):
-            if limiter.store is self.store:
-                limiter.use_overrides(record)
-
     def _with_overrides(self, rules: RuleSet) -> RuleSet:
         return self._overlaid(rules, self._overrides)
 
@@ -237,7 +222,9 @@ class RunTimeOverrides(Reloads):
         rule, key = self._client(name, features)
         with error_path("limits"):
             compiled = self.rules.by_name[rule]
-            text = limits if limits == UNLIMITED else "; ".join(map(str, compiled.source.parse_limits(limits)))
+            text = limits.strip().lower() if isinstance(limits, str) else ""
+            if text != UNLIMITED:
+                text = "; ".join(map(str, compiled.source.parse_limits(limits)))
             for limit in limits_of(compiled, text):
                 self.store.check(limit)
         with error_path("seconds"):
@@ -252,24 +239,27 @@ class RunTimeOverrides(Reloads):
         _check_features(rule, features)
         return rule.name, rule.build_key(features) or ""
 
-    async def _change(
-        self, call: Call, rule: str | None, key: str = "", override: ClientOverride | None = None
-    ) -> tuple[bytes, bool]:
-        """Replace the override of a client, or remove it; without a rule, remove all.
-
-        Return the new record, and whether there was such an override.
-        """
-        for _ in range(_MAX_TRIES):
-            before = await call("read_record", RECORD)
-            known = () if rule is None else self._known(before)
-            others = [each for each in known if (each.rule, each.key) != (rule, key)] if rule else []
-            record = dump_overrides([*others, *([override] if override else [])])
-            if len(record) > MAX_RECORD:
-                hint = "Put the limits of many clients into per_key, or into a function"
-                raise ConfigError(f"{len(known):,} overrides fill their record. {hint}")
-            if await call("write_record", RECORD, record, before):
-                return record, len(others) < len(known)
+    def _change(self, rule: str | None, key: str = "", override: ClientOverride | None = None) -> bool:
+        """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
+        with CHANGING.lock:
+            for _ in range(_MAX_TRIES):
+                before = self.store.read_record(RECORD)
+                known = () if rule is None else self._known(before)
+                others = [each for each in known if (each.rule, each.key) != (rule, key)]
+                record = self._dump([*others, *([override] if override else [])])
+                if self.store.write_record(RECORD, record, before):
+                    for limiter in list(_limiters):
+                        if limiter.store is self.store:
+                            limiter.use_overrides(record)
+                    return len(others) < len(known)
         raise StoreError("other processes changed the overrides all the time; try again")
+
+    def _dump(self, overrides: list[ClientOverride]) -> bytes:
+        record = dump_overrides(overrides)
+        if len(record) > MAX_RECORD:
+            hint = "Put the limits of many clients into per_key, or into a function"
+            raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
+        return record
 
     def _known(self, record: bytes | None) -> Overrides:
         try:

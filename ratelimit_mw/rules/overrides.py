@@ -20,7 +20,7 @@ from .ruleset import RuleSet
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
 
 
-class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Other limits for one client of one rule.
 
     Args:
