@@ -117,6 +117,20 @@ def test_dead_idle_connections_fail_one_call_only(proxy: Proxy) -> None:
     store.close()
 
 
+def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy) -> None:
+    """A thread of the limiter may still be in a call when the limiter is closed."""
+    limit = limit_of("100/hour")
+    store = open_store(address(proxy), PATIENT)
+    idle = store._blocking.target._pool._idle  # type: ignore[attr-defined]
+    proxy.hears = lambda _: store.close()
+    assert store.apply([hit(limit)])[0].allowed
+    assert idle == []
+    proxy.hears = lambda _: None
+    assert store.apply([hit(limit)])[0].allowed
+    assert len(idle) == 1
+    store.close()
+
+
 def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
     """The same for the one connection of an event loop."""
     limit = limit_of("100/hour")

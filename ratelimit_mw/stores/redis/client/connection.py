@@ -142,26 +142,31 @@ class RedisConnectionPool:
     def __init__(self, connect: Callable[[float], Awaitable[RedisConnection]]) -> None:
         self._connect = connect
         self._idle: list[RedisConnection] = []
+        self._closings = 0
         self._pid = os.getpid()
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
     async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
         """Send commands over one connection, and return the call that reads their replies."""
+        closings = self._closings
         connection = self._take() or await self._connect(deadline)
         try:
             connection.send(b"".join(map(pack_command, commands)), deadline)
         except BaseException:
             self._drop(connection)
             raise
-        return partial(self._receive, connection, len(commands))
+        return partial(self._receive, connection, len(commands), closings)
 
-    async def _receive(self, connection: RedisConnection, count: int) -> list[Any]:
+    async def _receive(self, connection: RedisConnection, count: int, closings: int) -> list[Any]:
         try:
             replies = connection.receive(count)
         except BaseException:
             self._drop(connection)
             raise
-        self._idle.append(connection)
+        if closings == self._closings:
+            self._idle.append(connection)
+        else:
+            connection.close()
         if have_read_only(replies):
             self.close()  # the next call looks for the primary again
         return replies
@@ -186,7 +191,8 @@ class RedisConnectionPool:
             return None
 
     def close(self) -> None:
-        """Close the idle connections. Those in use come back to the pool."""
+        """Close the idle connections, and those in use when their calls end."""
+        self._closings += 1
         while (connection := self._pop()) is not None:
             connection.close()
 
