@@ -54,7 +54,9 @@ CASES = {
 
 
 def open_limiter(rules: list[Rule], nodes: Nodes) -> Limiter:
-    settings = Settings(rejection_cache=0, fleet_size=1)  # each request asks the servers for its own limits only
+    settings = Settings(
+        rejection_cache=0, fleet_size=1, reload_interval=0
+    )  # each request asks the servers for its own limits only
     return Limiter(rules, open_store(nodes.url, BUDGET), settings=settings)
 
 

@@ -49,7 +49,8 @@ class Load:
     def limiter(self, url: str) -> Limiter:
         options: Any = {"limits": self.quota, "algorithm": self.algorithm, "consistency": self.consistency}
         rules = [Rule(name=f"limit-{i}", key=[feature], **options) for i, feature in enumerate(self.features())]
-        return Limiter(rules, open_store(url, BUDGET), settings=Settings(fleet_size=self.workers))
+        settings = Settings(fleet_size=self.workers, reload_interval=0)  # no calls besides those of the requests
+        return Limiter(rules, open_store(url, BUDGET), settings=settings)
 
     def features(self) -> list[str]:
         """The feature that each limit counts by. Limits of one client are in one slot of a cluster."""

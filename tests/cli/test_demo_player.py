@@ -137,7 +137,7 @@ def test_requests_are_sent_at_their_time() -> None:
     """The playback is not over before the last of them."""
     playback, received = send(request("/first", at=0.0), request("/last", at=0.3))
     assert playback.seconds >= 0.3
-    assert [line.split()[1] for line, _, _ in received] == ["/first", "/last"]
+    assert {line.split()[1] for line, _, _ in received} == {"/first", "/last"}  # each over a connection of its own
 
 
 def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,9 @@ class Batcher(Caller):
 
     def _start(self) -> None:
         # The task starts after all that is ready now, so that operations of one turn of the loop share a call.
-        self._calls.add(self._loop.create_task(self._call_until_empty()))
+        task = self._loop.create_task(self._call_until_empty())
+        if not task.done():  # an eager task starts at once, and may have ended
+            self._calls.add(task)
 
     async def _call_until_empty(self) -> None:
         try:

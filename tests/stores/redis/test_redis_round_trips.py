@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -14,6 +16,8 @@ from servers import Server
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.client.errors import NotRunError
+from ratelimit_mw.stores.redis.message import HIT, HitOperation
 from ratelimit_mw.stores.redis.store import RedisStore
 
 
@@ -212,3 +216,31 @@ def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Red
     assert store.apply([hit(limit)])[0].remaining == 989
     assert min(asyncio.run(several())) == 949
     store.close()
+
+
+def test_an_eager_task_that_has_ended_does_not_hold_up_the_next_call(own_server: Server) -> None:
+    """``asyncio.eager_task_factory`` of Python 3.12 runs a task until its first wait. A call that is late has none."""
+
+    async def test(store: RedisStore) -> None:
+        batcher: Any = store._callers.get()
+        limit = limit_of("5/minute", "gcra")
+
+        def start_at_once(work: Any) -> asyncio.Future[None]:
+            ended = asyncio.get_running_loop().create_future()
+            with suppress(StopIteration):
+                work.send(None)
+                pytest.fail("it had to wait")
+            ended.set_result(None)
+            return ended
+
+        late = [HitOperation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batcher, "_loop", SimpleNamespace(create_task=start_at_once, create_future=asyncio.Future))
+            await batcher.ask_each(late, batcher.time() - 1)
+        assert [type(each.result) for each in late] == [NotRunError] * 2
+        assert batcher.is_idle
+        assert all(
+            decisions[0].allowed for decisions in await asyncio.gather(*(store.aapply([hit(limit)]) for _ in "ab"))
+        )
+
+    on_a_loop(own_server, test)
