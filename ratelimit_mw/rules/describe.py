@@ -6,9 +6,11 @@ from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
+from ..algorithms.ban import BanTerms
 from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.parts import feature_of
+from ..quota import format_duration
 from .costs import REQUESTS
 from .marks import Destination, Mark, ViewMarks
 from .match import Match
@@ -116,6 +118,7 @@ class Overview:
             "when_missing": source.when_missing,
             "count_when": as_json(source.options["count_when"]),
             **({"count_unless": as_json(unless)} if (unless := source.options["count_unless"]) else {}),
+            **({"ban": source.options["ban"]} if source.ban else {}),
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
@@ -229,7 +232,18 @@ def _limits(rule: CompiledRule) -> list[str]:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
         lines += [f"and {len(table) - _SHOWN_VALUES} more"] if len(table) > _SHOWN_VALUES else []
-    return lines
+    return [*lines, *([ban_text(rule.source.ban)] if rule.source.ban else [])]
+
+
+def ban_text(ban: BanTerms) -> str:
+    """Return a ban in words.
+
+    >>> ban_text(BanTerms(10, 600_000_000, 3_600_000_000, 2, 86_400_000_000))
+    'ban after 10 rejections in 10m: 1h, 2 times longer each time, up to 1d'
+    """
+    grows = f", {ban.growth} times longer each time, up to {format_duration(ban.longest)}" * (ban.growth > 1)
+    rejections = f"{ban.after} rejection{'s' * (ban.after > 1)} in {format_duration(ban.within)}"
+    return f"ban after {rejections}: {format_duration(ban.first)}{grows}"
 
 
 def function_name(limits: object) -> str:

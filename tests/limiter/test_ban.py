@@ -76,6 +76,31 @@ def test_a_ban_consumes_nothing_of_its_rule(clock: ManualClock) -> None:
         assert limiter.hit(WHO).decisions[0].remaining == 1
 
 
+def test_lists_precede_bans(clock: ManualClock) -> None:
+    """A client on the allow list is neither counted nor rejected. The rejections of a deny list are not counted."""
+    lists = {"allow": {"user": ["monitoring"]}, "deny": {"user": ["mallory"]}}
+    rules = [{"name": "login", "limits": "1/minute", "ban": BAN}]
+    limiter = Limiter.from_settings({"rules": rules, "lists": lists}, clock)
+    for user in ("monitoring", "mallory"):
+        assert {limiter.hit({**WHO, "user": user}).banned for _ in range(9)} == {False}
+    ban_client(limiter)
+    assert limiter.hit({**WHO, "user": "monitoring"})
+    assert limiter.hit({**WHO, "user": "mallory"}).status == 403
+
+
+def test_slots_and_bans(clock: ManualClock) -> None:
+    """A rejection for want of a slot counts. A shadow ban takes no slot, so that none is lost."""
+    for mode in ("enforce", "shadow"):
+        limiter = Limiter([rule_of(limits="1 concurrent", mode=mode)], clock=clock)
+        first = limiter.hit(WHO)
+        verdicts = [limiter.hit(WHO) for _ in range(3)]
+        assert [verdict.decisions[0].banned for verdict in verdicts] == [False, False, True]
+        limiter.refund(first)
+        assert limiter.peek(WHO).decisions[0].banned
+        clock.advance(3600)
+        assert limiter.hit(WHO).decisions[0].allowed
+
+
 def test_peeks_and_costs_of_zero_count_nothing(clock: ManualClock) -> None:
     limiter = Limiter([rule_of()], clock=clock)
     limiter.hit(WHO)

@@ -8,6 +8,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.ban import BanTerms
+from ratelimit_mw.rules.describe import Overview
 
 BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
 MINUTE = 60_000_000
@@ -84,3 +85,14 @@ def test_rules_have_the_ban_of_the_defaults_unless_they_have_none() -> None:
 def test_a_mistake_in_the_defaults_is_named() -> None:
     with pytest.raises(ConfigError, match=r"defaults\.ban\.after: expected a whole number"):
         load_settings({"defaults": {"ban": {**BAN, "after": "ten"}}})
+
+
+def test_the_commands_show_a_ban() -> None:
+    """In the column of the limits, and as it was written in JSON."""
+    rules = Limiter([rule_of(BAN), Rule(name="api", limits="9/minute", ban={**BAN, "after": 1, "growth": 3})]).rules
+    overview = Overview(rules, {})
+    assert [overview.row(rule)["limits"] for rule in rules.rules] == [
+        ["5/minute", "ban after 10 rejections in 10m: 1h"],
+        ["9/minute", "ban after 1 rejection in 10m: 1h, 3 times longer each time, up to 1w"],
+    ]
+    assert overview.as_json(rules.rules[0])["ban"] == BAN

@@ -18,6 +18,8 @@ from servers import HOST, cluster_running
 from traces import SPECS
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.algorithms import register
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
@@ -49,11 +51,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@register
+class OwnWindow(FixedWindow):
+    """An algorithm of the application, which no Lua decides."""
+
+    name = "own-window"
+
+
 def limiter_of(store: Store, clock: Any, limits: str, ban: dict[str, Any], **options: Any) -> Limiter:
     return Limiter([Rule(name=uuid4().hex, limits=limits, ban=ban, **options)], store, clock)
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("kind", [*SPECS, OwnWindow.name])
 def test_random_requests_are_decided_as_by_definition(store: Store, kind: str) -> None:
     """Allowed, banned and the exact wait agree with a reference that keeps lists."""
     for seed in range(4):
@@ -62,9 +71,10 @@ def test_random_requests_are_decided_as_by_definition(store: Store, kind: str) -
         growth, longest = chance.choice((1, 2, 3)), first * chance.choice((1, 4, 10))
         ban = {"after": after, "within": within, "for": first, "growth": growth, "max": longest}
         quota = Quota.parse(chance.choice(("3/minute", "1/10s", "6/m")))
-        rule = Rule(name=uuid4().hex, limits=str(quota), algorithm=SPECS[kind], ban=ban)
+        spec = SPECS.get(kind, kind)
+        rule = Rule(name=uuid4().hex, limits=str(quota), algorithm=spec, ban=ban)
         limiter = Limiter([rule], store, lambda: now)  # noqa: B023 - called within this turn
-        limit = reference.build(SPECS[kind], quota.amount, quota.period_us, None, None)
+        limit = reference.build(SPECS.get(kind, "fixed-window"), quota.amount, quota.period_us, None, None)
         expected = BanReference(limit, after, within * SECOND, first * SECOND, growth, longest * SECOND)
         for step in range(80):
             cost = chance.choice((0, 1, 1, 1, 1, 2, quota.amount + 1))

@@ -92,7 +92,7 @@ local function apply(count, now, min_ttl, consume, allowed)
     elseif consume and hit[1] ~= state then
       limit.write(limit, key, hit[1], expires_at(hit[5], min_ttl))
     end
-    if retry and retry > 0 and ban and ban.wait then retry = max(retry, ban.wait) end
+    if retry and not hit[2] and ban and ban.wait then retry = max(retry, ban.wait) end
     add_decision(hit[3], retry, hit[5], hit[6], hit[7])
   end
 end

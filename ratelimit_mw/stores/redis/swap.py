@@ -48,6 +48,8 @@ class MixedHitOperation(HitOperation):
     def read(self, reply: Sequence[Any], start: int) -> int:
         end = super().read(reply, start)
         for i, swap in self._swaps.items():
+            if swap.decision.retry_us is not None:  # the server knows the wait for a ban that begins
+                swap.decision.retry_us = max(swap.decision.retry_us, self.result[i].retry_us or 0)
             self.result[i] = swap.decision
         self.stops = rejects(self.result)
         if self.stops or self.kind > PEEK:
@@ -81,6 +83,7 @@ def pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, de
         "lasts": min(decision.reset_us, _LONGEST_US),
         "allowed": decision.allowed,
         "shadow": limit.shadow,
+        **({"rule": limit.rule} if limit.ban else {}),
         "expected": pack_text(expected),
         "kept": pack_text(None if kept is None else limit.algorithm.dump(kept)) if changes else False,
     }
