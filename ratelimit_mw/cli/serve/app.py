@@ -15,11 +15,11 @@ import click
 import msgspec
 
 from ...asgi import RateLimitMiddleware
-from ...asgi.request import ASGIRequest, Receive, Scope, Send
+from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ...errors import ConfigError, RateLimitError, StoreError
 from ...limiter.limiter import Limiter
 from . import api
-from .gateway import GATEWAYS, original_scope, response_sender
+from .gateway import GATEWAYS, Gateway, original_scope, response_sender
 from .rules import ServedRules
 
 _MAX_BODY: Final = 65_536
@@ -50,10 +50,13 @@ class DecisionService:
     ) -> None:
         self.limiter = limiter
         self.rules = ServedRules(limiter, gateway is not None, user_header is not None)
-        self._gateway = GATEWAYS[gateway] if gateway else None
         self._token = token
         users = {"user": partial(_read_header, user_header.lower())} if user_header else {}
-        self._decide = RateLimitMiddleware(_allow, limiter=limiter, features=users) if gateway else None
+        self._answer: ASGIApp | None = None
+        """Answers a gateway, if one asks."""
+        if gateway:
+            decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
+            self._answer = partial(self._answer_gateway, GATEWAYS[gateway], decide)
         self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,8 +67,8 @@ class DecisionService:
         if watch is not None and monotonic() >= watch.due_at:
             watch.look()
         try:
-            if scope["path"] == "/auth" and self._decide is not None:
-                await self._answer_gateway(scope, receive, send)
+            if scope["path"] == "/auth" and self._answer is not None:
+                await self._answer(scope, receive, send)
                 return
             status, content = 200, await self._respond(ASGIRequest(scope), receive)
         except ProblemError as problem:
@@ -84,20 +87,20 @@ class DecisionService:
         await self.limiter.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer_gateway(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self._gateway is not None
-        assert self._decide is not None
+    async def _answer_gateway(
+        self, gateway: Gateway, decide: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         try:
             peer = ASGIRequest(scope).peer
             if not self.rules.client_ip.trusts(peer):
                 raise ConfigError(f"{peer} asks as a gateway, but it is not one of trusted_proxies")
-            original = original_scope(scope, self._gateway, self.rules.client_ip.header)
+            original = original_scope(scope, gateway, self.rules.client_ip.header)
         except ConfigError as error:
             if not self._is_warned:  # a gateway may drop our response
                 self._is_warned = True
                 _log.warning("a request to /auth was not decided: %s", error)
             raise
-        await self._decide(original, receive, response_sender(send, self._gateway))
+        await decide(original, receive, response_sender(send, gateway))
 
     async def _respond(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
         route = api.ROUTES.get(request.path)
