@@ -57,7 +57,7 @@ def test_child_does_not_renew_the_slots_of_its_parent() -> None:
     heartbeat._held.add(parents)
     forksafe._in_child()
     heartbeat.hold(own)
-    assert seen.wait(20)
+    assert seen.wait(180)
     heartbeat.close()
     assert set(renewed) == {own}
 

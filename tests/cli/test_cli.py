@@ -173,7 +173,7 @@ def test_installed_command() -> None:
 def test_without_its_extra(library: str) -> None:
     """Without click or rich the command prints how to install them, with exit code 2."""
     code = f"import sys; sys.modules[{library!r}] = None; from ratelimit_mw.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{MissingExtraError('the command ratelimit-mw', 'cli')}\n"
 

@@ -168,7 +168,7 @@ def test_pipe(rules: Write) -> None:
     content = gzip.compress("".join([line()] * 1200).encode())
     for name in ("-", "/dev/stdin"):
         args = [str(PROGRAM), "replay", str(rules(SITE)), name, "--json"]
-        done = subprocess.run(args, input=content, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(args, input=content, capture_output=True, check=False, timeout=180)
         assert (done.returncode, done.stderr) == (0, b"")
         assert json.loads(done.stdout)["requests"] == 1200
 
@@ -223,10 +223,10 @@ def test_reader_reports_progress(tmp_path: Path) -> None:
 def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
     """stderr is empty without a terminal, and stdout is the same."""
     args = [str(PROGRAM), "replay", str(rules(SITE)), str(log([line()] * 600))]
-    plain = subprocess.run(args, capture_output=True, check=True, timeout=60)
+    plain = subprocess.run(args, capture_output=True, check=True, timeout=180)
     assert plain.stderr == b""
     ours, theirs = os.openpty()
-    shown = subprocess.run(args, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    shown = subprocess.run(args, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=180)
     os.close(theirs)
     bar = os.read(ours, 100_000)
     os.close(ours)

@@ -28,7 +28,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def log_in(port: int, password: str, client: str, times: int) -> list[tuple[int, str]]:
     """Send the form of the login view. Return the status and the remaining requests of each response."""
     headers = {"x-forwarded-for": client}
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, trust_env=False) as browser:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=180, trust_env=False) as browser:
         browser.get("/login/")
         responses = []
         for _ in range(times):  # a success changes the token

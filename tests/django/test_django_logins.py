@@ -30,7 +30,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     log = tmp_path_factory.mktemp(request.param) / "log"
     with (
         running(log, port, *SERVERS[request.param], where),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=180, trust_env=False) as client,
     ):
         assert client.get("/admin/login/").status_code == 200
         yield client

@@ -40,7 +40,7 @@ def port(request: pytest.FixtureRequest) -> int:
 def client_of(port: int) -> httpx.Client:
     """Open a connection for each request, because gunicorn closes one whose body was not read."""
     limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, limits=limits)
+    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=180, trust_env=False, limits=limits)
 
 
 def test_concurrent_clients_share_one_limit(port: int) -> None:

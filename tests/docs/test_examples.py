@@ -45,7 +45,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[str]:
 def client(served: str) -> Iterator[httpx.Client]:
     """A client with an IP address of its own, so that tests do not share limits."""
     transport = httpx.HTTPTransport(local_address=f"127.0.0.{next(_hosts)}")
-    with httpx.Client(base_url=served, transport=transport, timeout=30) as client:
+    with httpx.Client(base_url=served, transport=transport, timeout=180) as client:
         yield client
 
 

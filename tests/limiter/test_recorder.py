@@ -261,7 +261,7 @@ def test_a_thread_writes_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None
     assert thread is not None
     del rate
     gc.collect()
-    thread.join(30)
+    thread.join(180)
     assert not thread.is_alive()
 
 

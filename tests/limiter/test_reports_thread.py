@@ -13,7 +13,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 
 WHO = {"ip": "192.0.2.7"}
-PATIENCE = 30.0
+PATIENCE = 180.0
 RULE = Rule(name="api", limits="1000/day", algorithm="fixed-window", consistency="reported")
 
 

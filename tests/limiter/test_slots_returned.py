@@ -46,7 +46,9 @@ def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool
     assert limiter.breaker.open  # type: ignore[union-attr]
     pausing.resume()
     # They end by themselves after a minute, which is not what is tested.
-    wait_for(lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back", patience=30)
+    wait_for(
+        lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back", patience=50
+    )  # they would expire after 60 s
     wait_for(lambda: not len(limiter._slots.unreturned), "everything to be answered")
     limiter.close()
     watcher.close()

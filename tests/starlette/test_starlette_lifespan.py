@@ -259,7 +259,7 @@ def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str,
         [*command, "mistaken:app"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         cwd=ROOT,
         check=False,
     )

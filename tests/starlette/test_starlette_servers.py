@@ -80,7 +80,7 @@ def server(protocol: str, tmp_path: Path) -> Iterator[Server]:
 
 
 def open_websocket(server: Server, path: str = "/ws") -> Any:
-    return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=30)
+    return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=180)
 
 
 def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> None:

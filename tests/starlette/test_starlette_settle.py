@@ -258,7 +258,7 @@ def test_clients_of_a_server_that_hang_up_pay_for_what_they_used(
             client.close()
 
         def usage() -> list[int]:
-            return list(httpx.get(f"http://{HOST}:{server.port}/usage", timeout=60).json())
+            return list(httpx.get(f"http://{HOST}:{server.port}/usage", timeout=180).json())
 
         wait_for(lambda: usage()[0] == 30, "all streams to end")
         wait_for(lambda: usage()[1] == usage()[3], "all tokens to be settled")

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import redis
 
-PATIENCE = 60.0  # seconds until a server must respond; an idle machine needs a few milliseconds
+PATIENCE = 180.0  # seconds until a server must respond; an idle machine needs a few milliseconds
 HOST = "127.0.0.1"
 STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that must not fail over on a busy machine
 

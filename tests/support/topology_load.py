@@ -115,12 +115,12 @@ def load(url: str) -> Iterator[tuple[Counter[Any], Sequence[float]]]:
         each.start()
     try:
         for _ in workers:
-            ready.get(timeout=60)
+            ready.get(timeout=180)
         yield counts, latest.get_obj()
     finally:
         stop.set()
         for _ in workers:
-            counts.update(done.get(timeout=60))
+            counts.update(done.get(timeout=180))
         for each in workers:
             each.join()
 

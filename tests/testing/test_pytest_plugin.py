@@ -132,7 +132,7 @@ def run(folder: Path, *options: str) -> str:
     """Run pytest in a folder and return its output."""
     warnings = ["-W", "error::pytest.PytestWarning"]  # other warnings are not from the plugin
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *warnings, *options]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -183,7 +183,7 @@ def test_fixtures_have_a_description(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     ).stdout
     for name in ("ratelimit_clock", "ratelimit_off"):
         assert output.partition(f"\n{name} ")[2].splitlines()[1].strip()

@@ -82,7 +82,7 @@ app = get_wsgi_application()
 
 def guess(server: Server, method: str, where: str, times: int) -> int:
     """Try many passwords over several connections. Return how many of them the application has seen."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=180, trust_env=False) as client:
 
         def attempt(number: int) -> int:
             password = base64.b64encode(b"ann:%d" % number).decode()

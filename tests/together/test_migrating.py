@@ -227,7 +227,7 @@ def test_an_example_runs_with_its_command(path: Path) -> None:
     """It serves and rejects over real HTTP, and reports the remaining requests after the migration."""
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
-    with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
+    with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=180) as client:
         responses = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
     assert responses[0].status_code == 200
     assert 429 in [response.status_code for response in responses]

@@ -19,7 +19,7 @@ from servers import HOST, free_port, redis_running, wait_for
 pytestmark = pytest.mark.slow
 
 HERE = SUPPORT / "together"
-PATIENCE = 60.0
+PATIENCE = 180.0
 SERVERS = {
     "fastapi": ("uvicorn", "fastapi_side:app", "--host", HOST, "--log-level", "warning", "--port"),
     "flask": ("gunicorn", "flask_side:app", "--log-level", "warning", "--bind"),

@@ -42,7 +42,7 @@ def gunicorn(folder: Path) -> Iterator[httpx.Client]:
         while not listens(folder / "socket"):
             assert server.poll() is None
             time.sleep(0.02)
-        with httpx.Client(transport=transport, base_url="http://localhost", timeout=20) as client:
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=180) as client:
             yield client
     finally:
         server.terminate()

@@ -222,7 +222,7 @@ def test_a_forked_worker_has_its_own_connections(own_server: Server, store: Redi
     worker = context.Process(target=child)
     worker.start()
     mine = [store.apply([hit(limit, "parent")])[0].remaining for _ in range(50)]
-    assert left.get(timeout=20) == list(range(999, 949, -1))
+    assert left.get(timeout=180) == list(range(999, 949, -1))
     worker.join()
     assert mine == list(range(998, 948, -1))
 
