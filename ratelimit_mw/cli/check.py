@@ -42,7 +42,7 @@ def check(source: Source, as_json: bool) -> None:
     FILE contains settings alone. With --app the command imports an application of Starlette, FastAPI, Flask or
     Django, or any other with the middleware, and checks and shows the rules of its decorators, too.
     """
-    report = _check(source)
+    report = check_source(source)
     if as_json:
         print_json(report)
     else:
@@ -57,7 +57,8 @@ def check(source: Source, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _check(source: Source) -> dict[str, Any]:
+def check_source(source: Source) -> dict[str, Any]:
+    """Return the rules of a source, the features that its application must provide, problems and notes."""
     overview, rules, required = source.overview, source.rules.rules, dict[str, list[str]]()
     # The middleware of an application has opened its store, and found all features.
     if overview.is_file:
@@ -126,13 +127,13 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
             yield from _ineffective_limits(rule, limit)
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
-    yield from _notes_on_place(source)
-
-
-def _notes_on_place(source: Source) -> Iterator[str]:
-    """Note what depends on the place of the application: its layers, its proxy, its processes."""
-    settings = source.settings
     yield from source.notes()
+    yield from notes_on_deployment(source)
+
+
+def notes_on_deployment(source: Source) -> Iterator[str]:
+    """Yield notes on the proxies and the processes of the application."""
+    settings = source.settings
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):
         yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
     if redacted_url(settings.store).startswith("memory:"):

@@ -8,6 +8,7 @@ from .bans import ban, bans, unban
 from .capacity.command import capacity
 from .check import check
 from .demo.command import demo
+from .doctor.command import doctor
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .init import init
@@ -39,7 +40,24 @@ def schema() -> None:
 
 
 for _command in (
-    *(ban, bans, capacity, check, demo, diff, explain, init, inspect, migrate, override),
-    *(replay, report, reset, schema, serve, top, unban),
+    ban,
+    bans,
+    capacity,
+    check,
+    demo,
+    diff,
+    doctor,
+    explain,
+    init,
+    inspect,
+    migrate,
+    override,
+    replay,
+    report,
+    reset,
+    schema,
+    serve,
+    top,
+    unban,
 ):
     ratelimit_mw.add_command(_command)

@@ -8,7 +8,7 @@ from rich.progress import TextColumn
 
 from ..decision import Decision
 from .key_search import KeySearch, secret_hint
-from .live import as_counted, checked_rule, open_limiter, read_words
+from .live import as_counted, check_used, checked_rule, open_limiter, read_words
 from .output import command, json_option, note, print_json, print_table, print_text, progress
 from .rows import Rows
 from .source import Source
@@ -47,6 +47,7 @@ def inspect(
     FILE contains settings alone. With --app the command shows the keys of decorators, too.
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
+    check_used(rules, features)
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("{task.completed:,}")) as update:
         search = KeySearch(limiter, source, rules, as_counted(source, features), prefix, lambda: update(advance=1))
         decisions = list(islice(search.decisions(rejected), limit + 1))

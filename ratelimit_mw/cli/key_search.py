@@ -5,6 +5,7 @@ from typing import Final
 
 from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Decision
+from ..errors import StoreError
 from ..keys.features import Features
 from ..keys.parts import Part, part_of
 from ..limiter.limiter import Limiter
@@ -16,6 +17,8 @@ from .rows import words_in
 from .source import Source
 
 _MOST_NAMES: Final = 10
+_NO_RIGHT: Final = "can't run this command"
+"""A part of the reply of Redis to a script whose user lacks a right."""
 
 
 class KeySearch:
@@ -53,6 +56,7 @@ class KeySearch:
         }
         self._skipped = [name for name in missing if name not in self._listed and missing[name]]
         self._others: dict[str, None] = {}
+        self._problem = ""
 
     def decisions(self, rejected: bool) -> Iterator[Decision]:
         """Yield the decision on the next request of each key that has counts, or only of those that are rejected."""
@@ -60,12 +64,21 @@ class KeySearch:
             found = states_of(self._limiter, rule, self._features)
             yield from (each for each in found if not (rejected and each.allowed))
         if self._listed and self._can_list():
-            only = next(iter(self._rules)) if len(self._rules) < len(self._source.rules.rules) else None
-            place: str | None = ""
-            while place is not None:
-                page = self._limiter.inspect(only, place=place, rejected=rejected, only=self._is_wanted)
-                yield from page.decisions
-                place = page.next
+            try:
+                yield from self._list(rejected)
+            except StoreError as error:
+                hint = ". To list keys, the user of the store needs the right +scan" * (_NO_RIGHT in str(error))
+                if not self._whole:
+                    raise Failure(f"{error}{hint}") from error
+                self._problem = f"the keys of {', '.join(self._listed)} could not be listed: {error}{hint}"
+
+    def _list(self, rejected: bool) -> Iterator[Decision]:
+        only = next(iter(self._rules)) if len(self._rules) < len(self._source.rules.rules) else None
+        place: str | None = ""
+        while place is not None:
+            page = self._limiter.inspect(only, place=place, rejected=rejected, only=self._is_wanted)
+            yield from page.decisions
+            place = page.next
 
     def _can_list(self) -> bool:
         """Return whether the store lists keys. ``Failure`` where nothing else was asked for."""
@@ -100,6 +113,8 @@ class KeySearch:
     def notes(self) -> Iterator[str]:
         """Yield what the decisions do not show."""
         yield from self._notes_on_settings()
+        if self._problem:
+            yield self._problem
         for name in self._skipped:
             missing = missing_in_key(self._rules[name], self._features)
             words = " ".join(f"--feature {word_of(part_of(names[0]))}=..." for names in missing)

@@ -1,9 +1,10 @@
 """The store of a running application, as commands use it: its limiter, and the features of a key as ``NAME=VALUE``."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +101,18 @@ def checked_rule(source: Source, name: str) -> CompiledRule:
         raise Failure(f"{error}{hint}".replace("?.", "?")) from None
 
 
+def check_used(rules: Collection[CompiledRule], features: Features) -> None:
+    """Raise ``Failure`` for features that no rule uses, such as one with a typo."""
+    used = set(chain.from_iterable(map(_features_of, rules)))
+    if unused := [name for name in features if name not in used]:
+        known = ", ".join(sorted(used)) or "no feature"
+        raise Failure(f"no rule uses {' and '.join(unused)}. The rules use {known}")
+
+
+def _features_of(rule: CompiledRule) -> set[str]:
+    return {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
+
+
 def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:
     """Return the entries of a rule's key without a value, each with its alternatives.
 
@@ -122,8 +135,7 @@ def check_key(source: Source, name: str, features: Features, command: str, *othe
         added = [f"{word_of(part_of(names[0]))}=..." for names in missing]
         whole = command_line(source, command, name, *words_of(features), *added, *others)
         raise Failure(f"the key of rule {name!r} needs {texts}. Write: {whole}")
-    used = {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
-    if unused := [each for each in features if each not in used]:
+    if unused := [each for each in features if each not in _features_of(rule)]:
         texts = " and ".join("|".join(names) for names in rule.source.entries) or "one limit for all clients"
         raise Failure(f"rule {name!r} does not use {' and '.join(unused)}. Its key is: {texts}")
     return rule

@@ -5,6 +5,7 @@ from typing import Final
 
 from .bans import ban, bans, unban
 from .check import check
+from .doctor.command import doctor
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .inspect import inspect
@@ -14,7 +15,7 @@ from .reset import reset
 from .source import Source
 from .top import top
 
-_HELP: Final = """Check and explain the rate limits of this application.
+_HELP: Final = """Check, explain and operate the rate limits of this application.
 
 Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
 """
@@ -23,7 +24,7 @@ Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
-    commands = {each.name: each for each in (ban, bans, check, explain, inspect, report, reset, top, unban)}
+    commands = {each.name: each for each in (ban, bans, check, doctor, explain, inspect, report, reset, top, unban)}
     for name, command in {**commands, "rules": check}.items():
         own = command.within(program, open_app)
         own.hidden = name != command.name

@@ -16,7 +16,7 @@ EXTENSION: Final = "ratelimit_mw"
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @with_appcontext
 def commands(words: tuple[str, ...]) -> None:
-    """Check and explain the rate limits of this application."""
+    """Check, explain and operate the rate limits of this application."""
     try:
         code = run_within("flask ratelimit", _open_current, words)
     except MissingExtraError as error:

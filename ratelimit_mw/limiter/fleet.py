@@ -44,7 +44,7 @@ class Fleet:
         self._given = given_size
         self._learned = self._counted = 0
         self._counted_until = 0.0
-        self._announces = given_size is None and _takes_slots(store)
+        self._announces = given_size is None and takes_slots(store)
         self._start_over()
         run_in_child(self, Fleet._start_over)
 
@@ -97,7 +97,8 @@ class Fleet:
         return [Correction(limit, key, 1, Charge(cast(SlotCost, slot).slot, 1))]
 
 
-def _takes_slots(store: Store) -> bool:
+def takes_slots(store: Store) -> bool:
+    """Return whether processes can announce themselves in a store."""
     try:
         store.check(FLEET)
     except ConfigError:  # of a store of the application

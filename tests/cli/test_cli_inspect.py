@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from click.testing import Result
 from command_line import Files, run
 from flask import Flask
@@ -258,6 +259,25 @@ def test_memcached_finds_the_key_that_you_name(memcached_server: Server, tmp_pat
         [rejected] = shop.keys("--feature=ip=192.0.2.7", "--feature=email=ann@example.com", "--rejected")
         assert run(*shlex.split(rejected["reset"])[1:]).exit_code == 0
         assert shop.reset("login", "ip=192.0.2.7", "email=ann@example.com", exit_code=1).stderr.count("inspect") == 0
+
+
+def test_a_user_without_the_right_to_list_keys(tmp_path: Path, own_server: Server, server: redis.Redis) -> None:
+    """The keys with all their features are found anyway."""
+    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-scan"])
+    try:
+        with sites(tmp_path, f"redis://shop:pw@{HOST}:{own_server.port}/0") as build:
+            shop = build(LOGIN, PAGES)
+            shop.hit("/pages", 1, ip="192.0.2.7")
+            assert "the user of the store needs the right +scan" in shop.inspect(exit_code=1).stderr
+            result = shop.inspect("--feature=ip=192.0.2.7")
+            assert len(columns(result)) == 1
+            assert "the keys of login could not be listed" in result.stderr
+            assert (
+                "no rule uses usr. The rules use email, ip, user"
+                in shop.inspect("--feature=usr=ann", exit_code=1).stderr
+            )
+    finally:
+        server.acl_deluser("shop")
 
 
 def test_errors_are_json_too(tmp_path: Path) -> None:

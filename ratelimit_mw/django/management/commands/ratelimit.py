@@ -14,7 +14,7 @@ from ....errors import MissingExtraError
 
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
-    help = "Check and explain the rate limits of this project."
+    help = "Check, explain and operate the rate limits of this project."
     requires_system_checks = ()  # ``check`` shows them, as JSON, too
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
