@@ -1,5 +1,6 @@
 """The store of a running application, as commands use it: its limiter, and the features of a key as ``NAME=VALUE``."""
 
+import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from ..keys.networks import parse_network
 from ..keys.parts import Part, checked_part, part_of
 from ..limiter.limiter import Limiter
 from ..rules.plan import CompiledRule
-from ..stores import redacted_url
+from ..stores import Store, redacted_url
 from .output import Failure
 from .source import Source
 
@@ -170,7 +171,8 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
     """Open a limiter with the rules and the store of a source. Its calls may wait longer than those of requests.
 
     Raises:
-        Failure: The store is ``memory://``, which no other process can reach, or an LMDB that does not exist.
+        Failure: The store is ``memory://``, which no other process can reach, or an LMDB that does not exist or belongs
+            to another user.
     """
     own = source.limits.limiter if source.limits else None
     settings = own.settings if own else source.settings
@@ -181,7 +183,7 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
         raise Failure(_OWN_MEMORY)
     settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=())
     limiter = Limiter((), store, own._clock if own else None, settings)
-    _check_exists(limiter)
+    _check_files(limiter.store)
     limiter.rules = source.rules
     try:
         yield limiter
@@ -189,11 +191,23 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
         limiter.close()
 
 
-def _check_exists(limiter: Limiter) -> None:
-    """Raise ``Failure`` for an LMDB that no application has created. A command must not create it for another user."""
-    path = getattr(limiter.store, "path", None)
-    if limiter.store.name.startswith("lmdb:") and path and not (Path(path) / "data.mdb").exists():
-        raise Failure(f"{limiter.store.name} does not exist. Check the path, or start the application that creates it")
+def _check_files(store: Store) -> None:
+    """Raise ``Failure`` for an LMDB that is missing, or of another user: files of this user would lock that user out.
+
+    LMDB creates a missing environment, and a new one after a crash of the machine.
+    """
+    path = getattr(store, "path", None)
+    if not store.name.startswith("lmdb:") or path is None:
+        return
+    try:
+        owner = (Path(path) / "data.mdb").stat().st_uid
+    except PermissionError:
+        raise Failure(f"this user may not open {store.name}. Run the command as the user of the application") from None
+    except OSError:
+        hint = "Check the path, or start the application that creates it"
+        raise Failure(f"{store.name} does not exist. {hint}") from None
+    if owner != os.geteuid():
+        raise Failure(f"{store.name} belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}' ...")
 
 
 def _has(features: Features, name: str) -> bool:

@@ -112,6 +112,18 @@ def test_a_store_that_is_out_of_reach_is_named(source: Any, store: str, problem:
     assert not Path("/nowhere").exists()
 
 
+def test_the_files_of_another_user_are_not_opened(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that root creates after a crash would lock the application out."""
+    limits = source(LOGIN, store=f"lmdb://{tmp_path}/db")
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "data.mdb").touch()
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    owner = tmp_path.stat().st_uid
+    with pytest.raises(Failure, match=rf"belongs to the user {owner}.*sudo -u '#{owner}'"), open_limiter(limits):
+        pass
+    assert [path.name for path in (tmp_path / "db").iterdir()] == ["data.mdb"]
+
+
 def test_the_limiter_has_rules_secret_and_store(source: Any, redis_server: Server) -> None:
     """With the secret of the settings, a command finds the key that the application counts under."""
     secret = {"secret": "correct horse battery staple", "keyed": ["ip"]}

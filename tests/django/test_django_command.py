@@ -14,6 +14,7 @@ import pytest
 from django.conf.urls.i18n import i18n_patterns
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
+from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.translation import override
 from django.views import View
@@ -55,6 +56,20 @@ def run(*words: str) -> list[str]:
     out = io.StringIO()
     call_command("ratelimit", *words, stdout=out)
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:
+    """manage.py ratelimit inspect prints the command of Django that unlocks the client."""
+    settings = {"store": f"lmdb://{tmp_path}/db", "store_timeout": "10s", "rejection_cache": 0}
+    with project(still(settings), path("", limit("1/hour", name="home", key=["ip"])(hello))):
+        assert [Client().get("/").status_code for _ in range(2)] == [200, 429]
+        [line] = [line for line in run("inspect", "--rejected") if line.startswith("To unlock: ")]
+        assert line == "To unlock: manage.py ratelimit reset home ip=127.0.0.1"
+        assert "home ip=127.0.0.1 1/hour 1 of 1" in run("reset", "home", "ip=127.0.0.1")[3]
+        assert Client().get("/").status_code == 200
+        with pytest.raises(CommandError, match=r"nothing was counted under ip=192\.0\.2\.7"):
+            run("reset", "home", "ip=192.0.2.7")
+        assert any("store: lmdb://" in line for line in run("doctor"))
 
 
 @pytest.mark.parametrize("command", ["check", "rules"])

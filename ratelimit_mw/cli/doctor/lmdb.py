@@ -1,6 +1,5 @@
 """Findings on the files of an LMDB: size, room, readers, and the file system."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +63,6 @@ def _on_disk(folder: Path, env: Any) -> Iterator[Finding]:
         yield Finding("files", f"{text}, but the file may grow by {growth / _MIB:,.0f} MiB", WARNING, fix, data)
     else:
         yield Finding("files", text, data=data)
-    if file.st_uid != os.geteuid():
-        text = f"{folder / 'data.mdb'} belongs to user {file.st_uid}, and this command runs as {os.geteuid()}"
-        yield Finding("files", text, WARNING, "run the commands as the user of the application")
 
 
 def _file_system(folder: Path) -> str:
