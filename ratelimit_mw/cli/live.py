@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from ..clock import SECOND
-from ..errors import ConfigError
+from ..errors import ConfigError, RateLimitError
 from ..http.client_ip import ClientIP
 from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
@@ -20,6 +20,7 @@ from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
 from ..keys.networks import parse_network
 from ..keys.parts import Part, checked_part, part_of
 from ..limiter.limiter import Limiter
+from ..limiter.override_reader import name_of
 from ..rules.plan import CompiledRule
 from ..stores import Store, redacted_url
 from .output import Failure
@@ -171,8 +172,8 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
     """Open a limiter with the rules and the store of a source. Its calls may wait longer than those of requests.
 
     Raises:
-        Failure: The store is ``memory://``, which no other process can reach, or an LMDB that does not exist or belongs
-            to another user.
+        Failure: The store does not reply, or is an LMDB that does not exist or belongs to another user. ``memory://``,
+            which no other process can reach, is one too, unless it ``may_be_memory``. Then nothing is asked.
     """
     own = source.limits.limiter if source.limits else None
     settings = own.settings if own else source.settings
@@ -186,9 +187,19 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
     _check_files(limiter.store)
     limiter.rules = source.rules
     try:
+        if not may_be_memory:
+            _require_reply(limiter.store)
         yield limiter
     finally:
         limiter.close()
+
+
+def _require_reply(store: Store) -> None:
+    """Raise ``Failure`` for a store that does not reply, after one wait for it."""
+    try:
+        store.start()
+    except RateLimitError as error:
+        raise Failure(f"{name_of(store)} does not take a call: {error}. `doctor` examines its servers") from error
 
 
 def _check_files(store: Store) -> None:
@@ -218,4 +229,11 @@ def _shell_word(text: str) -> str:
     """Return a text as a word of a shell. One with control characters needs bash or zsh."""
     if text.isprintable():
         return shlex.quote(text)
-    return "$'{}'".format(text.encode("unicode_escape").decode().replace("'", "\\'"))
+    return f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    code = ord(character)
+    return character if character.isprintable() else f"\\x{code:02x}" if code < 128 else f"\\U{code:08x}"

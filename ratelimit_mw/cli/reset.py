@@ -47,9 +47,10 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
     if key is not None and not rule_of(key):
         raise click.BadParameter(f"expected a key as `inspect --json` shows it; got {key!r}", param_hint="'--key'")
     compiled = checked_rule(source, rule_of(key)) if key else check_key(source, rule or "", features, "reset")
+    counted = as_counted(source, features)
     with open_limiter(source) as limiter:
-        known = [] if key else states_of(limiter, compiled, as_counted(source, features))
-        key = key or _key_of(compiled, as_counted(source, features))
+        known = [] if key else states_of(limiter, compiled, counted)
+        key = key or _key_of(compiled, counted)
         every = {each.key: each for each in (*limiter.inspect_key(key), *known)}
         limiter.reset_key(key)
         decisions = list(every.values())

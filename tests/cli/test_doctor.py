@@ -144,6 +144,8 @@ def test_the_state_of_a_redis_is_judged(info: dict[str, str], problem: str) -> N
     """Version, role, memory and policy. Valkey has a version of its own."""
     usual = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
     [found] = problems(list(of_redis._on_server("server", {**usual, **info})))
+    [_, clock] = of_redis._on_server("server", {**usual, "server_time_usec": "1000000"})
+    assert (clock.level, "behind this machine" in clock.text) == ("warning", True)
     assert found.startswith(problem)
     assert problems(list(of_redis._on_server("server", {**usual, "valkey_version": "8.1.0"}))) == []
 

@@ -1,12 +1,14 @@
 """Findings on the servers of Redis: each primary, replica and sentinel that the store knows."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from redis import ResponseError
 
+from ...clock import SECOND
 from ...stores.redis.address import Address
 from ...stores.redis.client.application import ApplicationClient
 from ...stores.redis.client.cluster import Cluster
@@ -20,6 +22,8 @@ _SECONDS: Final = 1.5
 """The longest time that one server may take."""
 _OLDEST: Final = (6, 2)
 _FULL: Final = 0.9
+_SKEW: Final = 3
+"""Seconds, more than a reply may take."""
 _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 _POLICIES: Final = "noeviction, or volatile-ttl"
 _EVICTING: Final = "{policy} evicts keys when memory is full, and a client whose key is evicted starts at zero"
@@ -107,6 +111,7 @@ def _on_server(name: str, info: dict[str, str], is_replica: bool = False) -> Ite
     data |= {"maxmemory_policy": policy, "evicted": evicted}
     text = f"{software} {version}, role {info.get('role', '?')}, memory {memory}, maxmemory-policy {policy}"
     yield Finding(name, f"{text}, {evicted:,} keys evicted", data=data)
+    yield from _on_clock(name, info)
     if software == "Redis" and _numbers(version) < _OLDEST:
         yield Finding(name, f"Redis {version} is not supported", PROBLEM, "install Redis 6.2 or newer, or Valkey")
     if info.get("role") == "slave" and not is_replica:
@@ -120,6 +125,14 @@ def _on_server(name: str, info: dict[str, str], is_replica: bool = False) -> Ite
     if most and used > most * _FULL:
         effect = "calls fail when it is full" if policy == "noeviction" else "keys are evicted when it is full"
         yield Finding(name, f"{used / most:.0%} of the memory is used: {effect}", PROBLEM, "raise maxmemory")
+
+
+def _on_clock(name: str, info: dict[str, str]) -> Iterator[Finding]:
+    """Compare the clock of a server, which Redis has shown since version 7, with that of this machine."""
+    skew = int(info.get("server_time_usec", 0)) / SECOND - time.time()
+    if "server_time_usec" in info and abs(skew) > _SKEW:
+        text = f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine"
+        yield Finding(name, text, WARNING, "synchronize all clocks with NTP", {"skew_s": round(skew, 1)})
 
 
 def _ask(target: Any, address: Address, location: Location, *command: bytes) -> Any:

@@ -68,16 +68,25 @@ def _unread_files(files: list[str], source: Source) -> Iterator[Finding]:
 
 def _unread_variables(files: list[str], settings: Settings) -> Iterator[Finding]:
     """Find variables such as RATELIMIT_STORE that the settings do not name."""
-    texts = "".join(Path(path).read_text(encoding="utf-8", errors="replace") for path in files)
+    texts = "".join(map(_text_of, files))
     for name, value in os.environ.items():
         if not name.startswith(_VARIABLE) or f"${{{name}}}" in texts or value == settings.store:
             continue
         setting = name.removeprefix(_VARIABLE).lower()
         is_lost = setting == "store" and redacted_url(settings.store).startswith("memory:")
+        if not (files or is_lost):  # the code of the application may read it
+            continue
         text = f"the environment variable {name} is set, but no settings read it"
         effect = ", so each process counts in its own memory" * is_lost
         fix = f'write {setting} = "${{{name}}}" in the settings file, or unset the variable'
         yield Finding("environment", f"{text}{effect}", PROBLEM if is_lost else WARNING, fix)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it has changed since it was loaded
+        return ""
 
 
 def examine_proxies(settings: Settings) -> Iterator[Finding]:
