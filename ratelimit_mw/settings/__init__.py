@@ -20,7 +20,7 @@ from ..rules.ruleset import Override
 from ..stores import Store, check_store_url
 from .environment import with_variables
 from .files import read
-from .locate import place_of, steps_of
+from .locate import places_in, steps_of
 from .options import HttpOptions, SettingsDict
 from .origin import Origin, recording
 from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
@@ -185,7 +185,7 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
         named = f'rules[{steps[1]}] "{name}"' if isinstance(name, str) else f"rules[{steps[1]}]"
         path = f"{named}: {rest}" if rest else named
     located = ConfigError(error.message, path)
-    return ConfigError(f"{place_of(source, error.path)}: {located}") if source else located
+    return ConfigError(f"{places_in(source)(error.path)}: {located}") if source else located
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:

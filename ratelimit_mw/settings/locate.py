@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,33 @@ def steps_of(path: str) -> Steps:
     return tuple(int(index) if index else key or name for index, key, name in _STEP.findall(path))
 
 
-def place_of(source: str, path: str) -> str:
-    """Return "FILE:LINE" of a path such as "rules[1].limits" in a settings file, or the file alone without a line."""
+def places_in(source: str) -> Callable[[str], str]:
+    """Read a settings file, and return the function that finds the "FILE:LINE" of a path such as "rules[1].limits".
+
+    Without a line it returns the file alone.
+    """
     file = Path(source)
     prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
-    line = line_of(file.read_bytes().decode(errors="replace"), file.suffix.lower(), (*prefix, *steps_of(path)))
-    return f"{source}:{line}" if line else source
+    lines = _lines(file.read_bytes().decode(errors="replace"), file.suffix.lower())
+
+    def place_of(path: str) -> str:
+        line = _nearest(lines, (*prefix, *steps_of(path)))
+        return f"{source}:{line}" if line else source
+
+    return place_of
 
 
 def line_of(text: str, suffix: str, steps: Steps) -> int | None:
     """Return the line of a setting, from 1; None when it cannot be found."""
-    lines = _toml_lines(text) if suffix == ".toml" else yaml_lines(text)
+    return _nearest(_lines(text, suffix), steps)
+
+
+def _lines(text: str, suffix: str) -> dict[Steps, int]:
+    return _toml_lines(text) if suffix == ".toml" else yaml_lines(text)
+
+
+def _nearest(lines: dict[Steps, int], steps: Steps) -> int | None:
+    """Return the line of a setting, or of the nearest table around it."""
     return next((lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines), None)
 
 

@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 from command_line import SITE, Files, line, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import load_settings
+from ratelimit_mw.cli.access_log import LogEntry, RequestTarget
+from ratelimit_mw.cli.replay.comparison import Comparison
+from ratelimit_mw.cli.replay.report import ReplayReport
+from ratelimit_mw.cli.replay.simulation import Simulation
 
 OLD = """
 store = "redis://:password-1@cache:6379/0"
@@ -159,6 +167,13 @@ def test_tables_by_client(pair: Pair) -> None:
     ]
 
 
+def test_spellings_of_a_ban(pair: Pair) -> None:
+    """Durations are compared as durations."""
+    ban = 'ban = {{ after = 3, within = "{}", for = "{}" }}'
+    old, new = pair(toml("3/minute", ban.format("10m", "1h")), toml("3/minute", ban.format("600s", "2h")))
+    assert [change[:5] for change in changes(old, new)] == [("changed", "site", "ban.for", '"1h"', '"2h"')]
+
+
 def effect(old: Path, new: Path, *logs: Path, code: int) -> dict[str, Any]:
     result = run("diff", old, new, *logs, "--json")
     assert result.exit_code == code, result.stderr
@@ -230,6 +245,25 @@ def test_effect_of_a_deny_list(pair: Pair, files: Files) -> None:
         "newly_rejected": 1,
         "newly_allowed": 0,
     }
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))
+def test_comparison_agrees_with_two_replays(requests: list[tuple[int, str, int]]) -> None:
+    """Each request is decided as in a replay of one file, and each change of a decision is counted once."""
+    old, new = (
+        load_settings({"rules": [SITE, {"name": "failures", "limits": limits, "count_when": {"status": 401}}]})
+        for limits in ("2/minute", "3/30s")
+    )
+    entries = [LogEntry(who, None, at, "GET", RequestTarget("/"), status) for at, who, status in sorted(requests)]
+    alone = [ReplayReport(Simulation(settings)) for settings in (old, new)]
+    verdicts = [[bool(report.add(entry)) for entry in entries] for report in alone]
+    comparison = Comparison(Simulation(old), Simulation(new))
+    for entry in entries:
+        comparison.add(entry)
+    pairs = list(zip(*verdicts, strict=True))
+    assert comparison.rejected == pairs.count((True, False))
+    assert comparison.allowed == pairs.count((False, True))
+    assert [comparison.old.rejected, comparison.new.rejected] == [report.rejected for report in alone]
 
 
 def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:

@@ -1,6 +1,6 @@
 """Compares two settings files: the rules that were added, removed or changed, field by field, with their places."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -8,7 +8,7 @@ from ...quota import format_duration, parse_duration, parse_quotas
 from ...rules.rule import Rule
 from ...settings import Settings
 from ...settings.files import read
-from ...settings.locate import place_of, steps_of
+from ...settings.locate import places_in, steps_of
 from ...stores import redacted_url
 from ..toml import toml
 
@@ -17,6 +17,7 @@ _NOT_SHOWN: Final = "(not shown)"
 _SETTINGS: Final = ""
 """The name of the part of a file that is no rule."""
 _Fields = dict[str, Any]
+_PlaceOf = Callable[[str], str]
 
 
 class Change(NamedTuple):
@@ -43,32 +44,35 @@ class _Named(NamedTuple):
 def compare(old: Settings, new: Settings) -> list[Change]:
     """Return the changes from one settings file to another, in the order of the new one."""
     before, after = _named(old), _named(new)
+    place_in_old, place_in_new = places_in(old.source), places_in(new.source)
     changes = []
     for name in (*after, *(name for name in before if name not in after)):
         if name not in after:
-            changes.append(_whole("removed", name, old.source, before[name]))
+            changes.append(_whole("removed", name, place_in_old, before[name]))
         elif name not in before:
-            changes.append(_whole("added", name, new.source, after[name]))
+            changes.append(_whole("added", name, place_in_new, after[name]))
         else:
-            changes += _fields_that_differ(name, before[name], after[name], old.source, new.source)
+            changes += _fields_that_differ(name, before[name], after[name], place_in_old, place_in_new)
     return changes
 
 
-def _whole(kind: str, name: str, source: str, rule: _Named) -> Change:
+def _whole(kind: str, name: str, place_of: _PlaceOf, rule: _Named) -> Change:
     """Return the change of a whole rule, with its limits."""
     limits = toml(rule.fields["limits"]) if "limits" in rule.fields else None
     old, new = (None, limits) if kind == "added" else (limits, None)
-    return Change(kind, name, "", old, new, place_of(source, rule.path))
+    return Change(kind, name, "", old, new, place_of(rule.path))
 
 
-def _fields_that_differ(name: str, before: _Named, after: _Named, old: str, new: str) -> Iterator[Change]:
+def _fields_that_differ(
+    name: str, before: _Named, after: _Named, place_in_old: _PlaceOf, place_in_new: _PlaceOf
+) -> Iterator[Change]:
     for field in dict.fromkeys((*after.fields, *before.fields)):
-        values = [each.fields.get(field) for each in (before, after)]
-        if values[0] != values[1]:
+        old, new = before.fields.get(field), after.fields.get(field)
+        if old != new:
             # A field that was removed is in the old file only.
-            source, path = (old, before.path) if values[1] is None else (new, after.path)
-            place = place_of(source, f"{path}.{field}" if path else field)
-            texts = [None if value is None else _text(field, value) for value in values]
+            place_of, path = (place_in_old, before.path) if new is None else (place_in_new, after.path)
+            place = place_of(f"{path}.{field}" if path else field)
+            texts = [None if value is None else _text(field, value) for value in (old, new)]
             yield Change("changed", name, field, texts[0], texts[1], place)
 
 
@@ -109,7 +113,7 @@ def _rule_fields(rule: Rule) -> _Fields:
 def _normal(option: str, value: Any) -> Any:
     if option in ("limits", "per", "per_key"):
         return [str(quota) for quota in parse_quotas(value)]
-    if option in ("wait", "limits_ttl", "hold_at_most"):
+    if option in ("wait", "limits_ttl", "hold_at_most") or (option == "ban" and isinstance(value, str)):
         return format_duration(parse_duration(value))
     if option == "key":
         return [value] if isinstance(value, str) else value
