@@ -84,8 +84,12 @@ class LogFiles:
         return self._merge()
 
     def _merge(self) -> Iterator[LogEntry]:
-        """Merge the files. One that starts later is opened when its first request is due."""
-        starts = sorted(((self._start(path), i, path) for i, path in enumerate(self._paths)), reverse=True)
+        """Merge the files. One that starts later is opened when its first request is due.
+
+        At one time, a file that starts earlier comes first, so the order of the arguments changes nothing.
+        """
+        by_start = sorted((self._start(path), path) for path in self._paths)
+        starts = [(start, i, path) for i, (start, path) in enumerate(by_start)][::-1]
         heads: list[_Head] = []
         while starts or heads:
             while starts and (not heads or starts[-1][0] <= heads[0][0]):
