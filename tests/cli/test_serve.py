@@ -87,6 +87,9 @@ def test_lists_decide_a_check_first() -> None:
     asked = Asked(API, lists={"deny": {"ip": ["203.0.113.0/24"]}, "allow": {"ip": ["10.0.0.0/8"]}})
     assert asked.check(features={"ip": "203.0.113.9"})["status"] == 403
     assert [asked.check(features={"ip": "10.0.0.9"})["allowed"] for _ in range(5)] == [True] * 5
+    assert asked.check(rule="api", features={"ip": "203.0.113.9"})["status"] == 403
+    asked = Asked({**API, "match": {"path": "/**"}}, exempt=["/health"])
+    assert asked.check(features={"ip": "192.0.2.7", "path": "/health"})["decisions"] == []
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_nginx_sends_the_host_as_it_is() -> None:
         ("/a%2Fb", "/a%2Fb"),
         ("/a%252Fb", "/a%2Fb"),
         ("/%C3%A9", "/é"),
+        ("/é", "/é"),
         ("*", "*"),
     ],
 )
@@ -160,6 +161,21 @@ def test_a_user_is_read_from_the_header_of_the_gateway() -> None:
     without.nginx(x_user="ann")
     (key,) = without.limiter.inspect().decisions
     assert key.client == "ip=192.0.2.7"
+
+
+def test_an_impossible_header_of_users_stops_the_start() -> None:
+    """No request could name a user with it."""
+    with pytest.raises(ConfigError, match=r"--user-header: expected a feature"):
+        Asked(API, service={**NGINX, "user_header": "X User"})
+
+
+def test_bytes_of_a_path_are_read_as_utf8() -> None:
+    """nginx passes bytes on that a client did not escape."""
+    asked = Asked({**LOGIN, "match": {"path": "/é"}}, service=NGINX)
+    headers = [(b"x-original-method", b"GET"), (b"x-forwarded-for", b"192.0.2.7")]
+    paths = ("/é".encode(), b"/%C3%A9", b"/%c3%a9?x")
+    statuses = [asked.ask("GET", "/auth", headers=[*headers, (b"x-original-uri", path)]).status_code for path in paths]
+    assert statuses == [204, 403, 403]
 
 
 def test_lists_and_exemptions_hold() -> None:

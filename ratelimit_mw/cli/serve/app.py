@@ -16,7 +16,8 @@ import msgspec
 
 from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
-from ...errors import ConfigError, RateLimitError, StoreError
+from ...errors import ConfigError, RateLimitError, StoreError, error_path
+from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
 from . import api
 from .gateway import GATEWAYS, Gateway, original_scope, response_sender
@@ -51,10 +52,12 @@ class DecisionService:
         self.limiter = limiter
         self.rules = ServedRules(limiter, gateway is not None, user_header is not None)
         self._token = token
-        users = {"user": partial(_read_header, user_header.lower())} if user_header else {}
         self._answer: ASGIApp | None = None
         """Answers a gateway, if one asks."""
+        with error_path("--user-header"):
+            name = checked_name(f"header:{user_header}").partition(":")[2] if user_header else ""
         if gateway:
+            users = {"user": partial(_read_header, name)} if name else {}
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             self._answer = partial(self._answer_gateway, GATEWAYS[gateway], decide)
         self._is_warned = False

@@ -5,7 +5,7 @@ One convention for each gateway, and only headers that the gateway overwrites. I
 
 from posixpath import normpath
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from ...asgi.request import ASGIRequest, Message, Scope, Send
 from ...errors import ConfigError
@@ -46,7 +46,7 @@ def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
     drop = {gateway.method, gateway.uri, gateway.host, b"host", *(() if gateway.reads_statuses else (b"accept",))}
     headers = [(name, value) for name, value in scope["headers"] if name not in drop]
     method = _value(scope, gateway.method).decode("latin-1").upper()
-    target = target_scope(_value(scope, gateway.uri).decode("latin-1"))
+    target = target_scope(_value(scope, gateway.uri))
     return {**scope, **target, "method": method, "headers": [(b"host", host), *headers]}
 
 
@@ -61,25 +61,24 @@ def _value(scope: Scope, name: bytes) -> bytes:
     return values[0]
 
 
-def target_scope(target: str) -> dict[str, Any]:
+def target_scope(target: bytes) -> dict[str, Any]:
     """Return the path and the query of a request target, as a server writes them into a scope.
 
     Dot segments are resolved. A gateway may resolve them before it chooses the application, so a client could hide the
     path of a rule behind them.
     """
-    raw, _, query = target.partition("?")
-    path = unquote(raw)
+    raw, _, query = target.partition(b"?")
+    path = unquote_to_bytes(raw).decode(errors="replace")
     if not path.startswith("/") and path != "*":
-        raise ConfigError(f"expected a path that starts with /; got {target[:100]!r}")
-    encoded = raw.encode("latin-1", "replace")
+        raise ConfigError(f"expected a path that starts with /; got {path[:100]!r}")
     if not {".", ".."}.isdisjoint(path.split("/")):
-        path, encoded = "/" + normpath(path).lstrip("/"), b""
-    return {"path": path, "raw_path": encoded, "query_string": query.encode("latin-1", "replace"), "root_path": ""}
+        path, raw = "/" + normpath(path).lstrip("/"), b""
+    return {"path": path, "raw_path": raw, "query_string": query, "root_path": ""}
 
 
 def path_of_target(target: str) -> str:
     """Return the path of a request target as rules see it."""
-    return ASGIRequest({"type": "http", "headers": [], **target_scope(target)}).sent_path
+    return ASGIRequest({"type": "http", "headers": [], **target_scope(target.encode())}).sent_path
 
 
 def response_sender(send: Send, gateway: Gateway) -> Send:
