@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
@@ -64,9 +65,10 @@ def load_overrides(data: bytes | None) -> Overrides:
     if data is None:
         return ()
     head, _, body = data.partition(b"\n")
-    if head != _FORMAT + _digest(body):
-        raise ValueError("the record of overrides is damaged, or of another version")
-    return msgspec.convert(json.loads(body), Overrides)
+    if head == _FORMAT + _digest(body):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(json.loads(body), Overrides)
+    raise ValueError("the record of overrides is damaged, or of another version")
 
 
 def _digest(body: bytes) -> bytes:

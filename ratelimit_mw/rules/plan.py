@@ -167,14 +167,18 @@ class CompiledRule:
             raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
-    def limits_for(self, features: Features, limits: tuple[Limit, ...] | None = None) -> tuple[Limit, ...]:
+    def limits_for(
+        self, features: Features, limits: tuple[Limit, ...] | None = None, key: str | None = None
+    ) -> tuple[Limit, ...]:
         """The limits of a client: its override, else from ``per_key``, else from ``per``, else ``limits``.
 
-        The default of ``limits`` are the limits of the rule. An invalid feature may have any value, so it gets the
-        smallest limits.
+        The default of ``limits`` are the limits of the rule, and ``key`` is the key if it is known. An invalid feature
+        may have any value, so it gets the smallest limits.
         """
-        if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
-            return other
+        if self.overrides is not None:
+            own = self.overrides.find(key or self.build_key(features))
+            if own is not None:
+                return own
         features = self.captures.add(features)
         smallest: list[tuple[Limit, ...]] = []
         limits = self.limits if limits is None else limits
@@ -285,7 +289,7 @@ class Plan:
                 if rule.rejects_missing:
                     raise EarlyVerdict(False, rule.limits or rule.placeholder)
                 continue
-            limits = rule.limits_for(features) if rule.varies else rule.limits
+            limits = rule.limits_for(features, key=key) if rule.varies else rule.limits
             if not limits:
                 if rule.shadow or rule.is_unlimited or limits is NO_LIMITS:
                     continue

@@ -76,7 +76,7 @@ class SettingsDict(HttpOptions, total=False):
     fallback_keys: Annotated[int, option("The most keys that a process counts without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
     reload_interval: Annotated[
-        Duration, option("How often requests look for a changed settings file. `0`: never.", "2s")
+        Duration, option("How often requests look for a changed settings file and for overrides. `0`: never.", "2s")
     ]
     exempt: Annotated[Sequence[str], option("Patterns of paths that no rule limits. The deny list still applies.", [])]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -503,6 +504,14 @@ def test_two_processes_agree_on_the_record() -> None:
     )
     assert load_overrides(data) == (override, lasting)
     assert override_reader.RECORD == "overrides"
+
+
+def test_a_record_of_another_version_is_not_taken() -> None:
+    """A later version may have more fields. Its record is not damaged, but this version cannot read it."""
+    body = b'[{"rule":"api","key":"{user=acme}","limits":"7/minute","note":"x"}]'
+    head = dump_overrides([]).partition(b" 1 ")[0] + b" 1 " + blake2b(body, digest_size=16).hexdigest().encode()
+    with pytest.raises(ValueError, match="damaged, or of another version"):
+        load_overrides(head + b"\n" + body)
 
 
 def test_the_log_of_a_change_has_no_client(caplog: pytest.LogCaptureFixture) -> None:
