@@ -1,15 +1,17 @@
-"""The parts that ``report`` and ``top`` share: the time range, and the errors of an application without records."""
+"""The parts that ``report``, ``top`` and the admin API share: the time range, the JSON, and errors without records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 
 from ..clock import SECOND
 from ..errors import ConfigError
-from ..limiter.history import LONGEST
+from ..limiter.events import REJECTED, Outcome
+from ..limiter.history import LONGEST, RecordedOutcomes
 from ..quota import parse_duration
+from ..rules.ruleset import RuleSet
 from ..stores import redacted_url
 from .output import Failure
 from .source import Source
@@ -21,19 +23,41 @@ _OWN_MEMORY: Final = (
 )
 
 
-def _parse_last(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    try:
-        seconds = parse_duration(text) / SECOND
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-    if not 0 < seconds <= LONGEST:
-        raise click.BadParameter(f"expected at most 7 days, such as 1h or 7d; got {text}")
+DEFAULT: Final = "24h"
+
+
+def parse_last(text: str) -> float:
+    """Return the seconds of a time range such as "24h". ``ConfigError`` for one that is not recorded."""
+    if not 0 < (seconds := parse_duration(text) / SECOND) <= LONGEST:
+        raise ConfigError(f"expected a time of at most 7 days, such as 1h or 7d; got {text}")
     return seconds
 
 
+def _parse_option(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    try:
+        return parse_last(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 last_option: Callable[..., Any] = click.option(
-    "--last", default="24h", show_default=True, metavar="TIME", callback=_parse_last, help="The time range, up to 7d."
-)
+    "--last", default=DEFAULT, show_default=True, metavar="TIME", callback=_parse_option,
+    help="The time range, up to 7d.",
+)  # fmt: skip
+
+
+def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
+    """Return recorded outcomes as JSON: a row for each rule, also for those without a request."""
+    modes = {rule.name: rule.source.mode for rule in rules.rules}
+    names = dict.fromkeys([*modes, *sorted(found.rules)])
+    rows = [_row(name, modes.get(name, ""), found.rules.get(name, {})) for name in names]
+    return {"from": _time_text(found.start), "to": _time_text(found.end), "rules": rows}
+
+
+def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
+    counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
+    rejected = sum(number for outcome, number in counts.items() if outcome in REJECTED or outcome == "shadow")
+    return {"rule": name, "mode": mode, **counts, "share": rejected / max(sum(counts.values()), 1)}
 
 
 def check_recorded(source: Source, what: str) -> None:
@@ -46,6 +70,5 @@ def check_recorded(source: Source, what: str) -> None:
         raise Failure(_OWN_MEMORY)
 
 
-def time_text(seconds: float) -> str:
-    """Return a time since 1970 in UTC: "2026-11-23T02:00:00Z"."""
+def _time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,12 +1,11 @@
 """``ratelimit-mw report``: show what each rule allowed and rejected, and would have rejected in shadow mode."""
 
-from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from ..limiter.events import REJECTED, Outcome
+from ..limiter.events import Outcome
 from .live import open_limiter
 from .output import Cell, command, json_option, note, print_json, print_table
-from .recorded import check_recorded, last_option, time_text
+from .recorded import check_recorded, last_option, report_of
 from .source import Source
 from .source_command import SourceCommand
 
@@ -34,23 +33,17 @@ def report(source: Source, last: float, as_json: bool) -> None:
     """
     check_recorded(source, "outcomes")
     with open_limiter(source) as limiter:
-        start, end, found = limiter.outcomes(last)
-    modes = {rule.name: rule.source.mode for rule in source.rules.rules}
-    rows = [_row(name, modes.get(name, ""), found.get(name, {})) for name in dict.fromkeys([*modes, *sorted(found)])]
+        found = limiter.outcomes(last)
+    summary = report_of(source.rules, found)
     if as_json:
-        print_json({"from": time_text(start), "to": time_text(end), "rules": rows})
+        print_json(summary)
         return
-    title = f"{source.title}: requests from {time_text(start)} to {time_text(end)}"
+    rows = summary["rules"]
     others = [each for each in get_args(Outcome) if each not in _ALWAYS and any(row[each] for row in rows)]
+    title = f"{source.title}: requests from {summary['from']} to {summary['to']}"
     print_table(title, [_cells(row, [*_ALWAYS, *others]) for row in rows])
-    if not found:
+    if not found.rules:
         note("no request is recorded yet. Processes that run with this setting write every five seconds")
-
-
-def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
-    counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
-    rejected = sum(number for outcome, number in counts.items() if outcome in REJECTED or outcome == "shadow")
-    return {"rule": name, "mode": mode, **counts, "share": rejected / max(sum(counts.values()), 1)}
 
 
 def _cells(row: dict[str, Any], shown: list[str]) -> dict[str, Cell]:

@@ -16,6 +16,7 @@ import memcached_handles
 import pytest
 import redis_handles
 from command_line import Files, run
+from decision_service import API, Asked
 from flask import Flask
 from servers import Server
 
@@ -165,3 +166,18 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
     assert (rows["home"]["allowed"], rows["home"]["rejected"], rows["home"]["share"]) == (1, 1, 0.5)
     result = app.test_cli_runner().invoke(args=["ratelimit", "top", "--rule", "home"])
     assert "home  ip=127.0.0.1         1      0" in result.stdout
+
+
+def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
+    """Also with the memory store, which no command can reach."""
+    asked = Asked(API, record="clients")
+    for _ in range(5):
+        asked.check(features={"ip": "192.0.2.7"})
+    (row,) = asked.ask("GET", "/v1/report?last=1h").json()["rules"]
+    assert (row["rule"], row["mode"], row["allowed"], row["rejected"], row["share"]) == ("api", "enforce", 3, 2, 0.4)
+    client = {"rule": "api", "client": "ip=192.0.2.7", "rejected": 2, "error": 0}
+    assert asked.ask("GET", "/v1/top").json() == asked.ask("GET", "/v1/top?rule=api").json() == {"clients": [client]}
+    rejected = asked.ask("GET", "/v1/report?last=8d")
+    assert (rejected.status_code, "last: expected a time of at most 7 days" in rejected.text) == (400, True)
+    assert "outcomes are not recorded" in Asked(API).ask("GET", "/v1/report").text
+    assert asked.ask("GET", "/v1/top", "http://evil.example").status_code == 403

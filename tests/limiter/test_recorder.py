@@ -207,15 +207,40 @@ def test_an_outage_while_the_outcome_of_a_write_is_unknown_loses_nothing() -> No
     assert rate.outcomes().rules["api"] == {"allowed": 1}
 
 
-def test_closing_tries_again() -> None:
-    store = Records()
+@pytest.mark.parametrize("is_async", [False, True])
+def test_closing_tries_again(is_async: bool) -> None:
+    """A reply that is lost costs one more call."""
+
+    class Once(Records):
+        def _fail(self, call: str, failing: str) -> None:
+            if call == failing:
+                self.mute = ""
+            super()._fail(call, failing)
+
+    store = Once()
     rate = limiter(store=store)
     rate.hit(ANN)
     store.mute = "write"
-    rate.close()
-    store.mute = ""
+    _close(rate, is_async)
     assert limiter(store=store).outcomes().rules["api"] == {"allowed": 1}
-    asyncio.run(rate.aclose())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_closing_ends_while_the_store_is_away(is_async: bool) -> None:
+    store = Records()
+    rate = limiter(store=store)
+    rate.hit(ANN)
+    store.down = "write"
+    _close(rate, is_async)
+    store.down = ""
+    assert limiter(store=store).outcomes().rules == {}
+
+
+def _close(rate: Limiter, is_async: bool) -> None:
+    if is_async:
+        asyncio.run(rate.aclose())
+    else:
+        rate.close()
 
 
 def test_a_lost_race_is_run_again() -> None:

@@ -15,6 +15,7 @@ from ...rules.declaration import check_names
 from ...rules.overrides import ClientOverride
 from ...settings.schema import check_type
 from ..live import read_features
+from ..recorded import DEFAULT, parse_last, report_of
 from .rules import ServedRules
 
 Question = Mapping[str, Any]
@@ -25,6 +26,7 @@ _FEATURE: Final = "feature"
 _CHECK: Final = {"features": Features, "rule": str, "cost": int, "consume": bool}
 _KEYS: Final = {"rule": str, _FEATURE: Sequence[str], "rejected": str, "place": str}
 _BANS: Final = {"rule": str, "place": str}
+_LAST: Final = {"last": str}
 _CLIENT: Final = {"rule": str, "features": Features}
 _RESET: Final = {**_CLIENT, "key": str}
 _BAN: Final = {**_CLIENT, "for": str}
@@ -121,6 +123,22 @@ async def bans(rules: ServedRules, question: Question) -> dict[str, Any]:
     return _page(await rules.limiter.abans(question.get("rule"), question.get("place", "")))
 
 
+async def report(rules: ServedRules, question: Question) -> dict[str, Any]:
+    """Show the outcomes of each rule, as the command ``report`` does."""
+    return report_of(rules.limiter.rules, await rules.limiter.aoutcomes(_last(question)))
+
+
+async def top(rules: ServedRules, question: Question) -> dict[str, Any]:
+    """Show the clients that were rejected most, as the command ``top`` does."""
+    clients = await rules.limiter.atop_clients(question.get("rule"), _last(question))
+    return {"clients": [client._asdict() for client in clients]}
+
+
+def _last(question: Question) -> float:
+    with error_path("last"):
+        return parse_last(question.get("last", DEFAULT))
+
+
 async def set_override(rules: ServedRules, question: Question) -> dict[str, Any]:
     """Give a client other limits."""
     if "limits" not in question:
@@ -179,6 +197,8 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
     "/v1/bans": ApiRoute("GET", bans, _BANS, "admin"),
     "/v1/ban": ApiRoute("POST", ban, _BAN, "admin"),
     "/v1/unban": ApiRoute("POST", unban, _CLIENT, "admin"),
+    "/v1/report": ApiRoute("GET", report, _LAST, "admin"),
+    "/v1/top": ApiRoute("GET", top, {"rule": str, **_LAST}, "admin"),
     "/v1/overrides": ApiRoute("GET", overrides, {}, "admin"),
     "/v1/override/set": ApiRoute("POST", set_override, _OVERRIDE, "admin"),
     "/v1/override/remove": ApiRoute("POST", remove_override, _CLIENT, "admin"),
