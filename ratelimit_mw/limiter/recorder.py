@@ -5,10 +5,11 @@ It counts in memory. A thread adds the counts to records of the store every few 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 import msgspec
 
@@ -38,11 +39,12 @@ _Waiting = dict[_Place, Summary]
 
 
 def recorder_of(limiter: Limiter) -> Recorder | None:
-    """Return the recorder that the settings of a limiter want. Its thread ends with the limiter."""
+    """Return the recorder that the settings of a limiter want. Its thread ends with the limiter or the process."""
     if limiter.settings.record == "nothing":
         return None
     recorder = Recorder(limiter.store, limiter._time, limiter.settings.record == "clients")
     finalize(limiter, recorder.stop).atexit = False
+    _of_process.add(recorder)
     return recorder
 
 
@@ -75,13 +77,11 @@ class Recorder:
 
     def counter_of(self, labels: Labels) -> Counter | None:
         """Return the function that counts a request; None for a request whose client counts, too."""
-        if not self._is_running:
-            self._is_running = True
-            self._beat.hold(self)
+        self._start()
         return None if self._has_clients and labels[1] != "allowed" else self._counts.counter_of(labels)
 
     def __call__(self, event: Event) -> None:
-        self.counter_of(("", "", ""))
+        self._start()
         self._counts.add(event)
         if self._has_clients and event.rejections:
             clients = {each.rule: each.client for each in event.rejections if each.key}
@@ -117,6 +117,11 @@ class Recorder:
             await self.aflush()
             if not self._has_failed:
                 return
+
+    def _start(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            self._beat.hold(self)
 
     async def _flush(self, call: Call) -> None:
         waiting, failure = self._take(), None
@@ -185,6 +190,16 @@ class Recorder:
 
     async def _acall(self, name: str, *arguments: Any) -> Any:
         return await getattr(self._store, f"a{name}")(*arguments)
+
+
+_of_process: Final = WeakSet[Recorder]()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Write the rest, also in a worker of WSGI, whose server closes no limiter."""
+    for recorder in tuple(_of_process):
+        recorder.close()
 
 
 def _size(place: _Place) -> int:

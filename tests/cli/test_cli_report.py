@@ -36,7 +36,8 @@ for _ in range(5):
 if sys.argv[2] == "wait":
     print("hit", flush=True)
     time.sleep(600)
-limiter.close()
+if sys.argv[2] == "close":
+    limiter.close()
 """
 Place = Callable[..., Path]
 
@@ -74,8 +75,8 @@ def outcomes(file: Path, *options: str) -> dict[str, tuple[int, int, int]]:
 def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
     """Those of processes that have ended, too. A rule without a request is in the table."""
     file = place(record="clients")
-    for _ in range(2):
-        with worker(file) as process:
+    for how in ("close", "end"):
+        with worker(file, how) as process:
             assert process.wait(60) == 0
     expected = {"api": (3, 7, 0), "new": (1, 0, 9), "unused": (0, 0, 0)}
     assert outcomes(file) == outcomes(file, "--last", "1h") == outcomes(file, "--last", "7d") == expected
