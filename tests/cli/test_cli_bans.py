@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from command_line import Files, run
+from command_line import Files, line, run
 from flask import Flask
 from memcached_handles import address as memcached_address
 from redis_handles import address
@@ -146,3 +146,11 @@ def test_decorators_and_frameworks(tmp_path: Path) -> None:
     assert (rejected.status_code, rejected.headers["Retry-After"]) == (429, "3600")
     assert "ip=127.0.0.1" in runner.invoke(args=["ratelimit", "bans"]).output
     assert runner.invoke(args=["ratelimit", "unban", "home", "ip=127.0.0.1"]).exit_code == 0
+
+
+def test_a_replay_counts_rejections_during_bans(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    settings, log = files.rules({**LOGIN, "match": {"path": "/"}}), files.log([line(at=second) for second in range(6)])
+    (rule,) = json.loads(run("replay", settings, log, "--json").stdout)["rules"]
+    assert (rule["matched"], rule["rejected"], rule["banned"]) == (6, 5, 3)
+    assert "banned" in run("replay", settings, log).stdout

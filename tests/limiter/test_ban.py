@@ -196,6 +196,7 @@ def test_the_rejection_cache_loses_no_rejection() -> None:
     limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
     assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
     calls = store.calls
+    assert calls == 5, "one call for each request, also for the rejections that are counted"
     verdict = limiter.hit(WHO)
     assert verdict.banned
     assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]

@@ -3,7 +3,7 @@
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -146,15 +146,15 @@ def _print(period: str, summary: dict[str, Any]) -> None:
     click.echo()
     for mode, title, column in _MODES:
         rules = [rule for rule in summary["rules"] if rule["mode"] == mode]
-        is_delayed = any(rule["delayed"] for rule in rules)
-        print_table(title, [_rule_row(rule, column, is_delayed) for rule in rules])
+        added = [name for name in ("delayed", "banned") if any(rule[name] for rule in rules)]
+        print_table(title, [_rule_row(rule, column, added) for rule in rules])
     every = len(clients) == summary["clients_rejected"]
     title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
     rows = [{**row, "rules": ", ".join(row["rules"]), "share": row["rejected"] / row["requests"]} for row in clients]
     print_table(title, rows)
 
 
-def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, Cell]:
+def _rule_row(rule: dict[str, Any], column: str, added: Sequence[str]) -> dict[str, Cell]:
     """One limit per line, with its rejections when there are several limits."""
     limits = rule["limits"]
     return {
@@ -164,7 +164,7 @@ def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, 
         column: rule["rejected"],
         "share": rule["rejected"] / max(rule["matched"], 1),
         "clients": rule["clients_rejected"],
-        **({"delayed": rule["delayed"]} if is_delayed else {}),
+        **{name: rule[name] for name in added},
     }
 
 

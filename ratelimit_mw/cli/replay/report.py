@@ -109,6 +109,7 @@ class RuleReport:
         self.matched = 0
         self.rejected = 0
         self.delayed = 0
+        self.banned = 0
         # The limits of the rule first. A limit of a single client is added when it rejects.
         self.rejected_by_limit = {str(limit.quota): 0 for limit in rule.limits}
 
@@ -162,6 +163,7 @@ class ReplayReport:
                 if not rejects:
                     rejects = True
                     report.rejected += 1
+                    report.banned += decision.banned
                     row[report.column] += 1
             if decision.delay_us and not delays and verdict.delay:
                 delays = True
@@ -204,6 +206,7 @@ class ReplayReport:
             "matched": rule.matched,
             "rejected": rule.rejected,
             "delayed": rule.delayed,
+            "banned": rule.banned,
             "clients_rejected": self.clients.count(rule.column),
             "limits": [{"limit": limit, "rejected": n} for limit, n in rule.rejected_by_limit.items()],
         }
