@@ -17,6 +17,7 @@ from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 from ratelimit_mw import clock
+from ratelimit_mw.limiter.override_reader import OverrideReader
 from ratelimit_mw.rules.guard import current
 
 WALL_AT_ZERO = clock._WALL_AT_ZERO
@@ -73,6 +74,12 @@ def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     """A Memcached for all tests that do not hurt it; they use keys of their own."""
     with memcached_running(tmp_path_factory.mktemp("memcached")) as server:
         yield server
+
+
+@pytest.fixture
+def no_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of a limiter reads the overrides in the store, so a test can count the commands of its requests."""
+    monkeypatch.setattr(OverrideReader, "look", OverrideReader._schedule)
 
 
 @pytest.fixture

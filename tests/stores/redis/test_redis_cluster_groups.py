@@ -24,7 +24,7 @@ from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
 from ratelimit_mw.stores.redis.client.connection import RedisConnection, RedisConnectionPool
 from ratelimit_mw.stores.redis.store import RedisStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_reads")]
 
 WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 THREE: dict[str, list[str]] = {"address": ["ip"], "account": ["user"], "login": ["endpoint", "ip"]}

@@ -32,6 +32,7 @@ def contents(server: redis.Redis) -> dict[bytes, Any]:
     return found
 
 
+@pytest.mark.usefixtures("no_reads")
 @pytest.mark.parametrize("way", ["blocking", "on a loop"])
 def test_three_keys_of_one_request_are_one_command(own_server: Server, server: redis.Redis, way: str) -> None:
     """By address, by user and by endpoint: one EVALSHA; after a rejection by the last all three are as they were."""

@@ -116,6 +116,7 @@ def commands(place: str) -> int:
     return calls
 
 
+@pytest.mark.usefixtures("no_reads")
 @pytest.mark.parametrize("options", [{"lease": "10%"}, {"consistency": "reported"}], ids=str)
 def test_a_request_on_a_cluster_asks_for_its_exact_limit_alone(
     cluster: str, options: Any, monkeypatch: pytest.MonkeyPatch
