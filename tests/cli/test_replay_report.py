@@ -70,3 +70,12 @@ def test_log_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "55 requests from more than 10 clients" in result.stdout
     assert result.stdout.split()[-5:] == ["198.51.100.1", "5", "2", "site", "40.0%"]
     assert "the report keeps up to 10 clients, with most rejections first" in result.stderr
+
+
+def test_more_keys_than_the_store_has(tmp_path: Path) -> None:
+    """A note says that the counts are not those of each client."""
+    files = Files(tmp_path)
+    log = files.log(line(f"192.0.2.{i}") for i in range(9))
+    full = run("replay", files.rules(SITE, store="memory://?max_keys=5"), log)
+    assert full.stderr.startswith("more than 5 keys at once: some clients share counts")
+    assert run("replay", files.rules(SITE, store="memory://?max_keys=50"), log).stderr == ""

@@ -74,3 +74,6 @@ def gaps(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[s
     if not report.clients.is_complete:
         most = report.clients.most
         yield f"the report keeps up to {most:,} clients, with most rejections first. Counts of others may be too low"
+    if report.simulation.is_full:
+        keys = report.simulation.max_keys
+        yield f"more than {keys:,} keys at once: some clients share counts, so too many requests may be rejected"

@@ -125,7 +125,7 @@ class ReplayReport:
     """The decisions of one rule set about a log."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
+        self.simulation = simulation
         self.rules = {rule.name: RuleReport(rule, i) for i, rule in enumerate(simulation.rules, 3)}
         self.clients = ClientTable(3 + len(self.rules), (REJECTED, REQUESTS))
         self.curve = Curve()
@@ -133,8 +133,8 @@ class ReplayReport:
 
     def add(self, entry: LogEntry) -> Verdict:
         """Decide and count a request."""
-        verdict = self._simulation.decide(entry)
-        row = self.clients.row(self._simulation.client(entry.client))
+        verdict = self.simulation.decide(entry)
+        row = self.clients.row(self.simulation.client(entry.client))
         self.requests += 1
         row[REQUESTS] += 1
         if not verdict.allowed:

@@ -20,6 +20,7 @@ _ALWAYS_LOGGED: Final = ("ip", "method", "path")
 _LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
 _QUERY: Final = "query:"
 _KNOWN_CLIENTS: Final = 100_000
+_MAX_KEYS: Final = 1_000_000
 
 
 class Simulation:
@@ -28,7 +29,12 @@ class Simulation:
     def __init__(self, settings: Settings) -> None:
         self._now = 0
         settings = replace(settings, overrides={}, enabled=True, observers=(), record="nothing")
-        self._limiter = Limiter(settings.rules, _empty_store(settings.store), lambda: self._now, settings)
+        self.max_keys = _max_keys(settings.store)
+        # An empty store, without a snapshot of live counts.
+        self._store = MemoryStore(self.max_keys)
+        self.is_full = False
+        """Whether clients had to share counts, because the store has no room for more."""
+        self._limiter = Limiter(settings.rules, self._store, lambda: self._now, settings)
         self.rules = self._limiter.rules.rules
         self._attributes = attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
@@ -49,6 +55,8 @@ class Simulation:
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
+        if len(self._store) >= self.max_keys:
+            self.is_full = True
         return verdict
 
     def _table(self, entry: LogEntry, feature: str) -> dict[str, Any] | None:
@@ -57,11 +65,12 @@ class Simulation:
         return {name.partition(".")[2]: entry.features[name] for name in parts} or None
 
 
-def _empty_store(store: str | Store) -> MemoryStore:
-    """Return a memory store with the bound of the settings, and without a snapshot of live counts."""
+def _max_keys(store: str | Store) -> int:
+    """Return the bound on keys: that of the settings for a memory store."""
     if isinstance(store, str) and store.startswith("memory:"):
-        return MemoryStore(check_store_url(store)[1][0])
-    return MemoryStore()
+        max_keys: int = check_store_url(store)[1][0]
+        return max_keys
+    return _MAX_KEYS
 
 
 def attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
