@@ -8,16 +8,17 @@ own operations, and each operation has its own deadline.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ...errors import StoreError
 from ..budget import LoopClock, LoopTimeout
-from .client.cluster import Cluster, slot_of
+from .client.cluster import Cluster
 from .client.errors import NotRunError, timed_out
 from .client.server import Caller, Target
 from .client.slot_map import Location
-from .message import Operation
+from .message import Operation, messages_of
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -26,66 +27,76 @@ _MOST_BATCHERS: Final = 1_000
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 
-class Batcher(Caller):
-    """The calls to one server, on the event loop that builds it."""
+class LoopCaller(Caller):
+    """Finds the queue of each operation, on the event loop that builds it."""
 
     def __init__(self, target: Target, clock: LoopClock) -> None:
         super().__init__(target, clock.time)
-        self._loop = asyncio.get_running_loop()
         self.timeout_at = clock.timeout_at
-        self._waiting: list[Operation] = []
-        self._calls: set[asyncio.Task[None]] = set()
-        self._has_lone_call = False
-        self._timeout = LoopTimeout(clock)
-        self._last_was_lone = True
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._calls and not self._has_lone_call
-
-    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        if self._last_was_lone and not self._waiting and self.is_idle:
-            return self._call_alone(operation, deadline)
-        operation.future, operation.deadline, operation.pending = self._loop.create_future(), deadline, None
-        self.add(operation)
-        return operation.future
+        self._loop = asyncio.get_running_loop()
 
     def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
         if len(operations) == 1:
             return self._ask_one(operations[0], deadline)
-        future, pending = self._loop.create_future(), [None] * len(operations)
+        future, pending, batcher_of = self._loop.create_future(), [None] * len(operations), self.batcher_of
         for each in operations:
             each.future, each.deadline, each.pending = future, deadline, pending
-            self.batcher_of(each).add(each)
+            batcher_of(each.slot).add(each)
         return future
 
     async def _ask_one(self, operation: Operation, deadline: float) -> None:
         """Ask as ``ask`` does: a lone operation needs no task."""
         try:
-            await self.batcher_of(operation).ask(operation, deadline)
+            await self.ask(operation, deadline)
         except StoreError as error:
             operation.fail(error)
 
-    def batcher_of(self, operation: Operation) -> Batcher:
+    @abstractmethod
+    def batcher_of(self, slot: int) -> Batcher:
+        """Return the queue of the server that has a slot."""
+
+
+class Batcher(LoopCaller):
+    """The calls to one server."""
+
+    def __init__(self, target: Target, clock: LoopClock) -> None:
+        super().__init__(target, clock)
+        self._waiting: list[Operation] = []
+        self._calls: set[object] = set()
+        """Their tasks. A lone operation, which has none, is there itself."""
+        self._timeout = LoopTimeout(clock)
+        self._last_was_lone = True
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        if self._last_was_lone and not self._waiting and not self._calls:
+            return self._call_alone(operation, deadline)
+        operation.future, operation.deadline, operation.pending = self._loop.create_future(), deadline, None
+        self.add(operation)
+        return operation.future
+
+    def batcher_of(self, slot: int) -> Batcher:
         return self
 
     def add(self, operation: Operation) -> None:
         """Add an operation to the next call."""
-        out = len(self._calls) + self._has_lone_call
         self._waiting.append(operation)
-        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _MOST_CALLS):
+        if not self._calls or (len(self._waiting) >= _WORTHWHILE and len(self._calls) < _MOST_CALLS):
             self._start()
 
     async def _call_alone(self, operation: Operation, deadline: float) -> Any:
         """Call within the task of the request: the loop has no other task to start and wake."""
-        self._has_lone_call = True
+        self._calls.add(operation)
         try:
             with self._timeout.until(deadline):
                 return await self.ask_alone(operation, deadline)
         except TimeoutError as error:
             raise timed_out() from error
         finally:
-            self._has_lone_call = False
+            self._calls.discard(operation)
             if self._waiting and not self._calls:
                 self._start()
 
@@ -103,7 +114,7 @@ class Batcher(Caller):
                     await self._call(operations)
                     await self._collect()
         finally:
-            self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._calls.discard(asyncio.current_task())
 
     async def _collect(self) -> None:
         """Wait for more operations to share the next call."""
@@ -135,7 +146,7 @@ class Batcher(Caller):
         try:
             deadline = max([each.deadline for each in operations])
             with self.timeout_at(deadline):
-                await self._send(operations, deadline)
+                await self.target.ask_each(messages_of(operations), deadline)
         except asyncio.CancelledError:  # the loop is closing
             for each in operations:
                 each.future.cancel()
@@ -145,9 +156,6 @@ class Batcher(Caller):
                 each.fail(error)
         for each in operations:
             deliver(each)
-
-    def _send(self, operations: list[Operation], deadline: float) -> Awaitable[None]:
-        return self.ask_together(operations, deadline)
 
 
 def deliver(operation: Operation) -> None:
@@ -175,26 +183,21 @@ class NodeBatcher(Batcher):
     def _share(self, waiting: int) -> int:
         return waiting
 
-    def _send(self, operations: list[Operation], deadline: float) -> Awaitable[None]:
-        return self.ask_at_once(operations, deadline)
 
-
-class NodeBatchers(Batcher):
-    """The calls to a cluster, on the event loop that builds it: the keys of one operation must be in one slot."""
-
-    target: Cluster
+class NodeBatchers(LoopCaller):
+    """The calls to a cluster: the keys of one operation must be in one slot."""
 
     def __init__(self, target: Cluster, clock: LoopClock) -> None:
         super().__init__(target, clock)
         self._clock = clock
+        self._owners = target.owners
         self._batchers: dict[Location | None, NodeBatcher] = {}
 
     def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        operation.slot = slot_of(operation.names[0])
-        return self.batcher_of(operation).ask(operation, deadline)
+        return self.batcher_of(operation.slot).ask(operation, deadline)
 
-    def batcher_of(self, operation: Operation) -> Batcher:
-        location = self.target.owners[operation.slot or 0]
+    def batcher_of(self, slot: int) -> Batcher:
+        location = self._owners[slot]
         return self._batchers.get(location) or self._open(location)
 
     def _open(self, location: Location | None) -> NodeBatcher:

@@ -31,8 +31,8 @@ class KeyOperation(Operation):
 class ScanOperation(Operation):
     """Look at some keys of the server that has ``key``. The result is the place to go on, and the names that match."""
 
-    def __init__(self, key: str, name: bytes, place: int, pattern: str, count: int) -> None:
-        super().__init__(_SCAN, [key], [name])
+    def __init__(self, key: str, name: bytes, slot: int, place: int, pattern: str, count: int) -> None:
+        super().__init__(_SCAN, [key], [name], slot)
         self._arguments = (str(place), pattern, count)
 
     def join(self, packing: Packing) -> None:
@@ -47,8 +47,10 @@ class ScanOperation(Operation):
 class RecordOperation(Operation):
     """Write or delete a record that still is ``before``. The result is whether it was written."""
 
-    def __init__(self, key: str, name: bytes, data: bytes | None, before: bytes | None, lifetime: int | None) -> None:
-        super().__init__(_WRITE, [key], [name])
+    def __init__(
+        self, key: str, name: bytes, slot: int, data: bytes | None, before: bytes | None, lifetime: int | None
+    ) -> None:
+        super().__init__(_WRITE, [key], [name], slot)
         milliseconds = 0 if lifetime is None else min(max(1, -(-lifetime // 1_000)), _LONGEST_MS)
         self._arguments = (pack_text(before) or False, pack_text(data) or False, milliseconds)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from hiredis import pack_command
 
 from ...decision import Decision, Hit
 from ...errors import StateError, StoreError
 from .client.errors import Command, as_store_error
-from .packing import FORMS, Packed, Packing
+from .packing import FORMS, Form, Packed, Packing
 from .script import PACKED
 
 if TYPE_CHECKING:
@@ -27,36 +30,39 @@ CORRECT: Final = 5
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
+_limit_of: Final = itemgetter(0)
+_limit_and_cost: Final = itemgetter(0, 2)
 
 
 class Message(ABC):
     """The call that decides one operation, or several."""
 
-    __slots__ = ("names", "slot")
+    __slots__ = ("has_text", "names", "slot")
     names: Sequence[bytes]
     """The names of all keys in Redis."""
-    slot: int | None
-    """The slot of all keys in a cluster, if it is known."""
+    slot: int
+    """The slot of all keys: 0 without a cluster."""
+    has_text: bool
+    """Whether the command carries the script, for a server that lacks it, or names the script by its hash."""
+
+    @property
+    def frame(self) -> bytes:
+        """``command`` as it is sent."""
+        return cast("bytes", pack_command(self.command))
 
     @property
     def command(self) -> Command:
-        """The command that names the script by its hash."""
-        script, packed = self.pack()
-        return (b"EVALSHA", script.sha, len(self.names), *self.names, packed)
-
-    @property
-    def by_text(self) -> Command:
-        """The command that carries the script."""
-        script, packed = self.pack()
-        return (b"EVAL", script.text, len(self.names), *self.names, packed)
+        (text, sha), packed = self.pack()
+        script = (b"EVAL", text) if self.has_text else (b"EVALSHA", sha)
+        return (*script, len(self.names), *self.names, packed)
 
     @abstractmethod
     def pack(self) -> Packed:
         """Return the script and its packed argument."""
 
     @abstractmethod
-    def receive(self, reply: Sequence[Any]) -> None:
-        """Give each operation its result, or its own ``StoreError``."""
+    def receive(self, reply: Sequence[Any], position: int = 0) -> int:
+        """Give each operation its result, or its own ``StoreError``. Return the place after them in the reply."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
@@ -70,8 +76,8 @@ class Operation(Message):
         kind: The number of the operation in the script.
         items: The hits, the corrections or the keys.
         names: The names of their keys in Redis.
+        slot: The slot of the keys: 0 without a cluster.
         now: The time in whole microseconds; None means the server's own time.
-        slot: The slot of the keys in a cluster, if it is known.
         positions: The places of the items in their request.
     """
 
@@ -88,17 +94,18 @@ class Operation(Message):
         kind: int,
         items: Sequence[Any],
         names: Sequence[bytes],
+        slot: int,
         now: int | None = None,
-        slot: int | None = None,
         positions: Sequence[int] = (),
     ) -> None:
         self.kind = kind
         self.items = items
         self.names = names
+        self.slot = slot
+        self.has_text = False
         self.now = now
         # The second lets a server that is held up in the middle of a script find all that the script has written.
         self.ttl_ms = 1_000 if now is None else _DAY_MS
-        self.slot = slot
         self.positions = positions
         self.pending: list[None] | None = None
         self.result: Any = None
@@ -123,11 +130,7 @@ class Operation(Message):
     def pack(self) -> Packed:
         return Packing((self,)).packed
 
-    def receive(self, reply: Sequence[Any]) -> None:
-        self.take(reply, 0)
-
-    def take(self, reply: Sequence[Any], position: int) -> int:
-        """Take the result from a place in the reply, and return the place of the next one."""
+    def receive(self, reply: Sequence[Any], position: int = 0) -> int:
         head = reply[position]
         if not isinstance(head, bytes):
             return self.read(reply, position + 1)
@@ -158,16 +161,27 @@ class HitOperation(Operation):
 
     __slots__ = ()
 
+    @property
+    def frame(self) -> bytes:
+        if self.has_text or (form := self._form()) is None:
+            return super().frame
+        frame = form.head
+        for name in self.names:
+            frame += b"$%d\r\n%b\r\n" % (len(name), name)
+        return frame + form.tail
+
     def pack(self) -> Packed:
+        form = self._form()
+        return super().pack() if form is None else form.packed
+
+    def _form(self) -> Form | None:
+        """Return what the message shares with all that have the same limits and costs, as most have."""
         if self.now is not None:
-            return super().pack()
-        parts: list[Any] = [self.kind]
-        for limit, _, cost in self.items:
-            if type(cost) is not int:  # the cost of slots has their id
-                return super().pack()
-            parts += (limit, cost)
-        form = tuple(parts)
-        return FORMS.get(form) or FORMS.keep(form, super().pack())
+            return None
+        key = (self.kind, *map(_limit_and_cost, self.items))
+        if (form := FORMS.get(key)) is None and not any(hit.limit.quota.concurrent for hit in self.items):
+            form = FORMS.keep(key, Form(super().pack(), len(self.names)))  # the cost of slots has their id
+        return form
 
     def join(self, packing: Packing) -> None:
         numbers, known = packing.numbers, packing.known
@@ -182,9 +196,8 @@ class HitOperation(Operation):
             remaining, retry, reset, at, delay = reply[start:end]
             start = end
             # A time that a Lua number cannot hold exactly comes as text.
-            decision = Decision(retry == 0, remaining, None if retry == -1 else int(retry), int(reset), at, int(delay))
-            decision.hit = hit
-            decisions.append(decision)
+            wait = None if retry == -1 else int(retry)
+            decisions.append(Decision(retry == 0, remaining, wait, int(reset), at, int(delay), hit))
             if retry != 0 and not hit[0].shadow:
                 self.stops = True
         return start
@@ -221,34 +234,40 @@ class ConflictError(StoreError):
 class SharedMessage(Message):
     """The call that decides several operations, one after another."""
 
-    __slots__ = ("_operations",)
+    __slots__ = ("operations",)
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._operations = operations
+        self.operations = operations
         self.names = [name for each in operations for name in each.names]
         self.slot = operations[0].slot
+        self.has_text = False
 
     def pack(self) -> Packed:
-        return Packing(self._operations).packed
+        return Packing(self.operations).packed
 
-    def receive(self, reply: Sequence[Any]) -> None:
-        position = 0
-        for each in self._operations:
-            position = each.take(reply, position)
+    def receive(self, reply: Sequence[Any], position: int = 0) -> int:
+        for each in self.operations:
+            position = each.receive(reply, position)
+        return position
 
     def fail(self, error: Exception) -> None:
-        for each in self._operations:
+        for each in self.operations:
             each.fail(error)
 
 
-def messages_of(groups: Iterable[Sequence[Operation]]) -> list[Message]:
-    """Return one message for the operations of each group."""
-    return [group[0] if len(group) == 1 else SharedMessage(group) for group in groups]
+def messages_of(operations: Sequence[Operation]) -> Sequence[Message]:
+    """Return one message for the operations of each slot."""
+    if len({each.slot for each in operations}) == len(operations):
+        return operations
+    by_slot: dict[int, list[Operation]] = {}
+    for each in operations:
+        by_slot.setdefault(each.slot, []).append(each)
+    return [group[0] if len(group) == 1 else SharedMessage(group) for group in by_slot.values()]
 
 
 def have_lua(hits: Iterable[Hit]) -> bool:
     """Return whether Lua decides all hits."""
-    return None not in [PACKED[hit[0]] for hit in hits]
+    return None not in map(PACKED.__getitem__, map(_limit_of, hits))
 
 
 def key_name(prefix: str, key: str) -> bytes:

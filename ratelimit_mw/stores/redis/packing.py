@@ -68,13 +68,25 @@ def pack_text(data: bytes | None) -> msgspec.Raw | None:
     return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)
 
 
-class PackedForms(dict[tuple[Any, ...], Packed]):
-    """A cache of packed messages without keys: most requests under a limit have the same cost."""
+class Form:
+    """A message without its keys, and what is sent before and after them."""
 
-    def keep(self, form: tuple[Any, ...], packed: Packed) -> Packed:
+    __slots__ = ("head", "packed", "tail")
+
+    def __init__(self, packed: Packed, keys: int) -> None:
+        (_, sha), argument = self.packed = packed
+        count = b"%d" % keys
+        self.head = b"*%d\r\n$7\r\nEVALSHA\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (keys + 4, len(sha), sha, len(count), count)
+        self.tail = b"$%d\r\n%b\r\n" % (len(argument), argument)
+
+
+class Forms(dict[tuple[Any, ...], Form]):
+    """A cache."""
+
+    def keep(self, key: tuple[Any, ...], form: Form) -> Form:
         if len(self) >= _MOST_FORMS:
             self.clear()
-        return self.setdefault(form, packed)
+        return self.setdefault(key, form)
 
 
-FORMS: Final = PackedForms()
+FORMS: Final = Forms()

@@ -99,12 +99,11 @@ class SteppedRequest:
         _checked(operations)
 
     def _by_slot(self, type_: Callable[..., _Kind], kind: int, items: Sequence[Any]) -> list[_Kind]:
-        operations: dict[int, Any] = {}
+        place, now, operations = self._place, self._now, dict[int, Any]()
         for i, item in enumerate(items):
-            name, slot = self._place(item if isinstance(item, str) else item[1])  # of a hit or a correction
-            operation = operations.get(slot)
-            if operation is None:
-                operations[slot] = type_(kind, [item], [name], self._now, slot, [i])
+            name, slot = place(item if isinstance(item, str) else item[1])  # of a hit or a correction
+            if (operation := operations.get(slot)) is None:
+                operations[slot] = type_(kind, [item], [name], slot, now, [i])
             else:
                 operation.items.append(item)
                 operation.names.append(name)
@@ -181,12 +180,12 @@ class SteppedRequest:
 
     def _refund(self, operation: HitOperation) -> CorrectOperation:
         found = _refunds(operation.result)
-        return CorrectOperation(CORRECT, found, [self._place(each.key)[0] for each in found], self._now, operation.slot)
+        return CorrectOperation(CORRECT, found, [self._place(each.key)[0] for each in found], operation.slot, self._now)
 
     def _peek(self, operation: HitOperation) -> HitOperation:
         """Look at the limits of a request that is rejected, without a cost."""
         hits = [hit._replace(cost=0) for hit in operation.items]
-        return HitOperation(PEEK + REJECTED, hits, operation.names, self._now, operation.slot)
+        return HitOperation(PEEK + REJECTED, hits, operation.names, operation.slot, self._now)
 
     async def _apply_mixed(self, operation: HitOperation) -> None:
         """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and swap the state."""
@@ -197,20 +196,21 @@ class SteppedRequest:
             operation.fail(error)
 
     async def _decide_mixed(self, operation: HitOperation) -> list[Decision]:
-        kind, hits, names = operation.kind, operation.items, operation.names
+        kind, hits, names, slot = operation.kind, operation.items, operation.names, operation.slot
         without_lua = [i for i, hit in enumerate(hits) if PACKED[hit.limit] is None]
         if not without_lua:  # of an operation that was split
             return list(await self._ask(operation))
 
         def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
             swaps = {i: decide_here(hits[i], text, at) for i, text in zip(without_lua, texts, strict=True)}
-            return MixedHitOperation(kind, hits, names, self._now, at, swaps)
+            return MixedHitOperation(kind, hits, names, slot, self._now, at, swaps)
 
         at, decisions = await self._swap([hits[i].key for i in without_lua], decide)
         return [_lose(hit, at) for hit in hits] if decisions is None else decisions
 
     async def _correct_here(self, change: Correction) -> int:
         limit, key = change.limit, change.key
+        name, slot = self._place(key)
 
         def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
             state = load_state(limit, key, texts[0])
@@ -218,7 +218,7 @@ class SteppedRequest:
             reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
             corrected = Decision(True, 0, 0, reset, at)
             swap = Swap(pack_swap(limit, texts[0], kept, kept is not state, corrected), corrected, corrected)
-            return MixedHitOperation(HIT, [Hit(limit, key, 1)], [self._place(key)[0]], self._now, at, {0: swap})
+            return MixedHitOperation(HIT, [Hit(limit, key, 1)], [name], slot, self._now, at, {0: swap})
 
         at, decisions = await self._swap([key], decide)
         if decisions is None:
@@ -229,11 +229,11 @@ class SteppedRequest:
         self, keys: list[str], decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation]
     ) -> tuple[int, list[Decision] | None]:
         """Return the time and the decisions; None when other processes changed the states until the budget ended."""
-        names = [self._place(key)[0] for key in keys]
+        (read,) = self._by_slot(KeyOperation, READ, keys)
         at, has_lost = 0, False
         while not has_lost or self._caller.time() < self._deadline:
             try:
-                at, texts = await self._ask(KeyOperation(READ, keys, names, self._now))
+                at, texts = await self._ask(read)
                 return at, await self._ask(decide(at, texts))
             except ConflictError:
                 has_lost = True

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from ...decision import Decision, Hit
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
+_MOST_PLACES: Final = 4_096
+"""Keys whose name and slot are kept: those of the busiest clients."""
 
 
 class RedisStore(Store):
@@ -83,7 +85,6 @@ class RedisStore(Store):
         self._timeout = timeout_us / 1_000_000
         self.lost_refunds = 0
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
-        self._is_cluster = False
         self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[LoopClock], Target] | None = None
@@ -92,6 +93,8 @@ class RedisStore(Store):
             address = add_remap(address, remap)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
         self._name = partial(key_name, self._prefix)
+        self._is_cluster = address is not None and address.cluster
+        self._place = lru_cache(_MOST_PLACES)(partial(_place, self._prefix, self._is_cluster))
         if isinstance(url, str):
             self.name = redacted_url(url)
         if address is None:
@@ -115,7 +118,6 @@ class RedisStore(Store):
             raise ConfigError("expected either a login in the URL or credential_provider=, not both")
         tls = None if address.tls_options is None else tls_context(address.tls_options)
         self._address = address = replace(address, credential_provider=provider, tls=tls)
-        self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
         self._blocking = Caller(target(address, blocking_transport(self._clock)), self._clock.time)
         self._open_async = lambda clock: target(address, loop_transport(clock, self._timeout))
@@ -185,8 +187,13 @@ class RedisStore(Store):
 
     def _apply(self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
         if self._fits_one_call(hits):
-            names = [self._name(hit[1]) for hit in hits]
-            return caller.ask(HitOperation(HIT if consume else PEEK, hits, names, now), caller.time() + self._timeout)
+            if self._is_cluster:
+                name, slot = self._place(hits[0][1])
+                names = [name]
+            else:
+                names, slot = [self._name(hit[1]) for hit in hits], 0
+            operation = HitOperation(HIT if consume else PEEK, hits, names, slot, now)
+            return caller.ask(operation, caller.time() + self._timeout)
         return self._steps(caller, now).apply(hits, consume)
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
@@ -195,7 +202,7 @@ class RedisStore(Store):
     async def _ping(self, caller: Caller, least: float = 0.0) -> None:
         deadline = caller.time() + max(self._timeout, least)
         for key in await self._probe_keys(caller, deadline):
-            await caller.ask(KeyOperation(PROBE, [key], [self._name(key)]), deadline)
+            await caller.ask(self._on_key(PROBE, key), deadline)
 
     async def _probe_keys(self, caller: Caller, deadline: float) -> list[str]:
         """Return a key on each server that has states."""
@@ -214,21 +221,21 @@ class RedisStore(Store):
             return KeyPage([], None)
         pattern = _SPECIAL.sub(r"\\\g<0>", self._name(prefix).decode()) + "*"
         key = servers[number]
-        cursor, names = await caller.ask(ScanOperation(key, self._name(key), cursor, pattern, LOOKED_AT), deadline)
+        scan = ScanOperation(key, *self._place(key), cursor, pattern, LOOKED_AT)
+        cursor, names = await caller.ask(scan, deadline)
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
 
     async def _read_record(self, caller: Caller, name: str) -> bytes | None:
-        key = record_key(name)
-        _, (data,) = await caller.ask(KeyOperation(READ, [key], [self._name(key)]), caller.time() + self._timeout)
+        _, (data,) = await caller.ask(self._on_key(READ, record_key(name)), caller.time() + self._timeout)
         return data  # type: ignore[no-any-return]
 
     async def _write_record(
         self, caller: Caller, name: str, data: bytes | None, before: bytes | None, lifetime: int | None
     ) -> bool:
         key = record_key(name, data)
-        operation = RecordOperation(key, self._name(key), data, before, lifetime)
+        operation = RecordOperation(key, *self._place(key), data, before, lifetime)
         return await caller.ask(operation, caller.time() + self._timeout)  # type: ignore[no-any-return]
 
     def _open_caller(self) -> Caller:
@@ -246,12 +253,18 @@ class RedisStore(Store):
     def _count_lost(self, refunds: int) -> None:
         self.lost_refunds += refunds
 
-    def _place(self, key: str) -> tuple[bytes, int]:
-        name = self._name(key)
-        return name, slot_of(name) if self._is_cluster else 0
+    def _on_key(self, kind: int, key: str) -> KeyOperation:
+        name, slot = self._place(key)
+        return KeyOperation(kind, [key], [name], slot)
 
     def _slot(self, key: str) -> int:
         return self._place(key)[1]
+
+
+def _place(prefix: str, is_cluster: bool, key: str) -> tuple[bytes, int]:
+    """Return the name of a key in Redis and its slot, 0 without a cluster."""
+    name = key_name(prefix, key)
+    return name, slot_of(name) if is_cluster else 0
 
 
 def _parse(url: str) -> Address:

@@ -31,9 +31,16 @@ class MixedHitOperation(HitOperation):
     """Hits of which some are decided here, by the states that were read at ``at``. The server decides the others."""
 
     def __init__(
-        self, kind: int, hits: Sequence[Hit], names: Sequence[bytes], now: int | None, at: int, swaps: dict[int, Swap]
+        self,
+        kind: int,
+        hits: Sequence[Hit],
+        names: Sequence[bytes],
+        slot: int,
+        now: int | None,
+        at: int,
+        swaps: dict[int, Swap],
     ) -> None:
-        super().__init__(kind, hits, names, now)
+        super().__init__(kind, hits, names, slot, now)
         self.now = at
         self._swaps = swaps
 

@@ -61,7 +61,7 @@ class Search:
         if self.chance.random() < 0.2:
             changes = self.changes()
             self.model.correct(changes, self.now)
-            return CorrectOperation(CORRECT, changes, names(changes), self.now), [self.now] * len(changes)
+            return CorrectOperation(CORRECT, changes, names(changes), 0, self.now), [self.now] * len(changes)
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
@@ -72,7 +72,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return HitOperation(HIT if consume else PEEK, hits, names(hits), self.now), all_values(expected)
+        return HitOperation(HIT if consume else PEEK, hits, names(hits), 0, self.now), all_values(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
@@ -109,7 +109,7 @@ def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server)
                 if hit.limit is slots
             ]
             search.model.correct(renewals, search.now)
-            request = CorrectOperation(CORRECT, renewals, names(renewals), search.now)
+            request = CorrectOperation(CORRECT, renewals, names(renewals), 0, search.now)
             steps.append((request, [search.now] * len(renewals)))
             check(together(store, [request for request, _ in steps]), steps)
 
@@ -127,5 +127,5 @@ def names(items: list[Any]) -> list[bytes]:
 
 def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    run_blocking(store._blocking.ask_together(requests, time.monotonic() + 10))
+    run_blocking(store._blocking.ask_each(requests, time.monotonic() + 10))
     return [request.result for request in requests]

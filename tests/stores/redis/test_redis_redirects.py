@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hiredis import Reader
 from redis import ResponseError
 from redis_handles import hit, limit_of
 
@@ -51,7 +52,10 @@ class Servers:
             raise TimeoutError
         return partial(self._reply, host)
 
-    def _reply(self, host: str, command: Sequence[bytes]) -> Any:
+    def _reply(self, host: str, frame: bytes) -> Any:
+        reader = Reader()
+        reader.feed(frame)
+        command = reader.gets()
         self.sent.append(f"{host}:{command[0].decode()}")
         if command[0] == b"CLUSTER":
             named = [[first, last, *[(name.encode(), port) for name, port in at]] for first, last, *at in self.map]
@@ -69,11 +73,11 @@ class Pool:
     def __init__(self, connect: Callable[[float], Awaitable[Callable[[Any], Any]]]) -> None:
         self._connect = connect
 
-    async def send(self, commands: Sequence[Any], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
         server = await self._connect(deadline)
 
         async def receive() -> list[Any]:
-            replies = [server(command) for command in commands]
+            replies = [server(frame) for frame in frames]
             if errors := [reply for reply in replies if isinstance(reply, OSError)]:
                 raise errors[0]
             return replies
@@ -97,14 +101,15 @@ def opened(servers: Servers, *hosts: Location) -> Cluster:
 class Heard(HitOperation):
     """An operation whose result is its reply."""
 
-    def receive(self, reply: Any) -> None:
+    def receive(self, reply: Any, position: int = 0) -> int:
         self.result = reply
+        return position
 
 
 def ask(cluster: Cluster, servers: Servers) -> Any:
     """Return the reply to a message or its error."""
     one = hit(limit_of("9/hour"))
-    message = Heard(HIT, [one], [key_name("rl:", one.key)])
+    message = Heard(HIT, [one], [key_name("rl:", one.key)], 7)
     servers.sent.clear()
     try:
         run_blocking(cluster.ask_each([message], servers.now + BUDGET))
@@ -270,7 +275,7 @@ def test_many_tasks_wait_for_one_map() -> None:
         cluster = Cluster(Address((A,), cluster=True), servers.transport()._replace(lock=asyncio.Lock))
         names = [partial(key_name, f"rl{i}:") for i in range(100)]
         one = hit(limit_of("9/hour"))
-        messages = [Heard(HIT, [one], [name(one.key)]) for name in names]
+        messages = [Heard(HIT, [one], [name(one.key)], 7) for name in names]
         await asyncio.gather(*(cluster.ask(message, BUDGET) for message in messages))
         return [message.result for message in messages]
 

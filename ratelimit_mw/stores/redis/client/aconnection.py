@@ -14,13 +14,12 @@ from typing import Any, Final
 
 import redis
 import redis.asyncio
-from hiredis import HiredisError, Reader, pack_command
+from hiredis import HiredisError, Reader
 
 from ...budget import LoopClock
 from ..address import Address
 from .connect import new_connection, open_stream
-from .errors import Command
-from .server import Transport, have_read_only
+from .server import Transport
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"
@@ -91,15 +90,15 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.is_usable = True
         login.transport.set_protocol(self)
 
-    def send(self, commands: Sequence[Command]) -> _Replies:
+    def send(self, frames: Sequence[bytes]) -> _Replies:
         """Send commands. Pass the result to ``receive``."""
         if not self.is_usable:
             raise ConnectionError(_LOST)
         if not self._waiting:
             self._heard_at = self._time()
-        replies = _Replies(self._loop.create_future(), len(commands))
+        replies = _Replies(self._loop.create_future(), len(frames))
         self._waiting.append(replies)
-        self._login.transport.write(b"".join(map(pack_command, commands)))
+        self._login.transport.write(b"".join(frames))
         return replies
 
     async def receive(self, replies: _Replies) -> list[Any]:
@@ -112,8 +111,6 @@ class AsyncRedisConnection(asyncio.Protocol):
             raise
         if error is not None:
             raise error
-        if have_read_only(replies):
-            self.retire()
         return replies
 
     def data_received(self, data: bytes) -> None:
@@ -157,7 +154,7 @@ class AsyncRedisConnectionHolder:
         self._connection: AsyncRedisConnection | None = None
         self._connecting = asyncio.Lock()
 
-    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
         """Send commands, and return the call that awaits their replies. The deadline bounds a connect only."""
         connection = self._connection
         if connection is None or not connection.is_usable:
@@ -165,7 +162,7 @@ class AsyncRedisConnectionHolder:
                 connection = self._connection
                 if connection is None or not connection.is_usable:
                     connection = self._connection = await self._connect(deadline)
-        return partial(connection.receive, connection.send(commands))
+        return partial(connection.receive, connection.send(frames))
 
     def retire(self) -> None:
         if self._connection is not None:

@@ -7,7 +7,7 @@ import asyncio
 import copy
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,8 +23,8 @@ from ....errors import ConfigError
 from ...background import run_once
 from ...budget import ThreadClock
 from ..message import Message
-from .errors import Command
-from .server import Target, evaluate
+from .errors import Command, error_code
+from .server import Target
 
 _FULL_POOL: Final = "Too many connections"  # nothing was sent, so the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
@@ -47,8 +47,16 @@ class _Client(Target):
         self._no_retry = no_retry
         self._copies: list[Any] = []
 
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
-        return evaluate(self._call, message, deadline)
+    async def ask(self, message: Message, deadline: float) -> None:
+        """A server that lacks the script gets the call once more, with the script."""
+        try:
+            reply = await self._call(message.command, deadline)
+        except redis.ResponseError as error:
+            if error_code(error) != "NOSCRIPT":
+                raise
+            message.has_text = True
+            reply = await self._call(message.command, deadline)
+        message.receive(reply)
 
     @abstractmethod
     async def _call(self, command: Command, deadline: float) -> Any: ...

@@ -7,29 +7,32 @@ after a failed connect. Replicas are asked for the map only.
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from hiredis import pack_command
 from redis import ResponseError
 
 from ..address import Address
-from ..message import Message
-from .errors import Command, NotRunError, as_store_error, error_code
+from ..message import Message, SharedMessage
+from .errors import NotRunError, as_store_error, error_code
 from .server import ConnectionPool, Target, Transport, call
 from .slot_map import SLOTS, Location, SlotMap
 
-Call = tuple[Command, Message | None]
-"""A command, and the message that gets its reply."""
-Calls = dict[Location, list[Call]]
+Sent = Message | None
+"""A message, or None for an ASKING before it."""
+Calls = defaultdict[Location | None, list[Sent]]
 
 _MAP: Final = (b"CLUSTER", b"SLOTS")
-_ASKING: Final = (b"ASKING",)
+_ASKING: Final = pack_command((b"ASKING",))
 _MOST_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
 """Replies of a server that may have lost its slots to another one, and that may not know it."""
+_UNKNOWN: Final = "Redis: no known server of the cluster has the slot of a key"
 _ENDLESS: Final = (
     f"Redis: the servers of the cluster redirect to each other after {_MOST_HOPS} redirects."
     " Check remap, or wait until the cluster agrees"
@@ -41,6 +44,8 @@ class Cluster(Target):
         self._address = address
         self._transport = transport
         self._slots = SlotMap(address)
+        self.owners: Sequence[Location | None] = self._slots.owners
+        """The server of each slot, as far as it is known."""
         self._pools: dict[Location, ConnectionPool] = {}
         self._refreshing = transport.lock()
         self._next_read = 0.0
@@ -54,77 +59,72 @@ class Cluster(Target):
         """Give each message its reply, or its error. All go out at once, those of one server together."""
         if self._slots.is_stale or not self._slots.version:
             await self._refresh(deadline)
-        calls, rerouted = self._calls(messages), set[Message]()
-        for _ in range(_MOST_HOPS):
-            calls = await self._send(calls, rerouted, deadline)
-            if not calls:
-                return
-        for each in calls.values():
-            fail(each, NotRunError(_ENDLESS))
-
-    def _calls(self, messages: Sequence[Message]) -> Calls:
-        calls: Calls = {}
+        owners, calls, rerouted = self.owners, Calls(list), set[Message]()
         for each in messages:
-            if each.slot is None:
-                each.slot = slot_of(each.names[0])
-            if (location := self._slots.owners[each.slot]) is None:
-                self._slots.is_stale = True
-                each.fail(NotRunError(f"Redis: no known server of the cluster has slot {each.slot}"))
-            else:
-                calls.setdefault(location, []).append((each.command, each))
-        return calls
+            calls[owners[each.slot]].append(each)
+        for _ in range(_MOST_HOPS):
+            if not (calls := await self._send(calls, rerouted, deadline)):
+                return
+        for left in calls.values():
+            fail(left, NotRunError(_ENDLESS))
 
     async def _send(self, calls: Calls, rerouted: set[Message], deadline: float) -> Calls:
-        """Send calls to their servers, then await all replies. Return the calls that are left.
+        """Send messages to their servers, then await all replies. Return the calls that are left.
 
-        A server that fails fails its own calls only.
+        A server that fails fails its own messages only.
         """
         half = (self._transport.time() + deadline) / 2
-        flights, left = [], Calls()
-        for location, own in calls.items():
+        flights, left = [], Calls(list)
+        for location, messages in calls.items():
+            if location is None:
+                self._slots.is_stale = True
+                fail(messages, NotRunError(_UNKNOWN))
+                continue
             try:
-                receive = await self._pool(location).send([command for command, _ in own], deadline)
-                flights.append((location, own, receive))
+                receive = await self._pool(location).send(
+                    [each.frame if each else _ASKING for each in messages], deadline
+                )
+                flights.append((location, messages, receive))
             except NotRunError as error:
                 self._slots.mark_silent(location)
-                self._go_around(own, location, error, half, rerouted, left)
+                self._go_around(messages, location, error, half, rerouted, left)
             except BaseException as error:
-                self._fail(own, error, location, half)
-        for location, own, receive in flights:
-            is_asking = False
+                self._fail(messages, error, location, half)
+        for location, messages, receive in flights:
             try:
-                for (command, message), reply in zip(own, await receive(), strict=True):
+                for message, reply in zip(messages, await receive(), strict=True):
                     if message is None:
-                        is_asking = True
                         continue
                     if isinstance(reply, ResponseError):
-                        self._redirect(command, message, reply, location, left, is_asking)
+                        self._redirect(message, reply, location, left)
                     else:
                         message.receive(reply)
-                    is_asking = False
             except BaseException as error:
-                self._fail(own, error, location, half)
+                self._fail(messages, error, location, half)
         return left
 
-    def _redirect(
-        self, command: Command, message: Message, error: ResponseError, source: Location, left: Calls, is_asking: bool
-    ) -> None:
-        """Call the server that an error reply names. A server that lacks the script gets it, after another ASKING."""
+    def _redirect(self, message: Message, error: ResponseError, source: Location, left: Calls) -> None:
+        """Call the server that an error reply names, or send what the server lacks."""
         code = error_code(error)
+        again: Sequence[Sent] = (message,)
         if code == "NOSCRIPT":
-            command = message.by_text
+            message.has_text = True
+            source = self.owners[message.slot] or source  # which sends an ASK again
         elif code in ("MOVED", "ASK"):
-            source, is_asking = self._slots.redirect(error, source, message.slot or 0), code == "ASK"
+            source = self._slots.redirect(error, source, message.slot)
+            again = (message,) if code == "MOVED" else (None, message)
+        elif code == "TRYAGAIN" and isinstance(message, SharedMessage):
+            again = message.operations
         else:
             if code in _UNWELL:
                 self._slots.mark_silent(source)
             message.fail(error)
             return
-        left.setdefault(source, []).extend([(_ASKING, None)] * is_asking + [(command, message)])
+        left[source] += again
 
     def _go_around(
         self,
-        calls: Sequence[Call],
+        messages: Sequence[Sent],
         location: Location,
         failure: Exception,
         half: float,
@@ -136,17 +136,17 @@ class Cluster(Target):
         A server that is silent for half of the time leaves none for that.
         """
         other = None if self._transport.time() > half else self._slots.other_than(location)
-        for command, message in calls:
+        for message in messages:
             if message is None:
                 continue
             if other is None or message in rerouted:
                 message.fail(failure)
             else:
                 rerouted.add(message)
-                left.setdefault(other, []).append((command, message))
+                left[other].append(message)
 
-    def _fail(self, calls: Sequence[Call], error: BaseException, location: Location, half: float) -> None:
-        """Give calls the error of their server. If the server is silent, another server may have its slots.
+    def _fail(self, messages: Sequence[Sent], error: BaseException, location: Location, half: float) -> None:
+        """Give messages the error of their server. If the server is silent, another server may have its slots.
 
         A call that is cancelled in the first half of its time belongs to a client that went away.
         """
@@ -154,12 +154,7 @@ class Cluster(Target):
             self._slots.mark_silent(location)
         if not isinstance(error, Exception):
             raise error
-        fail(calls, error)
-
-    @property
-    def owners(self) -> Sequence[Location | None]:
-        """The server of each slot, as far as it is known."""
-        return self._slots.owners
+        fail(messages, error)
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         await self._refresh(deadline)
@@ -218,10 +213,10 @@ class Cluster(Target):
             raise NotRunError(str(as_store_error(error))) from error
 
 
-def fail(calls: Sequence[Call], error: Exception) -> None:
-    for _, message in calls:
-        if message is not None:
-            message.fail(error)
+def fail(messages: Sequence[Sent], error: Exception) -> None:
+    for each in messages:
+        if each is not None:
+            each.fail(error)
 
 
 def slot_of(name: bytes) -> int:

@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import redis
-from hiredis import Reader, pack_command
+from hiredis import Reader
 
 from ....forksafe import check_process, run_in_child
 from ...budget import ThreadClock
 from ..address import Address
 from .connect import new_connection, open_socket
-from .errors import Command
-from .server import Transport, have_read_only
+from .server import Transport
 
 T = TypeVar("T")
 _MORE: Final = object()
@@ -146,16 +145,16 @@ class RedisConnectionPool:
         self._pid = os.getpid()
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
-    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
         """Send commands over one connection, and return the call that reads their replies."""
         closings = self._closings
         connection = self._take() or await self._connect(deadline)
         try:
-            connection.send(b"".join(map(pack_command, commands)), deadline)
+            connection.send(b"".join(frames), deadline)
         except BaseException:
             self._drop(connection)
             raise
-        return partial(self._receive, connection, len(commands), closings)
+        return partial(self._receive, connection, len(frames), closings)
 
     async def _receive(self, connection: RedisConnection, count: int, closings: int) -> list[Any]:
         try:
@@ -167,8 +166,6 @@ class RedisConnectionPool:
             self._idle.append(connection)
         else:
             connection.close()
-        if have_read_only(replies):
-            self.close()  # the next call looks for the primary again
         return replies
 
     def _drop(self, connection: RedisConnection) -> None:

@@ -5,17 +5,18 @@ Blocking calls and event loops share the code. batch.py lets the requests of an 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from hiredis import pack_command
 from redis import ResponseError
 
 from ....errors import StoreError
 from ..address import Address
 from ..message import Message, Operation, messages_of
-from .errors import Command, MovingSlotError, as_store_error, error_code
+from .errors import Command, as_store_error, error_code
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
@@ -24,7 +25,7 @@ _turns: Final = itertools.count()
 class ConnectionPool(Protocol):
     """The connections to one server."""
 
-    async def send(self, commands: Sequence[Command], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
+    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
         """Send commands over one connection. Return the call that awaits the reply, or the error reply, to each."""
         ...
 
@@ -79,8 +80,17 @@ class Server(Target):
         self._location = address.hosts[0] if address.hosts else ("", 0)
         self._pool = transport.pool(self._connect)
 
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
-        return evaluate(partial(call, self._pool), message, deadline)
+    async def ask(self, message: Message, deadline: float) -> None:
+        """A server that lacks the script gets the call once more, with the script."""
+        (reply,) = await (await self._pool.send((message.frame,), deadline))()
+        if isinstance(reply, ResponseError):
+            if (code := error_code(reply)) == "READONLY":
+                self._pool.retire()  # the next call looks for the primary again
+            if code != "NOSCRIPT":
+                raise reply
+            message.has_text = True
+            reply = await call(self._pool, message.command, deadline)
+        message.receive(reply)
 
     def close(self) -> None:
         self._pool.close()
@@ -109,7 +119,7 @@ class Caller:
 
     def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
         """Give the operations of one request their results. Each has its ``slot``."""
-        return self.ask_at_once(operations, deadline)
+        return self._ask_each(operations, deadline)
 
     async def ask_alone(self, operation: Operation, deadline: float) -> Any:
         """Return the result of an operation, in a call of its own that the caller bounds."""
@@ -121,21 +131,9 @@ class Caller:
             raise operation.result
         return operation.result
 
-    async def ask_together(self, operations: Sequence[Operation], deadline: float) -> None:
-        """Give operations that share a message their results."""
-        (message,) = messages_of([operations])
-        await self.target.ask(message, deadline)
-
-    async def ask_at_once(self, operations: Sequence[Operation], deadline: float) -> None:
-        """Give operations their results. Those of one slot share a message, and all messages go out."""
-        by_slot: dict[int | None, list[Operation]] = {}
-        for each in operations:
-            by_slot.setdefault(each.slot, []).append(each)
+    async def _ask_each(self, operations: Sequence[Operation], deadline: float) -> None:
         try:
-            await self.target.ask_each(messages_of(by_slot.values()), deadline)
-            apart = [each for each in operations if type(each.result) is MovingSlotError]
-            if apart and len(by_slot) < len(operations):
-                await self.target.ask_each(apart, deadline)
+            await self.target.ask_each(messages_of(operations), deadline)
         except Exception as error:  # before anything was sent
             for each in operations:
                 each.fail(error)
@@ -143,29 +141,10 @@ class Caller:
 
 async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
     """Return the reply to a command. Raises ``ResponseError`` for an error reply."""
-    (reply,) = await (await pool.send((command,), deadline))()
+    (reply,) = await (await pool.send((pack_command(command),), deadline))()
     if isinstance(reply, ResponseError):
         raise reply
     return reply
-
-
-async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> None:
-    """Give a message its reply. A server that lacks the script gets the call once more, with the script."""
-    try:
-        reply = await call(message.command, deadline=deadline)
-    except ResponseError as error:
-        if error_code(error) != "NOSCRIPT":
-            raise
-        reply = await call(message.by_text, deadline=deadline)
-    message.receive(reply)
-
-
-def have_read_only(replies: Iterable[Any]) -> bool:
-    """Return whether a server that is no primary any more sent one of the replies."""
-    for reply in replies:  # noqa: SIM110 - on the path of each request, and faster
-        if isinstance(reply, ResponseError) and error_code(reply) == "READONLY":
-            return True
-    return False
 
 
 async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:

@@ -57,7 +57,7 @@ class SlotMap:
             replicas.update(dict.fromkeys(others))
         if not primaries:
             raise StoreError("Redis: the server has left the cluster")
-        self.owners, self._primaries, self._replicas = owners, list(primaries), list(replicas)
+        self.owners[:], self._primaries, self._replicas = owners, list(primaries), list(replicas)
         self.version += 1
         self._silent = self._silent.intersection(self.locations()) - {source}
 
