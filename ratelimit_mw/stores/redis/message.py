@@ -175,7 +175,7 @@ class HitOperation(Operation):
         return super().pack() if form is None else form.packed
 
     def _form(self) -> Form | None:
-        """Return what the message shares with all that have the same limits and costs, as most have."""
+        """Return the form that the message shares with all messages of the same limits and costs."""
         if self.now is not None:
             return None
         key = (self.kind, *map(_limit_and_cost, self.items))

@@ -69,7 +69,7 @@ def pack_text(data: bytes | None) -> msgspec.Raw | None:
 
 
 class Form:
-    """A message without its keys, and what is sent before and after them."""
+    """A message without its keys: its packed argument, and the bytes before and after the keys."""
 
     __slots__ = ("head", "packed", "tail")
 

@@ -104,7 +104,7 @@ class Cluster(Target):
         return left
 
     def _redirect(self, message: Message, error: ResponseError, source: Location, left: Calls) -> None:
-        """Call the server that an error reply names, or send what the server lacks."""
+        """Call the server that an error reply names, or send the script."""
         code = error_code(error)
         again: Sequence[Sent] = (message,)
         if code == "NOSCRIPT":
