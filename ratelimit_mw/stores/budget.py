@@ -32,7 +32,15 @@ _log = logging.getLogger("ratelimit_mw")
 _Result = TypeVar("_Result")
 
 
-class ThreadClock(threading.local):
+class _ThreadTime(threading.local):
+    """The last look of a thread at a clock, and how long that clock was stopped for the thread."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+        self.stopped = 0.0
+
+
+class ThreadClock:
     """A clock for blocking calls, in seconds. Each thread has its own time.
 
     Args:
@@ -43,17 +51,16 @@ class ThreadClock(threading.local):
         self._step = budget / _STEPS
         self._turn = budget / _TURNS
         self._wait = budget / _WAITS
-        self._last = time.monotonic()
-        self._stopped = 0.0
+        self._own = _ThreadTime()
 
     def time(self, waited: float = 0.0) -> float:
         """Return the time. ``waited`` is the longest time that the last step may have waited for a server."""
-        now = time.monotonic()
-        late = now - self._last - (waited if waited > self._step else self._step)
-        self._last = now
+        own, now = self._own, time.monotonic()
+        late = now - own.last - (waited if waited > self._step else self._step)
+        own.last = now
         if late > 0:
-            self._stopped += late
-        return now - self._stopped
+            own.stopped += late
+        return now - own.stopped
 
     def seconds_until(self, deadline: float) -> float:
         """Return the seconds until a time of this clock, at least 1 ms."""

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ...decision import Decision, Hit
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
-_MOST_PLACES: Final = 4_096
-"""Keys whose name and slot are kept: those of the busiest clients."""
 
 
 class RedisStore(Store):
@@ -94,7 +92,6 @@ class RedisStore(Store):
         self._prefix = (address or Address()).prefix if prefix is None else prefix
         self._name = partial(key_name, self._prefix)
         self._is_cluster = address is not None and address.cluster
-        self._place = lru_cache(_MOST_PLACES)(partial(_place, self._prefix, self._is_cluster))
         if isinstance(url, str):
             self.name = redacted_url(url)
         if address is None:
@@ -187,11 +184,8 @@ class RedisStore(Store):
 
     def _apply(self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
         if self._fits_one_call(hits):
-            if self._is_cluster:
-                name, slot = self._place(hits[0][1])
-                names = [name]
-            else:
-                names, slot = [self._name(hit[1]) for hit in hits], 0
+            names = [self._name(hit[1]) for hit in hits]
+            slot = slot_of(names[0]) if self._is_cluster else 0
             operation = HitOperation(HIT if consume else PEEK, hits, names, slot, now)
             return caller.ask(operation, caller.time() + self._timeout)
         return self._steps(caller, now).apply(hits, consume)
@@ -253,18 +247,17 @@ class RedisStore(Store):
     def _count_lost(self, refunds: int) -> None:
         self.lost_refunds += refunds
 
+    def _place(self, key: str) -> tuple[bytes, int]:
+        """Return the name of a key in Redis and its slot, 0 without a cluster."""
+        name = key_name(self._prefix, key)
+        return name, slot_of(name) if self._is_cluster else 0
+
     def _on_key(self, kind: int, key: str) -> KeyOperation:
         name, slot = self._place(key)
         return KeyOperation(kind, [key], [name], slot)
 
     def _slot(self, key: str) -> int:
         return self._place(key)[1]
-
-
-def _place(prefix: str, is_cluster: bool, key: str) -> tuple[bytes, int]:
-    """Return the name of a key in Redis and its slot, 0 without a cluster."""
-    name = key_name(prefix, key)
-    return name, slot_of(name) if is_cluster else 0
 
 
 def _parse(url: str) -> Address:

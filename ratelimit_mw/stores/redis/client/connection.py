@@ -7,6 +7,7 @@ they never wait for an event loop, so `run_blocking` runs them and those that ca
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -43,12 +44,15 @@ class DeadlineSocket:
         self.deadline = deadline
         self._clock = clock
         self._socket = plain
-        self._settimeout = plain.settimeout
+        self._seconds = 0.0
+        self._readable = getattr(selectors, "PollSelector", selectors.SelectSelector)()
+        self._readable.register(plain.fileno(), selectors.EVENT_READ)
         self.shutdown, self.close, self.fileno = plain.shutdown, plain.close, plain.fileno
 
     def sendall(self, data: bytes) -> None:
-        self._settimeout(self._clock.seconds_until(self.deadline))
-        self._socket.sendall(data)
+        sent = self._socket.send(data)  # all, unless the buffer of the system is full
+        while sent < len(data):
+            sent += self._within(self._socket.send, data[sent:])
 
     def recv_into(self, buffer: bytearray) -> int:
         """Read what redis-py waits for in a login."""
@@ -57,22 +61,20 @@ class DeadlineSocket:
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        def receive(seconds: float) -> bytes:
-            self._settimeout(seconds)
-            return self._socket.recv(size)
+        return self._within(self._socket.recv, size)
 
-        return self._clock.wait(receive, self.deadline)
+    def _within(self, call: Callable[[Any], T], argument: Any) -> T:
+        def attempt(seconds: float) -> T:
+            if seconds != self._seconds:  # to set it is a system call
+                self._seconds = seconds
+                self._socket.settimeout(seconds)
+            return call(argument)
+
+        return self._clock.wait(attempt, self.deadline)
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open and has nothing to read."""
-        self._settimeout(0)
-        try:
-            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)  # below TLS, which cannot peek
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        return not self._readable.select(0)
 
 
 class BlockingLogin:
@@ -124,14 +126,15 @@ class RedisConnection:
 
     def receive(self, count: int) -> list[Any]:
         """Return the reply to each command, or the error that the server replied."""
-        replies: list[Any] = []
+        feed, gets, replies = self._parser.feed, self._parser.gets, list[Any]()
         while len(replies) < count:
-            if (reply := self._parser.gets()) is not _MORE:
-                replies.append(reply)
-            elif data := self._socket.recv(_CHUNK):
-                self._parser.feed(data)
-            else:
+            if not (data := self._socket.recv(_CHUNK)):
                 raise ConnectionError("the server closed the connection")
+            feed(data)
+            while (reply := gets()) is not _MORE:
+                replies.append(reply)
+        if len(replies) > count:
+            raise ConnectionError("the server sent a reply without a command")
         return replies
 
 
