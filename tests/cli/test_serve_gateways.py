@@ -133,13 +133,12 @@ def test_a_gateway_must_send_its_headers(headers: list[tuple[str, str]], message
 def test_a_gateway_must_send_the_client() -> None:
     """Otherwise all clients would share the limits of the gateway's own address."""
     headers = [("x-original-method", "GET"), ("x-original-uri", "/")]
-    response = Asked(API, service=NGINX).ask("GET", "/auth", headers=headers)
-    assert (response.status_code, response.json()["error"]) == (400, f"the header X-Forwarded-For is missing. {MUST}")
+    for without in (headers, [*headers, ("x-forwarded-for", "")]):
+        response = Asked(API, service=NGINX).ask("GET", "/auth", headers=without)
+        assert response.status_code == 400
+        assert response.json()["error"] == "the header X-Forwarded-For is missing. The gateway must set it"
     asked = Asked(API, forwarded_header="cf-connecting-ip", service=NGINX)
     assert asked.ask("GET", "/auth", headers=[*headers, ("cf-connecting-ip", "192.0.2.7")]).status_code == 204
-
-
-MUST = "The gateway must set it"
 
 
 def test_the_headers_of_another_gateway_change_nothing() -> None:
@@ -197,6 +196,7 @@ def test_lists_and_exemptions_hold() -> None:
         ({"key": ["email:form:name"]}, "uses the feature 'email:form:name', which a gateway"),
         ({"key": ["json:id"]}, "uses the feature 'json:id', which a gateway"),
         ({"cost": "json:max_tokens"}, "uses the feature 'json:max_tokens', which a gateway"),
+        ({"key": ["endpoint", "ip"]}, "uses the feature 'endpoint', which a gateway does not send. Count all paths"),
         ({"key": ["user"]}, "uses the feature 'user'. Name the header of the gateway with --user-header"),
         ({"match": {"view": "shop.login"}}, "the views of this application have no names"),
     ],

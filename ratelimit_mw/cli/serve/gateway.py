@@ -40,7 +40,7 @@ def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
         ConfigError: A header of the gateway is missing. Without ``client_header``, which has the address of the client,
             all clients would share the limits of the gateway.
     """
-    if not any(name == client_header.encode() for name, _ in scope["headers"]):
+    if not any(value for name, value in scope["headers"] if name == client_header.encode()):
         raise ConfigError(_MISSING.format(client_header.title()))
     host = _value(scope, gateway.host)
     drop = {gateway.method, gateway.uri, gateway.host, b"host", *(() if gateway.reads_statuses else (b"accept",))}

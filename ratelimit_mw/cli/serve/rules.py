@@ -19,9 +19,10 @@ from ...settings import Settings
 from ..live import missing_in_key
 from .gateway import path_of_target
 
-_SENT: Final = ("ip", "user", "method", "path", "host", "endpoint", "region", "header", "cookie", "query")
+_SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
 """The features, and families of features, that the request of a gateway has."""
 _LONGEST: Final = 64  # characters of an address
+_PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
 _FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
 
 
@@ -71,7 +72,8 @@ class ServedRules:
         for part in parts:
             name = part.removeprefix("email:")
             if name.partition(":")[0].partition("/")[0] not in _SENT:
-                raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {_FIX}", of=of)
+                fix = _PATHS if name == "endpoint" else _FIX
+                raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
 
     def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
