@@ -100,7 +100,8 @@ def _problems(source: Source) -> Iterator[str]:
         yield from source.problems()
 
 
-def _headers_of_no_proxy(settings: Settings) -> Iterator[str]:
+def headers_of_no_proxy(settings: Settings) -> Iterator[str]:
+    """Yield the headers that are read from trusted proxies only, where there are none."""
     is_alone = settings.forwarded_header not in HEADERS_OF_HOPS
     for name, is_set in (("region_header", settings.region_header), ("forwarded_header", is_alone)):
         if is_set and not settings.trusted_proxies:
@@ -121,7 +122,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
-    yield from _headers_of_no_proxy(settings)
+    yield from headers_of_no_proxy(settings)
     for rule in rules:
         for limit in rule.limits:
             yield from _ineffective_limits(rule, limit)

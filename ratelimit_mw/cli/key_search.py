@@ -48,11 +48,15 @@ class KeySearch:
         self._rules = {rule.name: rule for rule in rules}
         self._features, self._prefix, self._look = features, prefix, look
         missing = {name: missing_in_key(rule, features) for name, rule in self._rules.items()}
-        self._whole = [rule for name, rule in self._rules.items() if features and not missing[name]]
+        self._whole = [
+            rule
+            for name, rule in self._rules.items()
+            if not missing[name] and (features or not (rule.source.entries or prefix))
+        ]
         self._listed = {
             name: rule
             for name, rule in self._rules.items()
-            if not features or 0 < len(missing[name]) < len(rule.source.entries)
+            if rule not in self._whole and len(missing[name]) < len(rule.source.entries) + (not features)
         }
         self._skipped = [name for name in missing if name not in self._listed and missing[name]]
         self._others: dict[str, None] = {}
@@ -62,7 +66,7 @@ class KeySearch:
         """Yield the decision on the next request of each key that has counts, or only of those that are rejected."""
         for rule in self._whole:
             found = states_of(self._limiter, rule, self._features)
-            yield from (each for each in found if not (rejected and each.allowed))
+            yield from (each for each in found if self._has_prefix(rule, each.key) and not (rejected and each.allowed))
         if self._listed and self._can_list():
             try:
                 yield from self._list(rejected)
@@ -85,8 +89,8 @@ class KeySearch:
         store = self._limiter.store
         if type(store).list_keys is not Store.list_keys:
             return True
-        if not self._whole:
-            rule = next(iter(self._rules.values()))
+        if not (self._whole and self._features):
+            rule = next(iter(self._listed.values()))
             words = [f"--feature={word_of(part_of(names[0]))}=..." for names in rule.source.entries]
             line = command_line(self._source, "inspect", f"--rule={rule.name}", *words)
             raise Failure(f"{store.name} cannot list its keys. Ask for one client, with all features of a key: {line}")
@@ -100,9 +104,14 @@ class KeySearch:
             if name and name not in self._source.rules.by_name and len(self._others) < _MOST_NAMES:
                 self._others[name] = None
             return False
-        if self._prefix and not any(word.startswith(self._prefix) for word in words_in(rule, key) or ()):
+        if self._features and not rule.key.has_values(key[len(prefix_of(key)) :], self._features):
             return False
-        return not self._features or rule.key.has_values(key[len(prefix_of(key)) :], self._features)
+        return self._has_prefix(rule, key)
+
+    def _has_prefix(self, rule: CompiledRule, key: str) -> bool:
+        """Return whether one of the values in a key begins with the prefix, in any case."""
+        prefix = self._prefix.casefold()
+        return not prefix or any(word.casefold().startswith(prefix) for word in words_in(rule, key) or ())
 
     @property
     def lowest(self) -> set[str]:

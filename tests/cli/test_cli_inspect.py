@@ -74,9 +74,11 @@ def sites(folder: Path, store: str) -> Iterator[Sites]:
         built.append(Site(Files(folder).rules(*rules, store=store, **patient)))
         return built[-1]
 
-    yield build
-    for each in built:
-        each.limiter.close()
+    try:
+        yield build
+    finally:
+        for each in built:
+            each.limiter.close()
 
 
 def columns(result: Result) -> list[list[str]]:
@@ -132,6 +134,7 @@ def test_keys_are_found_by_rule_and_by_the_start_of_a_value(site: Sites) -> None
     ]
     assert {key["rule"] for key in shop.keys("--prefix=ip=192.0.2.7")} == {"login", "pages"}
     assert {key["client"] for key in shop.keys("--prefix=email=ann")} == {"email=ann@example.com ip=192.0.2.7"}
+    assert {key["rule"] for key in shop.keys("--prefix=email=ANN", "--feature=ip=192.0.2.7")} == {"login"}
     assert "no such key" in shop.inspect("--prefix=ip=10.", exit_code=1).stderr
     assert "unknown rule 'page'. Did you mean 'pages'?" in shop.inspect("--rule=page", exit_code=1).stderr
 
@@ -249,11 +252,14 @@ def test_memcached_finds_the_key_that_you_name(memcached_server: Server, tmp_pat
     """It cannot list keys. The error has the command that works."""
     store = f"memcached://{HOST}:{memcached_server.port}?prefix=inspect:"
     with sites(tmp_path, store) as build:
-        shop = build(LOGIN, PAGES)
+        shop = build(LOGIN, PAGES, EVERYBODY)
         shop.hit("/login", 3, **ANN)
         error = shop.inspect(exit_code=1).stderr
         assert "cannot list its keys. Ask for one client, with all features of a key" in error
         assert f"ratelimit-mw inspect {shop.file} --rule=login --feature=email=... --feature=ip=..." in error
+        shop.hit("/all", 1, ip="192.0.2.8")
+        assert [key["consumed"] for key in shop.keys("--rule=everybody")] == [1]
+        shop.reset("everybody")
         result = shop.inspect("--feature=ip=192.0.2.7", exit_code=1)
         assert "rule login counts by email: add --feature email=... to see its key" in result.stderr
         [rejected] = shop.keys("--feature=ip=192.0.2.7", "--feature=email=ann@example.com", "--rejected")

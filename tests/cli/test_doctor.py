@@ -198,6 +198,7 @@ def test_the_client_of_an_application_is_used(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     findings = examined("--app", "doctored_shop:app")
+    sys.modules.pop("doctored_shop").client.connection_pool.disconnect()
     assert "ratelimit.toml in this folder is not read by the application" in [each.text for each in findings]
     assert of("store", findings)[0].text == f"redis://{HOST}:{redis_server.port}/0 replies"
     assert of("redis://", findings)[0].data["role"] == "master"
@@ -277,6 +278,13 @@ def test_proxies_that_are_too_many_are_found(tmp_path: Path, monkeypatch: pytest
     assert [each.level for each in found] == ["ok", "warning", "warning"]
     assert "203.0.0.0/8 trusts 16,777,216 public addresses" in found[1].text
     assert "FORWARDED_ALLOW_IPS=*" in found[2].text
+
+
+def test_a_header_without_a_proxy_is_a_problem(tmp_path: Path) -> None:
+    file = Files(tmp_path).rules(SITE, region_header="cf-ipcountry")
+    assert problems(examined(file, exit_code=1)) == [
+        "region_header needs trusted_proxies. Without them, your application does not start"
+    ]
 
 
 def test_the_problems_of_check_are_problems(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ...http.notes import NOT_ENABLED
 from ...keys.networks import parse_network
 from ...settings import Settings
 from ...stores import redacted_url
-from ..check import check_source, notes_on_deployment
+from ..check import check_source, headers_of_no_proxy, notes_on_deployment
 from ..source import Source
 from .finding import NOTE, PROBLEM, WARNING, Finding
 
@@ -52,7 +52,11 @@ def examine_settings(source: Source) -> Iterator[Finding]:
     for problem in report["problems"]:
         yield Finding("rules", problem, PROBLEM, "run `ratelimit-mw check` for the rule and its place")
     for line in report["notes"]:
-        if line not in (NOT_ENABLED, *notes_on_deployment(source)):  # they have findings of their own
+        if line not in (
+            NOT_ENABLED,
+            *headers_of_no_proxy(settings),
+            *notes_on_deployment(source),
+        ):  # they have findings of their own
             yield Finding("rules", line, NOTE)
     names = [rule.name for rule in source.rules.rules]
     yield Finding("rules", f"{len(names)} in force: {', '.join(names) or 'none'}", data={"rules": names})
@@ -98,6 +102,8 @@ def examine_proxies(settings: Settings) -> Iterator[Finding]:
     else:
         text = "none is trusted: behind a proxy, all clients share the count of its IP address"
         yield Finding("proxies", text, NOTE, "behind a proxy, set trusted_proxies", {"trusted": []})
+    for text in headers_of_no_proxy(settings):
+        yield Finding("proxies", text, PROBLEM, "set trusted_proxies, or remove the header")
     yield from _wide_proxies(trusted)
     servers = os.environ.get(_PROXY_VARIABLE, "")
     if servers and trusted:
