@@ -81,7 +81,7 @@ class RejectionCache(ChainLink):
             self.forget_here([change.key for change in changes])
 
     def _recall(self, hits: Sequence[Hit], at: int) -> list[Decision]:
-        """Return the cached rejection with the longest wait; an empty list when the store must decide."""
+        """Return the cached rejection with the longest wait, and bans; an empty list when the store must decide."""
         cached = []
         for hit in hits:
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
@@ -90,7 +90,8 @@ class RejectionCache(ChainLink):
             elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
                 return []
         if len(cached) > 1:
-            cached = [max(cached, key=lambda decision: math.inf if decision.retry_us is None else decision.retry_us)]
+            longest = max(cached, key=lambda decision: math.inf if decision.retry_us is None else decision.retry_us)
+            cached = [decision for decision in cached if decision is longest or decision.hit[0].is_ban]
         return cached
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:

@@ -205,6 +205,18 @@ def test_the_rejection_cache_loses_no_rejection() -> None:
     assert limiter.hit(WHO).allowed
 
 
+def test_a_cached_ban_is_shown_beside_a_longer_wait() -> None:
+    """The limit rejects for an hour, the ban for a minute: the client is banned, and waits for an hour."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="1/hour", ban={**BAN, "for": "1m"})], store)
+    ban_client(limiter)
+    for _ in range(3):
+        verdict = limiter.hit(WHO)
+        assert verdict.banned
+        assert (verdict.retry_after or 0) > 3598
+    assert store.calls == 4
+
+
 def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
     store = SharedStore()
     limiter = Limiter(
