@@ -4,7 +4,9 @@ import inspect
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ..clock import SECOND
 from ..decision import Hit
+from ..receipt import Correction
 from .comparison import check_equal
 from .reference_store import compare_with_reference
 from .store_handles import CLIENT, NOW
@@ -94,6 +96,23 @@ class StoreCompliance(KeyTests, RecordTests, TimeTests):
             for seed in range(4):
                 limits = limits_with_ban(spec, after=1 + seed, shadow=seed == 2)
                 compare_with_reference(store, limits, NOW, 60, seed, self._keeps_time_of([spec]), clients)
+
+    def test_bans_grow_and_can_be_set(self, way: str) -> None:
+        """A rejection during a ban is not counted. Each ban is longer, up to the longest one."""
+        ban = limits_with_ban("fixed-window", after=1)[0]
+        rejection = Correction(ban, ban.prefix + CLIENT, 1, None)
+        now = NOW
+        with self._open(way) as store:
+            for seconds in (120, 240, 480, 960, 1000, 1000):
+                store.correct([rejection, rejection], now)
+                check_equal(store.hit(ban, now).retry_us, seconds * SECOND, f"the ban of {seconds} seconds")
+                now += seconds * SECOND
+                check_equal(store.hit(ban, now).allowed, True, f"allowed after {seconds} seconds")
+            for seconds in (60, 30):
+                store.correct([rejection._replace(limit=ban.lasting(seconds * SECOND))], now)
+                check_equal(store.hit(ban, now).retry_us, seconds * SECOND, f"a ban set to {seconds} seconds")
+            store.forget([rejection.key])
+            check_equal(store.hit(ban, now).allowed, True, "allowed after forget")
 
     def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period continues with the same key."""

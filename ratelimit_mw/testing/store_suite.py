@@ -102,14 +102,12 @@ def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule
     return Limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
 
 
-def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> list[Limit]:
-    """Build a rule of two limits with a ban, which is the first of the limits that are returned."""
+def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> tuple[BanLimit, Limit, Limit]:
+    """Build a rule of two limits with a ban."""
     first = limit_of("3/minute", spec, shadow)
-    limits = [first, Limit(first.rule, 1, Quota.parse("9/10m"), spec, shadow)]
-    ban = BanLimit(BanTerms(after, 300 * SECOND, 120 * SECOND, 2, 1000 * SECOND), first)
-    for limit in limits:
-        limit.ban = ban
-    return [ban, *limits]
+    second = Limit(first.rule, 1, Quota.parse("9/10m"), spec, shadow)
+    ban = first.ban = second.ban = BanLimit(BanTerms(after, 300 * SECOND, 120 * SECOND, 2, 1000 * SECOND), first)
+    return ban, first, second
 
 
 def hits_of(*limits: Limit) -> list[Hit]:
