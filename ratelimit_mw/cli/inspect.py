@@ -47,7 +47,7 @@ def inspect(
     FILE contains settings alone. With --app the command shows the keys of decorators, too.
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
-    check_used(rules, features)
+    check_used(source, rules, features)
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("{task.completed:,}")) as update:
         search = KeySearch(limiter, source, rules, as_counted(source, features), prefix, lambda: update(advance=1))
         decisions = list(islice(search.decisions(rejected), limit + 1))

@@ -99,16 +99,19 @@ def checked_rule(source: Source, name: str) -> CompiledRule:
     try:
         return source.rules.named(name)
     except ConfigError as error:
-        hint = ". For a rule of a decorator, write --app MODULE:APP in place of the file" * source.overview.is_file
-        raise Failure(f"{error}{hint}".replace("?.", "?")) from None
+        raise Failure(f"{error}{_app_hint(source)}".replace("?.", "?")) from None
 
 
-def check_used(rules: Collection[CompiledRule], features: Features) -> None:
+def check_used(source: Source, rules: Collection[CompiledRule], features: Features) -> None:
     """Raise ``Failure`` for features that no rule uses, such as one with a typo."""
     used = set(chain.from_iterable(map(_features_of, rules)))
     if unused := [name for name in features if name not in used]:
         known = ", ".join(sorted(used)) or "no feature"
-        raise Failure(f"no rule uses {' and '.join(unused)}. The rules use {known}")
+        raise Failure(f"no rule uses {' and '.join(unused)}. The rules use {known}{_app_hint(source)}")
+
+
+def _app_hint(source: Source) -> str:
+    return ". For a rule of a decorator, write --app MODULE:APP in place of the file" * source.overview.is_file
 
 
 def _features_of(rule: CompiledRule) -> set[str]:

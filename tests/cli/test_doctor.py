@@ -204,6 +204,21 @@ def test_the_client_of_an_application_is_used(
     assert of("redis://", findings)[0].data["role"] == "master"
 
 
+def test_the_settings_file_of_an_application_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another one than the file that you edit."""
+    code = """
+        from ratelimit_mw.wsgi import RateLimitMiddleware
+        app = RateLimitMiddleware(lambda environ, start: [], settings="own.toml", headers=[])
+    """
+    (tmp_path / "examined_shop.py").write_text(textwrap.dedent(code))
+    Files(tmp_path).settings("reset = 'epoch'", "own.toml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    findings = examined("--app", "examined_shop:app")
+    assert of("settings", findings)[0].text == f"read from {tmp_path / 'own.toml'}"
+    assert of("headers", findings)[0].text == "only retry-after, reset as epoch"
+
+
 def test_each_memcached_is_examined(tmp_path: Path, memcached_server: Server) -> None:
     """One of two servers is away: its keys belong to no other server."""
     store = f"memcached://{HOST}:{memcached_server.port}"

@@ -41,7 +41,8 @@ def examine_versions(store: str) -> Finding:
 def examine_settings(source: Source) -> Iterator[Finding]:
     """Yield the file in force, the findings of ``check``, and files and variables that are not read."""
     settings = source.settings
-    files = [os.path.realpath(path) for path in settings.origin.files] if settings.origin else []
+    origin = (source.limits.limiter.settings if source.limits else settings).origin
+    files = [os.path.realpath(path) for path in origin.files] if origin else []
     text = f"read from {', '.join(files)}" if files else "in the code of the application, without a file"
     yield Finding("settings", text, data={"files": files, "source": source.title})
     if not settings.enabled:
