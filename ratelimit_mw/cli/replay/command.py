@@ -56,7 +56,7 @@ def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None)
 @field_option
 @click.option("--suggest", "share", metavar="SHARE", callback=_parse_share,
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
-                   " reads the logs four more times.")  # fmt: skip
+                   " reads the logs up to five more times.")  # fmt: skip
 @click.option("--plot", metavar="PICTURE", callback=_check_picture,
               type=click.Path(dir_okay=False, writable=True, path_type=Path),
               help="Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png"

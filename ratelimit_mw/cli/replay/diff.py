@@ -34,7 +34,8 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. Logs and their options
     are those of replay.
 
-    The exit code is 1 when a request is newly rejected, and 0 when none is, or without a log.
+    The exit code is 1 when a request is newly rejected, and 0 when none is, or without a log. A file or a log that is
+    invalid gives 1, too, and misuse 2.
     """
     sources = [Source.from_file(file) for file in (old, new)]
     changes = compare(sources[0].settings, sources[1].settings)
