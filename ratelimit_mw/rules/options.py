@@ -103,8 +103,10 @@ _Ban = TypedDict(  # "for" is a keyword, so this is no class
 class BanOptions(_Ban, total=False):
     """When a client is banned from a rule, and for how long."""
 
-    growth: Annotated[int, option("How many times as long as the ban before each next ban is.", 1, minimum=1)]
-    max: Annotated[str | float, option("The longest ban. Bans before are forgotten after this time without one.", "7d")]
+    growth: Annotated[int, option("Each ban is this many times as long as the one before it.", 1, minimum=1)]
+    max: Annotated[
+        str | float, option("The longest ban. Earlier bans are forgotten after this time without one.", "7d")
+    ]
     status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
 
 
