@@ -18,7 +18,7 @@ from ..forksafe import run_in_child
 from ..settings.values import checked_observer
 from ..stores import Store
 from ..testmode import testmode
-from .counts import MAX_SERIES, Counter, CounterOf
+from .counts import MAX_SERIES, Counter, CounterOf, Labels
 from .events import Event, Outcome, outcome_of, outcome_of_rejection
 
 Observer = Callable[[Event], object]
@@ -48,9 +48,9 @@ class Observers:
                 self._functions.append((name_of(function), function))
         self._names = frozenset(names)
         self._store = type(store).__name__.removesuffix("Store").lower()
-        counting: list[Any] = [getattr(function, "counter_of", None) for _, function in self._functions]
-        outcomes = get_args(Outcome) if all(counting) else ()
-        self._counters = {outcome: RuleCounters(counting, outcome, self._store) for outcome in outcomes}
+        counting = [getattr(function, "counter_of", _needs_event) for _, function in self._functions]
+        self._counters = {each: RuleCounters(counting, each, self._store) for each in get_args(Outcome)}
+        self._allowed = self._counters["allowed"]
         run_in_child(self, Observers.start_over)
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
@@ -65,17 +65,19 @@ class Observers:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
         decisions = verdict.decisions
         try:
-            if self._counters and decisions:
+            if len(decisions) == 1:
                 decision = decisions[0]
-                limit = decision.hit[0]
-                if len(decisions) > 1:
-                    if self._count_allowed(decisions):
-                        return
-                elif not (decision.delay_us or limit.local) and (decision.allowed or not decision.unavailable):
-                    outcome = "allowed" if decision.allowed else outcome_of_rejection(decision)
-                    if (counter := self._counters[outcome][limit.rule]) is not None:
-                        counter()
-                        return
+                limit, counter = decision.hit[0], None
+                if decision.allowed:
+                    if not (decision.delay_us or limit.local):
+                        counter = self._allowed[limit.rule]
+                elif not (limit.local or decision.unavailable):
+                    counter = self._counters[outcome_of_rejection(decision)][limit.rule]
+                if counter is not None:
+                    counter()
+                    return
+            elif decisions and self._count_allowed(decisions):
+                return
         except Exception as error:  # for example of a file that several processes count in
             self.log(" and ".join(name for name, _ in self._functions), error)
         else:
@@ -86,7 +88,7 @@ class Observers:
         counters: dict[str, Counter] = {}
         for decision in decisions:
             limit = decision.hit[0]
-            counter = self._counters["allowed"][limit.rule]
+            counter = self._allowed[limit.rule]
             if counter is None or not decision.allowed or decision.delay_us or limit.local:
                 return False
             counters[limit.rule] = counter
@@ -135,6 +137,9 @@ class Observers:
             values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
             found |= {name: value for name, value in values.items() if name in self._names}
         return found
+
+
+def _needs_event(_: Labels) -> None: ...
 
 
 class RuleCounters(dict[str, Counter | None]):
