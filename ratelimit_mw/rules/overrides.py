@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from hashlib import blake2b
 from typing import Final
 
@@ -123,10 +124,18 @@ class OverriddenRules(RuleSet):
         self.__dict__.update(vars(bare))
         self.bare = bare
         self.tables = tables
-        self.rules = [rule.with_overrides(tables[rule.name]) if rule.name in tables else rule for rule in bare.rules]
+        self.rules = [_overridden(rule, tables.get(rule.name)) for rule in bare.rules]
         self.by_name = {rule.name: rule for rule in self.rules}
         self.everywhere = self.rules[: len(bare.everywhere)]
         self._by_request, self._plans = {}, {}
+
+
+def _overridden(rule: CompiledRule, table: OverrideTable | None) -> CompiledRule:
+    if table is None:
+        return rule
+    rule = copy(rule)
+    rule.overrides, rule.varies = table, True
+    return rule
 
 
 def bare_rules(rules: RuleSet) -> RuleSet:

@@ -25,6 +25,7 @@ from .rule import Rule
 if TYPE_CHECKING:
     from .overrides import OverrideTable
 
+_Limits = tuple[Limit, ...]
 _MAX_FOUND: Final = 10_000  # different results of functions
 
 
@@ -46,7 +47,7 @@ class CompiledRule:
         if self.captures.names:
             self.key = CapturingKey(self.key, self.captures)
         self.limits = self._build(rule.quotas)
-        self._found: dict[tuple[Quota, ...], tuple[Limit, ...]] = {}
+        self._found: dict[tuple[Quota, ...], _Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
         self.looks_up = self._of_key is not None or self._of_rule is not None
         self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
@@ -76,7 +77,7 @@ class CompiledRule:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
         return self.source == rule and self.may_hold_slots == may_hold_slots
 
-    def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+    def _build(self, quotas: Iterable[Quota]) -> _Limits:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
         reports = rule.consistency == "reported"
@@ -98,10 +99,10 @@ class CompiledRule:
         name = f"rule {self.name!r}: {option}"
         return LimitsLookup(function, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect)
 
-    def _parse_own(self, result: object) -> tuple[Limit, ...] | None:
+    def _parse_own(self, result: object) -> _Limits | None:
         return None if result is None else self.parse(result)
 
-    def parse(self, result: object) -> tuple[Limit, ...]:
+    def parse(self, result: object) -> _Limits:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
             return ()
@@ -114,7 +115,7 @@ class CompiledRule:
             self._found[quotas] = limits
         return limits
 
-    def build_checked(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+    def build_checked(self, quotas: Iterable[Quota]) -> _Limits:
         """Return limits that are known only now; ``ConfigError`` for those that cannot be used."""
         limits = self._build(quotas)
         for limit in limits:
@@ -123,25 +124,19 @@ class CompiledRule:
             self.check(limit)
         return limits
 
-    def with_overrides(self, overrides: OverrideTable) -> CompiledRule:
-        """Return the rule with other limits for some clients."""
-        rule = copy.copy(self)
-        rule.overrides, rule.varies = overrides, True
-        return rule
-
-    def look_up(self, features: Features, clock: Clock) -> Lookups[tuple[Limit, ...] | None]:
+    def look_up(self, features: Features, clock: Clock) -> Lookups[_Limits | None]:
         """Find the limits of a client, from functions too; None when a function failed that had to return them."""
         if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
             return other
         values = self.key.values(features)
-        limits: tuple[Limit, ...] | None = self.limits
+        limits: _Limits | None = self.limits
         if self._of_key is not None and (own := (yield from self._of_key.find(values, clock))) is not None:
             return own
         if self._of_rule is not None:
             limits = yield from self._of_rule.find(values, clock)
         return self.limits_for(features, limits or ()) or limits
 
-    def with_limits(self, limits: tuple[Limit, ...] | None) -> CompiledRule:
+    def with_limits(self, limits: _Limits | None) -> CompiledRule:
         """Return the rule with these limits for all clients; without them, its requests are rejected."""
         rule = copy.copy(self)
         rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
@@ -167,20 +162,17 @@ class CompiledRule:
             raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
-    def limits_for(
-        self, features: Features, limits: tuple[Limit, ...] | None = None, key: str | None = None
-    ) -> tuple[Limit, ...]:
+    def limits_for(self, features: Features, limits: _Limits | None = None, key: str | None = None) -> _Limits:
         """The limits of a client: its override, else from ``per_key``, else from ``per``, else ``limits``.
 
         The default of ``limits`` are the limits of the rule, and ``key`` is the key if it is known. An invalid feature
         may have any value, so it gets the smallest limits.
         """
-        if self.overrides is not None:
-            own = self.overrides.find(key or self.build_key(features))
-            if own is not None:
-                return own
+        own = None if self.overrides is None else self.overrides.find(key or self.build_key(features))
+        if own is not None:
+            return own
         features = self.captures.add(features)
-        smallest: list[tuple[Limit, ...]] = []
+        smallest: list[_Limits] = []
         limits = self.limits if limits is None else limits
         for parts, table in self.tables:
             texts = (part.written(features) for part in parts)
@@ -229,7 +221,7 @@ class Plan:
         every = [limit for rule in rules for limit in rule.all_limits()]
         self.looks_up = any(rule.looks_up for rule in rules)
         """Whether limits come from functions. They may then be of any kind. See ``look_up``."""
-        self._found: dict[tuple[tuple[Limit, ...] | None, ...], Plan] = {}
+        self._found: dict[tuple[_Limits | None, ...], Plan] = {}
         self.has_slots = self.looks_up or any(limit.quota.concurrent for limit in every)
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
