@@ -174,6 +174,8 @@ class HttpRules:
         """
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()
+            if self.owner.in_force is not self:
+                return self.owner.in_force.at(native)
         before = self.previous
         if before is None or DECIDED not in native:
             return self

@@ -1,6 +1,7 @@
 """``OverrideReader``: follows the overrides in the store that other processes have changed.
 
-Once per ``reload_interval``, a request starts a thread that reads one record. While the store is away, or the record is
+Once per ``reload_interval``, a request starts a thread that reads one record. A worker begins with the overrides: it
+reads them at its start, or at its first request. While the store is away, or the record is
 damaged, the last known overrides stay in force.
 """
 
@@ -11,6 +12,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,7 @@ from ..errors import RateLimitError
 from ..forksafe import create_lock
 from ..stores import Store
 from ..stores.background import run_once
+from .slot_queues import is_on_event_loop
 
 if TYPE_CHECKING:
     from .overrides import RunTimeOverrides
@@ -60,10 +63,14 @@ class OverrideReader:
         self.due_at = 0.0
 
     def look(self) -> None:
-        """Start a thread that reads the record."""
+        """Start a thread that reads the record. The first request waits for it, but never on an event loop."""
+        is_first = not self._is_open
         self._schedule()
-        self._is_closed = False
-        run_once(self, self._read)
+        self._is_open, self._is_closed = True, False
+        if is_first and not is_on_event_loop():
+            self._limiter.start()
+        else:
+            run_once(self, partial(self._read, is_first))
 
     def hasten(self) -> None:
         """Look no later than after ``reload_interval``, which may have changed."""
@@ -76,12 +83,12 @@ class OverrideReader:
     def read(self) -> None:
         """Read the record now. A store that cannot be reached is logged."""
         self._schedule()
+        self._is_open = True
         with CHANGING.lock, self._keeping_last():
             self._limiter.use_overrides(self._limiter.store.read_record(RECORD))
 
-    def _read(self) -> None:
-        if not self._is_open:  # the first connect may take longer than a call
-            self._is_open = True
+    def _read(self, is_first: bool) -> None:
+        if is_first:  # the connect may take longer than a call
             with suppress(RateLimitError):
                 self._limiter.store.start()
         self.read()

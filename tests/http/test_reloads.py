@@ -161,6 +161,20 @@ def test_an_override_applies_to_the_next_request(framework: Any, file: Path) -> 
         assert '"login";q=5;w=3600' in limits_of(get("/login"))
 
 
+@pytest.mark.parametrize("framework", [flask, django, werkzeug])
+def test_the_first_request_of_a_worker_knows_the_overrides(framework: Any, file: Path, tmp_path: Path) -> None:
+    """An application without a start reads them before it decides."""
+    store = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "9s"'
+    file.write_text(toml("10/hour", more=store))
+    operator = Limiter.from_settings(str(file))
+    operator.set_override("site", {"ip": "127.0.0.1"}, "20/hour")
+    operator.set_override("site", {"ip": "192.0.2.7"}, "20/hour")
+    with framework(file) as (get, limiter):
+        assert limits_of(get("/")) == '"site";q=20;w=3600'
+        limiter.close()
+    operator.close()
+
+
 @each_framework
 def test_a_request_follows_a_changed_file(framework: Any, file: Path) -> None:
     with framework(file) as (get, _):

@@ -257,6 +257,15 @@ def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Lim
     second.close()
 
 
+def test_the_first_request_knows_the_overrides(url: str) -> None:
+    """A WSGI application is never started. Its first request reads the overrides, as it opens the store."""
+    first, second = limiter_of(store=url), limiter_of(store=url)
+    first.set_override("api", ACME, "7/minute")
+    assert second.hit(ACME).decisions[0].limit == 7
+    first.close()
+    second.close()
+
+
 def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limiter]) -> None:
     """No change is lost."""
 
@@ -411,11 +420,11 @@ def test_a_read_that_ends_after_the_limiter_closes_its_connection(close: Callabl
         is_reading.set()
         assert is_closed.wait(60)
 
-    store.states.read_record = read  # type: ignore[assignment, method-assign]
-    store.close = lambda: closes.append("")  # type: ignore[method-assign]
     limiter = limiter_of(store=store)
     limiter.match(ACME)
-    assert is_reading.wait(60)
+    store.states.read_record = read  # type: ignore[assignment, method-assign]
+    store.close = lambda: closes.append("")  # type: ignore[method-assign]
+    wait_for(lambda: limiter.match(ACME) and is_reading.is_set(), "a read in a thread")
     close(limiter)
     assert len(closes) == 1
     is_closed.set()
