@@ -234,17 +234,32 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
             has_ban = has_ban or hit[0].is_ban or hit[0].ban is not None
     if allowed and not has_ban:
         return decisions, writes
-    banned = {decision.hit[0].rule for decision in decisions if not decision.allowed and decision.hit[0].is_ban}
-    looking = set()
-    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if decisions[i].allowed and (not allowed or (hit[0].rule in banned)):
-            looking.add(id(hit))
-            decisions[i] = hit.limit.decide(state, now, 0)[1]
-            decisions[i].hit = hit
-    writes = [(hit, kept) for hit, kept in writes if id(hit) not in looking]
+    writes = _withdraw(hits, states, now, decisions, writes, allowed)
     if has_ban:
         count_rejections(hits, states, now, decisions, writes)
     return decisions, writes
+
+
+def _withdraw(
+    hits: Sequence[Hit],
+    states: Sequence[Any],
+    now: int,
+    decisions: list[Decision],
+    writes: list[tuple[Hit, Any]],
+    allowed: bool,
+) -> list[tuple[Hit, Any]]:
+    """Replace the decisions on hits that must not consume by those for a cost of 0. Return the writes of the others.
+
+    They are the hits of a rejected request, and of a rule from which the client is banned.
+    """
+    banned = {decision.hit[0].rule for decision in decisions if not decision.allowed and decision.hit[0].is_ban}
+    looking = set()
+    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
+        if decisions[i].allowed and (not allowed or hit[0].rule in banned):
+            looking.add(id(hit))
+            decisions[i] = hit.limit.decide(state, now, 0)[1]
+            decisions[i].hit = hit
+    return [(hit, kept) for hit, kept in writes if id(hit) not in looking]
 
 
 def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_added: bool = False) -> Verdict:
