@@ -12,10 +12,10 @@ from .decision import build_denial as build_denial
 from .decision import count_hits as count_hits
 from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots
+from .early import EarlyVerdict as EarlyVerdict
 from .rule_verdict import RuleVerdict as RuleVerdict
 from .rule_verdict import state_cost as state_cost
 from .verdict import CombinedVerdict as CombinedVerdict
-from .verdict import EarlyVerdict as EarlyVerdict
 from .verdict import Verdict as Verdict
 from .verdict import build_verdict as build_verdict
 from .verdict import combine_verdicts as combine_verdicts

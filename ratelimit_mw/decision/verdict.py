@@ -11,7 +11,7 @@ from ..errors import ConfigError, RateLimitExceeded, suggestion
 from ..quota import checked_cost
 from ..receipt import Due, Receipt, receipt_of
 from .bans import count_rejections, show_bans
-from .decision import BeforeHit, Decision, Hit, build_denial
+from .decision import BeforeHit, Decision, Hit
 from .rule_verdict import RuleVerdict, Settler
 
 if TYPE_CHECKING:
@@ -280,23 +280,3 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     if before or not consumed:
         verdict.open_receipt = Receipt(verdict, consumed, before)
     return verdict
-
-
-class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
-    """A list, a missing key or unknown limits decide the request, so no store is called. The package handles it."""
-
-    def __init__(self, allowed: bool, limits: Sequence[Limit] = (), unavailable: bool = False) -> None:
-        super().__init__(allowed)
-        self.allowed = allowed
-        self.limits = limits
-        self.unavailable = unavailable
-
-    def verdict(self, now: int) -> Verdict:
-        """Return the verdict at ``now``. Unless it is unavailable, it has no ``retry_after``: a wait does not help."""
-        hits = [(limit, "", 0) for limit in self.limits]
-        if self.unavailable:
-            return Verdict([build_denial(hit, now) for hit in hits], False)
-        decisions = [Decision(False, 0, None, 0, now) for _ in hits]
-        for decision, hit in zip(decisions, hits, strict=True):
-            decision.hit = hit
-        return Verdict(decisions, self.allowed)
