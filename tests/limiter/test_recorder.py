@@ -330,3 +330,12 @@ def test_recorded_clients_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages
     assert "192.0.2.7" not in caplog.text
     assert isinstance(rate.recorder, Recorder)
+
+
+def test_the_end_of_a_process_writes_the_rest() -> None:
+    """``atexit`` calls it, also where no server closes the limiter."""
+    store = Records()
+    open_one = limiter("outcomes", store=store)
+    open_one.hit(ANN)
+    recorder._close_all()
+    assert limiter("outcomes", store=store).outcomes(last=HOUR).rules == {"api": {"allowed": 1}, "new": {"allowed": 1}}

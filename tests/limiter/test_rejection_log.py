@@ -86,3 +86,12 @@ def test_the_log_of_the_process_is_an_observer(caplog: pytest.LogCaptureFixture)
         rate.hit(ANN)
     rate.observers.report([rate.hit(ANN)])
     assert len(caplog.messages) == 3
+
+
+def test_an_observer_of_your_own_may_pass_every_event_on(caplog: pytest.LogCaptureFixture) -> None:
+    """An allowed request is no line here either."""
+    log = RejectionLog()
+    rate = Limiter([Rule(name="api", limits="1/minute")], observers=[lambda event: log(event)])
+    for _ in range(2):
+        rate.hit(ANN)
+    assert [vars(record)["ratelimit_outcome"] for record in caplog.records] == ["rejected"]
