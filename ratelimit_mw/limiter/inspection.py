@@ -129,17 +129,38 @@ class Inspection(Resets):
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
             keys, following = await call("list_keys", prefix, place)
-            found += await self._decide_counted(call, filter(only, keys) if only else keys, rejected)
+            found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
             place = following
         return KeyStates(found, place)
 
-    async def _decide_counted(self, call: Call, keys: Iterable[str], rejected: bool) -> list[Decision]:
+    async def _decide_counted(
+        self, call: Call, keys: Iterable[str], rejected: bool, only: Callable[[str], bool] | None = None
+    ) -> list[Decision]:
         """Decide the next request of each key by its override or the lowest limit, without expired keys."""
         limits = self._lowest_limits()
-        hits = [Hit(limit, key, 0) for key in keys if (limit := self._limit_of(key, limits))]
+
+        def hits_of(keys: Iterable[str]) -> dict[str, Hit]:
+            wanted = filter(only, keys) if only else keys
+            return {key: Hit(limit, key, 0) for key in wanted if (limit := self._limit_of(key, limits))}
+
+        hits = await self._with_bans(call, hits_of(keys), hits_of)
         return [decision for decision in await self._decide_next(call, hits, rejected) if decision.reset_us]
+
+    async def _with_bans(
+        self, call: Call, hits: dict[str, Hit], hits_of: Callable[[Iterable[str]], dict[str, Hit]]
+    ) -> list[Hit]:
+        """Return hits with those on the bans of their clients. A page need not have all keys of a client.
+
+        A ban without its limits is left out if they are on another page, which then shows it.
+        """
+        apart = {hit.key: self._same_client(hit.key) for hit in hits.values() if hit.limit.is_ban}
+        others = hits_of(key for keys in apart.values() for key in keys if key not in hits)
+        counted = {each.key for each in await self._peek(call, list(others.values())) if each.reset_us}
+        kept = [hit for hit in hits.values() if counted.isdisjoint(apart.get(hit.key, ()))]
+        bans = [Hit(ban, ban.key_of(hit.limit, hit.key), 0) for hit in kept if (ban := hit.limit.ban)]
+        return list({hit.key: hit for hit in (*bans, *kept)}.values())
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one."""

@@ -12,6 +12,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.stores.base import KeyPage
 from ratelimit_mw.testing import ManualClock
 
 START = 1_767_268_800
@@ -159,6 +160,34 @@ def test_inspect_shows_a_ban_in_place_of_the_first_limit(clock: ManualClock) -> 
         ]
     limiter.reset_key(limiter.inspect().decisions[0].key)
     assert limiter.hit(WHO).allowed
+
+
+class OneByOne(MemoryStore):
+    """A store with one key on each page of its list, in either order."""
+
+    is_reversed = False
+
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        keys = sorted(super().list_keys(prefix).keys, reverse=self.is_reversed)
+        i = int(place or 0)
+        return KeyPage(keys[i : i + 1], str(i + 1) if i + 1 < len(keys) else None)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_inspect_shows_a_ban_once_when_the_keys_of_a_client_are_on_several_pages(
+    clock: ManualClock, is_reversed: bool
+) -> None:
+    store = OneByOne()
+    store.is_reversed = is_reversed
+    limiter = Limiter([rule_of(limits="1/minute; 9/hour")], store, clock)
+    ban_client(limiter)
+    for rejected in (False, True):
+        assert [d.banned for d in limiter.inspect(rejected=rejected).decisions] == [True, True]
+    assert [d.client for d in limiter.bans().decisions] == ["ip=192.0.2.7"]
+    clock.advance(3540)
+    limiter.ban("login", {"ip": "192.0.2.9"})
+    assert sorted(d.client for d in limiter.bans().decisions) == ["ip=192.0.2.7", "ip=192.0.2.9"]
+    assert {d.banned for d in limiter.inspect(rejected=True).decisions} == {True}
 
 
 def test_events_have_the_outcome_banned(clock: ManualClock) -> None:
