@@ -27,7 +27,7 @@ from .top import top
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
 @click.version_option(__version__, prog_name="ratelimit-mw")
 def ratelimit_mw() -> None:
-    """Check, explain and try out rate limits before you deploy them.
+    """Check, try out and operate rate limits.
 
     Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
     """
