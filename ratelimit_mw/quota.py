@@ -174,7 +174,9 @@ def parse_duration(value: object) -> int:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f'expected a duration such as "250ms", "2s" or "15 minutes"; got {value!r}')
-    return _microseconds(match[1], match[2])
+    if (us := _microseconds(match[1], match[2])) > MAX_PERIOD:
+        raise ConfigError(f"expected a duration of at most 366 days; got {value!r}")
+    return us
 
 
 def format_duration(us: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ..algorithms.ban import MOST_REJECTIONS, BanTerms
 from ..errors import ConfigError, error_path
-from ..quota import MAX_PERIOD, parse_duration
+from ..quota import parse_duration
 from .declaration import check_names
 from .options import BanOptions
 from .values import parse_count
@@ -46,9 +46,8 @@ def _parsed(name: str, value: Mapping[str, Any], parse: Callable[[Any], int]) ->
 
 
 def _duration(value: object) -> int:
-    us = parse_duration(value)
-    if not 0 < us <= MAX_PERIOD:
-        raise ConfigError(f"expected a duration above 0 and up to 366 days; got {value!r}")
+    if (us := parse_duration(value)) == 0:
+        raise ConfigError(f"expected a duration above 0; got {value!r}")
     return us
 
 

@@ -193,6 +193,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "2/minute", "rule": "dear"}, "limits: the cost 3 of the rule is above the limit 2/minute"),
     ({"limits": ""}, "limits: "),
     ({"seconds": 0}, "seconds: expected more than 0"),
+    ({"seconds": "600000w"}, "seconds: expected a duration of at most 366 days; got '600000w'"),
     ({"seconds": "7 moons"}, "seconds: expected a duration such as"),
     ({"rule": "number", "features": {"path:id": "x"}}, "path:id as int of rule 'number' cannot have this value"),
 ]
