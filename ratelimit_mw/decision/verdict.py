@@ -269,10 +269,12 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     bans are shown by the limits.
     """
     before: dict[Limit, Decision] = {}
+    allowed = True
     if has_added:
         before = {d.source: d for d in decisions if isinstance(d.hit, BeforeHit)}
-        decisions = show_bans([d for d in decisions if not isinstance(d.hit, BeforeHit)])
-    allowed = True
+        own = [d for d in decisions if not isinstance(d.hit, BeforeHit)]
+        allowed = all(d.allowed or d.hit[0].shadow for d in own)  # also those that are not shown
+        decisions = show_bans(own)
     for decision in decisions:
         if not decision.allowed and not decision.hit[0].shadow:
             allowed = False

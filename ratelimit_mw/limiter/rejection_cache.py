@@ -90,8 +90,9 @@ class RejectionCache(ChainLink):
             elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
                 return []
         if len(cached) > 1:
-            longest = max(cached, key=lambda decision: math.inf if decision.retry_us is None else decision.retry_us)
-            cached = [decision for decision in cached if decision is longest or decision.hit[0].is_ban]
+            bans = [decision for decision in cached if decision.hit[0].is_ban]
+            others = [decision for decision in cached if not decision.hit[0].is_ban]
+            cached = [*bans, *sorted(others, key=_wait_of)[-1:]]
         return cached
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
@@ -125,6 +126,10 @@ class RejectionCache(ChainLink):
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
+
+
+def _wait_of(decision: Decision) -> float:
+    return math.inf if decision.retry_us is None else decision.retry_us
 
 
 def _process_us() -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
@@ -382,6 +384,7 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
         ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
         ("login", {}, None, "the key of rule 'login' needs ip"),
         ("login", WHO, 0, "seconds: expected more than 0"),
+        ("login", WHO, "600000w", "seconds: expected a duration of at most 366 days; got '600000w'"),
         ("login", WHO, -1, "seconds: expected a duration"),
     ],
 )
@@ -390,3 +393,24 @@ def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: 
     with pytest.raises(ConfigError) as caught:
         limiter.ban(rule, features, seconds)
     assert message in str(caught.value)
+
+
+class RejectingStore(SharedStore):
+    """A store without room, or one that has lost its races: it rejects all hits, as a store of your own may do."""
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        self._called()
+        decisions = [Decision(False, hit.limit.limit, 1_000_000, 1_000_000, now or 0) for hit in hits]
+        for decision, hit in zip(decisions, hits, strict=True):
+            decision.hit = hit
+        return decisions
+
+
+def test_a_rejection_that_shows_no_ban_stays_a_rejection() -> None:
+    """With and without the rejection cache."""
+    for span in ("0s", "1s"):
+        limiter = Limiter(
+            [rule_of(limits="5/minute")], RejectingStore(), settings=load_settings({"rejection_cache": span})
+        )
+        verdicts = [limiter.hit(WHO) for _ in range(4)]
+        assert [(verdict.allowed, verdict.banned, verdict.status) for verdict in verdicts] == [(False, False, 429)] * 4

@@ -90,7 +90,10 @@ def _span(decision: Decision, at: int | None) -> int:
 
 def _rejection(hit: Hit, state: Any, at: int) -> Decision:
     """Return the decision on a hit that there is no room to count."""
-    look = hit.limit.decide(state, at, 0)[1]
+    look = hit.limit.decide(state, at, hit.cost if hit.limit.is_ban else 0)[1]
+    if hit.limit.is_ban:  # only a ban rejects a hit on it
+        look.hit = hit
+        return look
     decision = Decision(hit.cost == 0, look.remaining, SECOND if hit.cost else 0, look.reset_us, look.at_us)
     decision.hit = hit
     return decision

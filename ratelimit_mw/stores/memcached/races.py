@@ -88,7 +88,7 @@ class RacingCall(Races):
         if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
             return self.decisions
         for decision in self.decisions:
-            if decision.allowed:
+            if decision.allowed and not decision.hit[0].is_ban:
                 decision.allowed, decision.remaining, decision.delay_us = False, 0, 0
                 decision.retry_us, decision.reset_us = _RETRY, max(_RETRY, decision.reset_us)
         return self.decisions

@@ -274,6 +274,9 @@ def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
 
 def _lose(hit: Hit, at: int) -> Decision:
     """Reject a request that lost every race within its time budget. It may try again at once."""
-    decision = Decision(False, 0, _SHORT_US, _SHORT_US, at)
+    if hit.limit.is_ban:  # only a ban rejects a hit on it
+        decision = Decision(True, hit.limit.limit, 0, 0, at)
+    else:
+        decision = Decision(False, 0, _SHORT_US, _SHORT_US, at)
     decision.hit = hit
     return decision
