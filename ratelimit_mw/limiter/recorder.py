@@ -45,6 +45,8 @@ def recorder_of(limiter: Limiter) -> Recorder | None:
     recorder = Recorder(limiter.store, limiter._time, limiter.settings.record == "clients")
     finalize(limiter, recorder.stop).atexit = False
     _of_process.add(recorder)
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # again, so that it runs before the store of this limiter ends
     return recorder
 
 
@@ -195,7 +197,6 @@ class Recorder:
 _of_process: Final = WeakSet[Recorder]()
 
 
-@atexit.register
 def _close_all() -> None:
     """Write the rest, also in a worker of WSGI, whose server closes no limiter."""
     for recorder in tuple(_of_process):

@@ -147,6 +147,19 @@ def test_all_processes_use_one_clock(path: Path) -> None:
     assert times[-1] - times[0] < 5_000_000
 
 
+@pytest.mark.parametrize("record", ["nothing", "outcomes", "clients"])
+def test_a_process_that_records_outcomes_clears_the_mark_at_its_end(path: Path, record: str) -> None:
+    """No server closes the limiter of a WSGI application. Its last records are written before the store ends."""
+    code = (
+        "from ratelimit_mw import Limiter, Rule, load_settings\n"
+        f"settings = load_settings({{'record': {record!r}, 'store_timeout': '10s'}})\n"
+        f"limiter = Limiter([Rule(name='api', limits='9/day')], 'lmdb://{path}?size=4MiB', settings=settings)\n"
+        "assert limiter.hit({'ip': '192.0.2.7'}).allowed\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert mark_of(path) == ""
+
+
 def hit_and_wait(path: Path, pipe: Any) -> None:
     store = open_at(path)
     pipe.send(hit(store, limit_of("20/300 days")).remaining)
