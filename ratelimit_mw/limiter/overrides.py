@@ -130,11 +130,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: The store keeps no records.
             StoreError: The store could not be reached, or the record is damaged.
         """
-        return list(self._known(self.store.read_record(RECORD)))
+        return list(self._overrides_in(self.store.read_record(RECORD)))
 
     async def aoverrides(self) -> list[ClientOverride]:
         """Async form of ``overrides``."""
-        return list(self._known(await self.store.aread_record(RECORD)))
+        return list(self._overrides_in(await self.store.aread_record(RECORD)))
 
     @property
     def has_overrides(self) -> bool:
@@ -244,7 +244,7 @@ class RunTimeOverrides(Reloads):
         with CHANGING.lock:
             for _ in range(_MAX_TRIES):
                 before = self.store.read_record(RECORD)
-                known = () if rule is None else self._known(before)
+                known = () if rule is None else self._overrides_in(before)
                 others = [each for each in known if (each.rule, each.key) != (rule, key)]
                 record = self._dump([*others, *([override] if override else [])])
                 if self.store.write_record(RECORD, record, before):
@@ -261,7 +261,7 @@ class RunTimeOverrides(Reloads):
             raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
         return record
 
-    def _known(self, record: bytes | None) -> Overrides:
+    def _overrides_in(self, record: bytes | None) -> Overrides:
         try:
             overrides, now = load_overrides(record), self._time()
         except ValueError as error:
