@@ -1,6 +1,7 @@
 """Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
 
-The costs are measured before and after each fleet, because a shared machine changes. The simulation knows that workers,
+Each fleet runs several times, and the medians are compared. The costs are measured before and
+after each run, because a shared machine changes. The simulation knows that workers,
 generators and servers share the cores of this machine. It must be within 15% for commands and CPU, and within 25% for
 the p99, which only a quiet machine can show.
 """
@@ -38,7 +39,7 @@ LOADS = {
         Load(workers=8, nodes=6, rate=1_200),
     ],
 }
-SECONDS = 6.0
+ROUNDS, SECONDS = 3, 5.0
 HEAD = ("measured, simulated", "commands/s", "CPU of servers, us", "CPU of workers, us", "p50, ms", "p99, ms")
 FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
     "commands/s": (0.15, lambda run: run["commands"] / run["seconds"]),
@@ -51,14 +52,19 @@ FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
 
 
 def report() -> str:
-    rows, is_short = [], timing.most_rounds == 1
+    is_short = timing.most_rounds == 1
+    rounds, seconds = (1, 1.0) if is_short else (ROUNDS, SECONDS)
+    rows = []
     for nodes, loads in LOADS.items():
         costs = measured(nodes)
         for load in loads[: 1 if is_short else None]:
-            progress(f"capacity: {name(load)}")
-            run = fleet.measure(replace(load, seconds=1.0 if is_short else SECONDS))
-            before, costs = costs, costs if is_short else measured(nodes)
-            rows.append(compared(load, run, [before, costs]))
+            runs = []
+            for i in range(rounds):
+                progress(f"capacity: {name(load)}: {i + 1}/{rounds}")
+                run = fleet.measure(replace(load, seconds=seconds))
+                before, costs = costs, costs if is_short else measured(nodes)
+                runs.append((run, [simulated(load, run, each) for each in (before, costs)]))
+            rows.append(compared(load, runs))
     return table("Fleets, measured and simulated", rows, HEAD)
 
 
@@ -68,11 +74,11 @@ def measured(nodes: int) -> MeasuredCosts:
         return measure(load_settings({"store": servers.url}), lambda: None)
 
 
-def compared(load: Load, run: dict[str, Any], costs: list[MeasuredCosts]) -> tuple[str, ...]:
-    found = [simulated(load, run, each) for each in costs]
+def compared(load: Load, runs: list[tuple[dict[str, Any], list[dict[str, float]]]]) -> tuple[str, ...]:
     cells = []
     for figure, (bound, read) in FIGURES.items():
-        real, expected = read(run), statistics.mean(each[figure] for each in found)
+        real = statistics.median(read(run) for run, _ in runs)
+        expected = statistics.median(statistics.mean(each[figure] for each in found) for _, found in runs)
         off = expected / real - 1
         mark = "" if abs(off) <= bound else " **off**"
         digits = 0 if real >= 20 else 2
