@@ -1,7 +1,7 @@
 """The pytest plugin, with the fixtures `ratelimit_clock` and `ratelimit_off`.
 
-Every pytest run imports this module when the package is installed. The module is therefore outside of the package, and
-imports the package only inside of a fixture.
+Every pytest run imports this module when the package is installed. The module is therefore outside the package, and
+imports the package only inside a fixture.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``make bench``: every comparison, as Markdown tables on stdout. Reports; proves nothing.
 
-``python -m benchmarks redis leases`` runs those that are named; flood.py, which takes minutes, is run by itself.
+``python -m benchmarks redis leases`` runs those that are named; flood.py, which takes minutes, is run separately.
 ``python -m benchmarks fleet --help`` shows the options of one run of many processes.
 """
 

@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(
             f"--{each.name}", type=type(each.default), default=each.default, choices=choices.get(each.name)
         )
-    parser.add_argument("--json", action="store_true", help="print the whole record, also of each server and process")
+    parser.add_argument("--json", action="store_true", help="print the whole record, including each server and process")
     asked = vars(parser.parse_args(arguments))
     as_json = asked.pop("json")
     found = measure(Load(**asked))

@@ -104,7 +104,7 @@ class Worker:
         self._runner = asyncio.Runner(loop_factory=lambda: loop)
 
     def prepare(self) -> None:
-        """Connect, also to each server of a cluster, and let the processor see the code before it is measured."""
+        """Connect, to each server of a cluster as well, and let the processor see the code before it is measured."""
         if self._is_blocking:
             self._limiter.start()
         else:

@@ -12,7 +12,7 @@ A page is played from top to bottom in an empty folder. The language of a block 
   `pip install` and `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the
   page has written so far, and `python NAME.py` a program of the page. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
-* `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, also none,
+* `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, even none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
 * Any other language is there to be read and is not run.
 

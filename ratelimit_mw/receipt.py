@@ -135,7 +135,7 @@ class Receipt:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
     def drop(self, rule: str) -> list[str]:
-        """Forget the charges of a rule. Return its keys, also that of its ban."""
+        """Forget the charges of a rule. Return its keys, including that of its ban."""
         with _lock:
             self.stated.pop(rule, None)
             for decision, charges in self._open_charges():
@@ -178,7 +178,7 @@ class Receipt:
 
 
 def charge_of(decision: Decision) -> Charge:
-    """Return the charge of a hit. The charge of named slots has their id in place of the time."""
+    """Return the charge of a hit. The charge of named slots has their id instead of the time."""
     cost = decision.hit[2]
     return Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us)
 
@@ -187,7 +187,7 @@ def _unchanged(_: Decision) -> None: ...
 
 
 def receipt_of(verdict: Verdict) -> Receipt:
-    """Return the one receipt of a verdict, also when several threads ask at the same time."""
+    """Return the one receipt of a verdict, even when several threads ask at the same time."""
     with _lock:
         verdict.open_receipt = verdict.open_receipt or Receipt(verdict)
         return verdict.open_receipt

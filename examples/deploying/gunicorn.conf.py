@@ -10,7 +10,7 @@ worker_class = "uvicorn_worker.UvicornWorker"
 # The threads of a gthread worker.
 threads = 8
 
-# Load the application once, then fork. Each worker connects to the store by itself.
+# Load the application once, then fork. Each worker connects to the store on its own.
 preload_app = True
 
 # The socket of gunicornc is in the home folder, which a user of a service may not have.

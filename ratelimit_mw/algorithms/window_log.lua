@@ -1,6 +1,6 @@
 -- The twin of window_log.py. State: a series, which is a view of rows, oldest first: bucket, running total before it,
 -- cost in it. The store of the rows provides size, row(i), up_to(bucket) and from(i); i counts from 0. A changed view
--- is without the rows before start, and has tail in place of the rows from cut on.
+-- is without the rows before start, and has tail instead of the rows from cut on.
 
 local WRAP = 2^52 -- running totals start again from 0 here; only their differences matter
 

@@ -1,6 +1,6 @@
 """The application's own error handlers for a rejection: for its error, its status, or ``HTTPException``.
 
-Starlette handles errors of a view inside of the middleware, and in a mounted application where that is mounted. So
+Starlette handles errors of a view inside the middleware, and in a mounted application where that is mounted. So
 each application has a handler of this package too.
 """
 

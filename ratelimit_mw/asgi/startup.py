@@ -56,7 +56,7 @@ def lifespan_sender(middleware: RateLimitMiddleware, scope: Scope, send: Send) -
             try:
                 middleware.routes.index_of(scope)
             except ConfigError as error:
-                if "app" not in scope:  # Starlette reports the error to the server by itself
+                if "app" not in scope:  # Starlette reports the error to the server
                     await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
                 raise
             await middleware.limiter.astart()

@@ -1,4 +1,4 @@
-"""The command ``ratelimit-mw``, and the same commands inside of a framework's.
+"""The command ``ratelimit-mw``, and the same commands inside a framework's.
 
 click and rich are an extra. They are imported when a command runs, so that it can print how to install them.
 """

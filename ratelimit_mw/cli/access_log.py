@@ -255,7 +255,7 @@ def _midnight(day: str) -> int:
 
 
 def checked_time(seconds: float) -> float:
-    """Return a time in seconds since 1970; ``InvalidLineError`` for one outside of the years 1970 to 9999."""
+    """Return a time in seconds since 1970; ``InvalidLineError`` for one outside the years 1970 to 9999."""
     if seconds < 0:
         raise InvalidLineError("the date is before 1970")
     if not seconds < _END:

@@ -46,7 +46,7 @@ def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None
 
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     name = check_key(source, rule, features, "ban").name
     with open_limiter(source) as limiter:
@@ -71,7 +71,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     name = check_key(source, rule, features, "unban").name
     with open_limiter(source) as limiter:
@@ -102,7 +102,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
 def bans(source: Source, name: str | None, limit: int, as_json: bool) -> None:
     """List the clients that are banned now, with the end of each ban.
 
-    FILE contains settings alone. With --app the command shows the bans of decorators, too.
+    FILE contains only settings. With --app, the command also shows the bans of decorators.
     """
     rule = checked_rule(source, name).name if name else None
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("page {task.completed:,}")) as tick:

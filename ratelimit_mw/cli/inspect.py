@@ -44,7 +44,7 @@ def inspect(
     The command shows all clients that are counted now, or those that you name. It consumes nothing, and it prints the
     command that unlocks a rejected client. The exit code is 1 when there is no such key.
 
-    FILE contains settings alone. With --app the command shows the keys of decorators, too.
+    FILE contains only settings. With --app, the command also shows the keys of decorators.
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
     check_used(source, rules, features)

@@ -62,8 +62,8 @@ class LineParser:
     """Parses a line: JSON where it begins with a brace, else the common or combined format.
 
     Args:
-        fields: The fields of JSON lines, for example ``{"user": "account.id"}``, in place of those in ``NAMES``.
-        needs: The features that the rules use. Headers among them are found by themselves.
+        fields: The fields of JSON lines, for example ``{"user": "account.id"}``, instead of those in ``NAMES``.
+        needs: The features that the rules use. Headers among them are found automatically.
 
     Attributes:
         found: The features, besides those of every log, that a line had.

@@ -134,7 +134,7 @@ class KeySearch:
             for name in missing_in_tables(rule, self._features):
                 yield f"rule {rule.name} has limits by {name}: add --feature {name}=... to see those of this client"
         if self._others:
-            hint = ". For the rules of decorators, write --app MODULE:APP in place of the file"
+            hint = ". For the rules of decorators, write --app MODULE:APP instead of the file"
             yield f"other rules have keys, too: {', '.join(self._others)}{hint * self._source.overview.is_file}"
 
     def _notes_on_settings(self) -> Iterator[str]:

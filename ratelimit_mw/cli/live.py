@@ -111,7 +111,7 @@ def check_used(source: Source, rules: Collection[CompiledRule], features: Featur
 
 
 def _app_hint(source: Source) -> str:
-    return ". For a rule of a decorator, write --app MODULE:APP in place of the file" * source.overview.is_file
+    return ". For a rule of a decorator, write --app MODULE:APP instead of the file" * source.overview.is_file
 
 
 def _features_of(rule: CompiledRule) -> set[str]:

@@ -21,7 +21,7 @@ Cell = str | Sequence[str] | int | float
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, even for errors.")
 
 
 class Failure(click.ClickException):

@@ -77,12 +77,12 @@ def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | Non
 def set_override(
     source: Source, rule: str, words: tuple[dict[str, Any], str], seconds: str | None, as_json: bool
 ) -> None:
-    """Give one client of RULE other LIMITS, in place of all limits that the rule has for it.
+    """Give one client of RULE other LIMITS, instead of all limits that the rule has for it.
 
     NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS are one word, such as 1000/minute,
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     features, limits = words
     check_key(source, rule, features, _SET, limits)
@@ -105,7 +105,7 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     check_key(source, rule, features, _REMOVE)
     with open_limiter(source) as limiter:
@@ -116,7 +116,7 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
     if not is_removed:
         note(f"rule {rule} has no override for {client}. Check the spelling of the values")
         raise click.exceptions.Exit(1)
-    note(f"rule {rule} has no override for {client} any more")
+    note(f"override of {client} removed from rule {rule}")
     _note_interval(source)
 
 
@@ -135,7 +135,7 @@ def list_overrides(source: Source, rule: str | None, features: dict[str, Any], a
 
     Overrides that have ended are not shown.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     key = _key_of(source, rule, features) if rule else None
     with open_limiter(source) as limiter:
@@ -156,15 +156,15 @@ def list_overrides(source: Source, rule: str | None, features: dict[str, Any], a
 )
 @json_option
 def clear_overrides(source: Source, as_json: bool) -> None:
-    """Remove the overrides of all clients, also when the store has damaged them.
+    """Remove the overrides of all clients, even when the store has damaged them.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     with open_limiter(source) as limiter:
         limiter.clear_overrides()
     if as_json:
         print_json({"cleared": True})
-    note("there are no overrides any more")
+    note("all overrides removed")
     _note_interval(source)
 
 

@@ -47,7 +47,7 @@ last_option: Callable[..., Any] = click.option(
 
 
 def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
-    """Return recorded outcomes as JSON: a row for each rule, also for those without a request."""
+    """Return recorded outcomes as JSON: a row for each rule, even for those without a request."""
     modes = {rule.name: rule.source.mode for rule in rules.rules}
     names = dict.fromkeys([*modes, *sorted(found.rules)])
     rows = [_row(name, modes.get(name, ""), found.rules.get(name, {})) for name in names]

@@ -29,7 +29,7 @@ def report(source: Source, last: float, as_json: bool) -> None:
     The numbers are those of all processes. They need the setting record = "outcomes". A process writes them every five
     seconds. The range starts with a full hour, or with full five minutes if --last is at most 2h.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     check_recorded(source, "outcomes")
     with open_limiter(source) as limiter:

@@ -32,7 +32,7 @@ _MOST_NEAR: Final = 3
 )
 @click.argument("rule", required=False)
 @features_argument
-@click.option("--key", help="The key as the store has it, in place of RULE and NAME=VALUE.")
+@click.option("--key", help="The key as the store has it, instead of RULE and NAME=VALUE.")
 @json_option
 def reset(source: Source, rule: str | None, features: dict[str, Any], key: str | None, as_json: bool) -> None:
     """Forget all that RULE counts under one key, by all limits of the rule.
@@ -40,7 +40,7 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The command shows what it has reset. The exit code
     is 1 when nothing was counted under the key: then look for a mistake in a value.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     if (rule is None) == (key is None):
         raise click.UsageError("name either RULE with the features of its key, or --key")

@@ -22,7 +22,7 @@ class SourceCommand(click.Command):
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         file = click.Argument(["file"], type=FILE)
-        text = "Use an application in place of FILE, with its decorators and routes."
+        text = "Use an application instead of FILE, with its decorators and routes."
         app = click.Option(["--app"], metavar="MODULE:APP", help=text)
         super().__init__(params=[file, app, *params], **kwargs)
 

@@ -21,12 +21,12 @@ from .source_command import SourceCommand
 @click.option("--limit", type=click.IntRange(1, 1_000), default=10, show_default=True, help="The most clients to show.")
 @json_option
 def top(source: Source, name: str | None, last: float, limit: int, as_json: bool) -> None:
-    """Show the clients that were rejected most, also those that rules in shadow mode would have rejected.
+    """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
     The numbers are those of all processes. They need the setting record = "clients". The memory for them is bounded, so
     a client may have been rejected more often than shown: by the number under "error" at most.
 
-    FILE contains settings alone. With --app the command knows the rules of decorators, too.
+    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     check_recorded(source, "clients")
     rule = None if name is None else checked_rule(source, name).name

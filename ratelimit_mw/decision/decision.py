@@ -36,7 +36,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
         retry_us: Microseconds until the same cost is allowed: 0 when allowed, None when the cost can never fit.
         reset_us: Microseconds until the limit is fully reset.
         at_us: The time of the hit by the store's clock, in microseconds since 1970.
-        delay_us: Microseconds to wait before going on (leaky-bucket queue).
+        delay_us: Microseconds to wait before you continue (leaky-bucket queue).
         hit: The limit, key and cost that were decided. Internal; the store sets it.
     """
 
@@ -111,7 +111,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
     @property
     def delay(self) -> float:
-        """Seconds to wait before going on (leaky-bucket queue), else 0.0."""
+        """Seconds to wait before you continue (leaky-bucket queue), else 0.0."""
         return self.delay_us / SECOND
 
     @property

@@ -23,7 +23,7 @@ class Verdict(msgspec.Struct, eq=False):
 
     Args:
         decisions: One ``Decision`` for each limit that applied.
-        allowed: Whether the request may go on; ``bool(verdict)`` is the same.
+        allowed: Whether the request may continue; ``bool(verdict)`` is the same.
         open_receipt: The record of the consumed cost, once it is needed. Internal; see ``receipt``.
         settler: Settles the verdict. Internal; the limiter or the middleware sets it.
 
@@ -56,7 +56,7 @@ class Verdict(msgspec.Struct, eq=False):
 
     @property
     def delay(self) -> float:
-        """Seconds to wait before going on: the longest delay of the decisions, 0.0 when rejected."""
+        """Seconds to wait before you continue: the longest delay of the decisions, 0.0 when rejected."""
         return max((d.delay for d in self.decisions if self.allowed and not d.shadow), default=0.0)
 
     @property
@@ -273,7 +273,7 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     if has_added:
         before = {d.source: d for d in decisions if isinstance(d.hit, BeforeHit)}
         own = [d for d in decisions if not isinstance(d.hit, BeforeHit)]
-        allowed = all(d.allowed or d.hit[0].shadow for d in own)  # also those that are not shown
+        allowed = all(d.allowed or d.hit[0].shadow for d in own)  # including those that are not shown
         decisions = show_bans(own)
     for decision in decisions:
         if not decision.allowed and not decision.hit[0].shadow:

@@ -38,7 +38,7 @@ async def resolve_async(value: Any) -> Any:
 
 
 class DjangoAdmission(Admission):
-    """Shows all decisions together in ``request.ratelimit``, also when a throttle rejects."""
+    """Shows all decisions together in ``request.ratelimit``, even when a throttle rejects."""
 
     request: Any
     signal = request_limited
@@ -123,7 +123,7 @@ class DjangoAdmission(Admission):
         return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
 
     def add_headers(self, response: Any) -> None:
-        """Add the rate limit headers in place of those that the application has set."""
+        """Replace the rate limit headers that the application has set."""
         for name in read_costs(self, response.headers.items()) if self.true_costs else ():
             response.headers.pop(name, None)
         added = self.text_headers(response.status_code)
@@ -143,7 +143,7 @@ def watch(response: Any, admission: DjangoAdmission) -> None:
     # Not streaming_content: it refers to the response, which would then be collected late.
     if response.is_async:
         response.streaming_content = _awatch_stream(response._iterator, admission, status)
-    elif getattr(response, "file_to_stream", None) is None:  # servers send and close files by themselves
+    elif getattr(response, "file_to_stream", None) is None:  # servers send and close files
         response.streaming_content = ResponseBody(response._iterator, admission)
     response._resource_closers.append(lambda: admission.close(status))
     _watch_response(response, admission, status)

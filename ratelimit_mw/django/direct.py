@@ -1,4 +1,4 @@
-"""The admission of a request, also where a test passes the request to a view itself, without the middleware.
+"""The admission of a request, even where a test passes the request to a view itself, without the middleware.
 
 ``RequestFactory`` of Django and ``APIRequestFactory`` of REST framework make such requests.
 """

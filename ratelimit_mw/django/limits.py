@@ -2,7 +2,7 @@
 
 The setting is the path of a file, a dictionary of settings, ``Settings`` or a ``Limiter``. A dictionary may also have
 ``features`` and ``rejection``, your own functions or their dotted paths. It may then have ``settings`` or ``limiter``
-in place of the settings themselves.
+instead of the settings themselves.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def route_template(route: str) -> str:
 def _regex_template(pattern: str) -> str:
     """Return a regular expression as a template: groups become parameters, numbered where they have no name.
 
-    Text outside of groups is kept, so that different routes have different templates.
+    Text outside groups is kept, so that different routes have different templates.
     """
     template = ""
     count = 0

@@ -1,4 +1,4 @@
-"""``check`` for Flask, which finds the request by itself."""
+"""``check`` for Flask, which finds the request itself."""
 
 from typing import Any
 

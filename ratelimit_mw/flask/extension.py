@@ -28,7 +28,7 @@ class RateLimiter:
     Args:
         app: The application; None if you call ``init_app`` later.
         settings: A settings file, a dictionary or ``Settings``. The default is ``app.config["RATELIMIT_MW"]``.
-        limiter: A limiter that you have built, in place of ``settings``.
+        limiter: A limiter that you have built, instead of ``settings``.
         features: Your functions of Flask's request by feature, sync or async, or one that returns a mapping.
         rejection: Your function of Flask's request and the verdict. It returns a ``Rejection``, or what views return.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.

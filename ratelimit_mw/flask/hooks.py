@@ -135,7 +135,7 @@ class FlaskHooks:
             return
         status = admission.status = response.status_code
         if admission.ends_with_body:
-            response.direct_passthrough = False  # Werkzeug does not close a file that the server sends by itself
+            response.direct_passthrough = False  # Werkzeug does not close a file that the server sends
         admission.is_streamed = response.is_streamed and not response.direct_passthrough
         if admission.is_streamed:
             response.response = ResponseBody(response.response, admission)
@@ -218,7 +218,7 @@ def _serves_files(view: Any, endpoint: str) -> bool:
 
 
 def marks_for(app: Flask, view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
-    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` by itself."""
+    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
     marks = view.by_method.get(method) or view.common  # for_method, without a call
     is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
     return replace(marks, answers_options=True) if is_automatic and _runs_no_other_code(app) else marks
@@ -226,7 +226,7 @@ def marks_for(app: Flask, view: ViewMarksByMethod, method: str, rule: Any) -> Vi
 
 def _runs_no_other_code(app: Flask) -> bool:
     """Return whether Flask alone runs before its response to ``OPTIONS``, without functions that may authenticate."""
-    cls = app.__class__  # also through the proxy current_app
+    cls = app.__class__  # even through the proxy current_app
     is_own = all(getattr(cls, name) is getattr(Flask, name) for name in _ON_THE_WAY)
     return is_own and sum(map(len, app.before_request_funcs.values())) == 1  # that of this package
 

@@ -1,4 +1,4 @@
-"""``usage`` for Flask, which finds the request by itself."""
+"""``usage`` for Flask, which finds the request itself."""
 
 from collections.abc import Callable
 from typing import Any

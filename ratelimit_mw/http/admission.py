@@ -60,7 +60,7 @@ class Admission(LaterDecisions):
     is_outer = False
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
     is_streamed = False
-    """Whether its response is a stream that is not closed. Checks in it take slots, also after an ``end``."""
+    """Whether its response is a stream that is not closed. Checks in it take slots, even after an ``end``."""
     _settled = 0  # the number of verdicts that are settled
     _reported = -1  # the number of verdicts that events have, -1 before the first event
     _inner: tuple[Sequence[Verdict], Verdict] | None = None  # the verdicts, and the last one, of the inner middleware
@@ -121,7 +121,7 @@ class Admission(LaterDecisions):
         set_current(self)
 
     def close(self, status: int | None) -> None:
-        """End the request with its body. Nothing finds it any more, so that the garbage collector gets no cycle."""
+        """End the request with its body. Nothing refers to it any longer, so that the garbage collector gets no cycle."""
         self.is_streamed = False
         self.end(status)
         if self.outer is None:

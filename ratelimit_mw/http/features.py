@@ -101,7 +101,7 @@ class FeatureReader:
         return name in self._reads
 
     def knows(self, part: str) -> bool:
-        """Return whether the part of a key is known, also where the routes of the application are not."""
+        """Return whether the part of a key is known, even where the routes of the application are not."""
         with suppress(ConfigError):
             return bool(self._find(part_of(part), "")) and (self._routes or part != "endpoint")
         return False

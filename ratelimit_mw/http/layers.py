@@ -16,7 +16,7 @@ _OF_FRAMEWORKS: Final = re.compile(r"(?:starlette|fastapi)\.(?!middleware\.(?:au
 
 
 def layers_of(app: Any) -> Iterator[Any]:
-    """Yield an application and the layers inside of it, the outermost first, each once."""
+    """Yield an application and the layers inside it, the outermost first, each once."""
     seen: list[Any] = []
     while app is not None and len(seen) < _MAX_LAYERS and all(app is not layer for layer in seen):
         yield app
@@ -36,7 +36,7 @@ def may_get_extension(app: Any) -> bool:
 
 
 def has_inner(limits: HttpLimiter, app: Any) -> bool:
-    """Return whether a middleware has the same rules inside of an application."""
+    """Return whether a middleware has the same rules inside an application."""
     return any(is_inner(limits, layer) for layer in layers_of(app))
 
 

@@ -145,13 +145,13 @@ class HttpLimiter:
 
 
 def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
-    """Return the mark that a function inside of a view had in an earlier request, else this one."""
+    """Return the mark that a function inside a view had in an earlier request, else this one."""
     same = [other for other in known if _is_same_decorator(mark, other)]
     for other in same:
         if other.rule == mark.rule:
             return other
     if same:
-        message = "its options change from request to request. Decorate it outside of the view, or name each limit"
+        message = "its options change from request to request. Decorate it outside the view, or name each limit"
         raise ConfigError(message, of=f"@limit on {mark.view}")
     return mark
 

@@ -60,33 +60,33 @@ def log_note(note: str) -> None:
 
 
 def notes_on_layers(app: object) -> Iterator[str]:
-    """Note a CORS middleware inside of the limits."""
+    """Note a CORS middleware inside the limits."""
     for layer in layers_of(app):
         if _CORS.search(name := type(layer).__name__):
             yield (
-                f"{name} is inside of RateLimitMiddleware: rejections have no CORS headers, and preflights count."
+                f"{name} is inside RateLimitMiddleware: rejections have no CORS headers, and preflights count."
                 f" Put {name} outside"
             )
 
 
 def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:
-    """Note an authentication outside of the limits. No rule by IP address counts the requests that it rejects."""
+    """Note an authentication outside the limits. No rule by IP address counts the requests that it rejects."""
     for name, rule in authentication_in(limiter, (type(layer).__name__ for layer in outside)):
         yield (
-            f"{name} is outside of RateLimitMiddleware: the rule {rule!r} does not count the requests that {name}"
-            " rejects, such as failed logins. Add RateLimitMiddleware outside of it, too, with the same settings"
+            f"{name} is outside RateLimitMiddleware: the rule {rule!r} does not count the requests that {name}"
+            " rejects, such as failed logins. Add RateLimitMiddleware outside it, too, with the same settings"
         )
 
 
 def notes_on_users(limits: HttpLimiter, outside: Iterable[object]) -> Iterator[str]:
-    """Note a rule that never applies without a user, where no layer outside of the limits may know one."""
+    """Note a rule that never applies without a user, where no layer outside the limits may know one."""
     every = [rule for rule in limits.limiter.rules.everywhere if not rule.source.matches.is_only_named]
     rules = [rule.name for rule in every if requires_user(rule)]
     is_known = limits.is_outer or not limits.own_features.isdisjoint(("user", IDENTIFY))
     if rules and not is_known and all(map(is_of_framework, outside)):
         yield (
-            f"the rule {rules[0]!r} never applies: no authentication is outside of RateLimitMiddleware, so the user is"
-            " not known. Add AuthenticationMiddleware outside of it, or pass features={'user': function}"
+            f"the rule {rules[0]!r} never applies: no authentication is outside RateLimitMiddleware, so the user is"
+            " not known. Add AuthenticationMiddleware outside it, or pass features={'user': function}"
         )
 
 
@@ -154,7 +154,7 @@ def count_workers() -> int:
 def notes_on_marks(packages: Collection[str]) -> Iterator[str]:
     """Note the decorated views of these packages that no route leads to.
 
-    Only names in modules are checked. Functions inside of functions may belong to another application.
+    Only names in modules are checked. Functions inside functions may belong to another application.
     """
     names = sorted({mark.view for mark in marks_made if _package_of(mark) in packages and _is_unrouted(mark)})
     if names:

@@ -35,7 +35,7 @@ DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the admissions so far, by limiter, the innermost last."""
 
 OF_USER: Final = frozenset({"user", "group", "plan"})
-"""The features that are known inside of authentication."""
+"""The features that are known inside authentication."""
 
 
 class HttpRules:
@@ -198,7 +198,7 @@ def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
 
 
 def requires_user(rule: CompiledRule) -> bool:
-    """Return whether a rule never applies without a user. A key such as "user|ip" has another part in place of it."""
+    """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
     return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
 

@@ -109,7 +109,7 @@ class Event:
 
     @property
     def rejections(self) -> list[Decision]:
-        """The decisions that rejected, also of rules in shadow mode, with their keys. Internal."""
+        """The decisions that rejected, including rules in shadow mode, with their keys. Internal."""
         return [decision for verdict in self._verdicts for decision in verdict.decisions if not decision.allowed]
 
     @property
@@ -130,7 +130,7 @@ class Event:
     def wait(self) -> float | None:
         """Seconds that the client has to wait: 0.0 for none.
 
-        An allowed request waits before it goes on (leaky-bucket queue). A rejected request waits before a retry can
+        An allowed request waits before it continues (leaky-bucket queue). A rejected request waits before a retry can
         succeed; None when waiting does not help.
         """
         rejections = [verdict.retry_after for verdict in self._verdicts if not verdict.allowed]

@@ -293,5 +293,5 @@ _open_stores: Final[WeakSet[FailoverStore]] = WeakSet()
 def _leave_fleets() -> None:
     """Leave the fleets at the end of this process: a worker that its server replaces does not count."""
     for store in list(_open_stores):
-        with suppress(Exception):  # the interpreter may start no threads any more
+        with suppress(Exception):  # the interpreter may no longer start threads
             store.leave_fleet()

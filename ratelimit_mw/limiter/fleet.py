@@ -33,7 +33,7 @@ _COUNTED_EVERY: Final = 10.0
 _VARYING: Final = re.compile(rb"\d+|master|worker")  # in the command lines of the processes of one server
 
 FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), None, shadow=True)
-"""No rule has an empty name. A shadow limit rejects no request, also when there are more processes."""
+"""No rule has an empty name. A shadow limit rejects no request, even when there are more processes."""
 cast(Concurrency, FLEET.algorithm).lifetime = 600 * SECOND
 
 
@@ -49,7 +49,7 @@ class Fleet:
         run_in_child(self, Fleet._start_over)
 
     def _start_over(self) -> None:
-        """Also in a forked child, which is a process of its own."""
+        """Even in a forked child, which is a process of its own."""
         (self._hit,) = name_slots([Hit(FLEET, FLEET.prefix, 1)])
         self._is_announced = False
         self._interval = 0.0

@@ -35,7 +35,7 @@ class Heartbeat(Generic[_Item]):
         self._start_empty()
 
     def _start_empty(self, _intact: bool = True) -> None:
-        """Also in a forked child: items and thread belong to the parent."""
+        """Even in a forked child: items and thread belong to the parent."""
         self._is_warned = False
         self._held: set[_Item] = set()
         self._thread: threading.Thread | None = None

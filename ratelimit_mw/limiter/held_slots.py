@@ -26,7 +26,7 @@ class HeldSlots:
 
     Args:
         correct: Sends corrections to the store.
-        settle: Sends the corrections of a receipt and confirms them, also while the store is unreachable.
+        settle: Sends the corrections of a receipt and confirms them, even while the store is unreachable.
     """
 
     def __init__(

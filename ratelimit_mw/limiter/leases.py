@@ -239,7 +239,7 @@ class QuotaLeases(Reporter):
 
 
 async def _error_of(call: Coroutine[Any, Any, None]) -> StoreError | None:
-    """Return the error of a call, also when no caller is left to raise it to."""
+    """Return the error of a call, even when no caller is left to raise it to."""
     try:
         await call
     except StoreError as error:

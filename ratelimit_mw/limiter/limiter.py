@@ -41,7 +41,7 @@ class Limiter(Bans):
         clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default
             the store's own time counts.
         settings: Settings from ``load_settings``. Their ``rules`` and ``store`` are not read; ``from_settings`` does.
-        observers: Functions of an ``Event``, in place of those of the settings. Each is called once for every request.
+        observers: Functions of an ``Event``, instead of those of the settings. Each is called once for every request.
 
     Raises:
         ConfigError: A rule, the store URL or an option of the store is invalid.
@@ -114,7 +114,7 @@ class Limiter(Bans):
         Args:
             settings: The path of a settings file, a dictionary, or loaded ``Settings``.
             clock: As for ``Limiter``.
-            store: A store URL or a ``Store``, in place of the store of the settings.
+            store: A store URL or a ``Store``, instead of the store of the settings.
             observers: As for ``Limiter``.
 
         Raises:

@@ -51,7 +51,7 @@ class RunTimeOverrides(Reloads):
     def set_override(
         self, rule: str, features: Features, limits: Any, seconds: float | str | None = None
     ) -> ClientOverride:
-        """Give one client of a rule other limits, in place of all limits that the rule has for it.
+        """Give one client of a rule other limits, instead of all limits that the rule has for it.
 
         All processes that share the store learn of it within ``reload_interval``. The client's consumption stays if the
         period and the algorithm are the same. It replaces an earlier override of the client.
@@ -109,7 +109,7 @@ class RunTimeOverrides(Reloads):
         return await asyncio.to_thread(self.remove_override, rule, features)
 
     def clear_overrides(self) -> None:
-        """Remove the overrides of all clients and rules, also where their record is damaged.
+        """Remove the overrides of all clients and rules, even where their record is damaged.
 
         Raises:
             StoreError: The store could not be reached.

@@ -69,7 +69,7 @@ class Recorder:
         self._beat: Heartbeat[Recorder] = Heartbeat(Recorder.flush, _INTERVAL, "record outcomes", effect)
 
     def _start_over(self) -> None:
-        """Also in a forked child: the parent records its own counts."""
+        """Even in a forked child: the parent records its own counts."""
         self._counts = OutcomeCounts()
         self._taken: dict[Labels, int] = {}
         self._clients: dict[str, Summary] = {}
@@ -198,7 +198,7 @@ _of_process: Final = WeakSet[Recorder]()
 
 
 def _close_all() -> None:
-    """Write the rest, also in a worker of WSGI, whose server closes no limiter."""
+    """Write the rest, even in a worker of WSGI, whose server closes no limiter."""
     for recorder in tuple(_of_process):
         recorder.close()
 

@@ -99,7 +99,7 @@ class Account:
         at = self.decision.at_us + now - self.known_at
         cost, consumed = change.cost, change.consumed
         if consumed is not None:
-            self.counted_at = max(self.counted_at, consumed.at_us)  # the store may have counted it by itself
+            self.counted_at = max(self.counted_at, consumed.at_us)  # the store may have counted it directly
         self.add(cost if consumed is None else -refunded(self.limit, consumed, cost, at))
         return at
 
@@ -115,7 +115,7 @@ class Account:
         self.fresh_until = self.fresh_until and max(self.fresh_until, self.known_at + _LONGEST)
 
     def take(self) -> int:
-        """Return the sum to report now. It is negative for a key that is not busy any more and has a refund.
+        """Return the sum to report now. It is negative for a key that is no longer busy and has a refund.
 
         A refund waits for the reply to the last sum, which has the time that the refund needs.
         """
@@ -146,7 +146,7 @@ class Account:
         self.fresh_until = self.known_at + _MAX_AGE
 
     def correction(self, cost: int) -> Correction:
-        """Build the charge of a sum that does not fit the limit any more, or the refund of a negative sum."""
+        """Build the charge of a sum that no longer fits the limit, or the refund of a negative sum."""
         consumed = None if cost > 0 else Charge(self.counted_at, -cost)
         return Correction(self.limit, self.key, abs(cost), consumed)
 

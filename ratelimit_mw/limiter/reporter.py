@@ -43,7 +43,7 @@ class Reporter(ChainLink):
         self._beat = Heartbeat(self._report_due, REPORT_EVERY / SECOND, task, effect)
 
     def _start_over(self) -> None:
-        """Also in a forked child: the parent reports what it has consumed."""
+        """Even in a forked child: the parent reports what it has consumed."""
         self._reports = ReportTable()
         self._under_way = 0  # Reports without a reply.
 
@@ -97,7 +97,7 @@ class Reporter(ChainLink):
         return itertools.takewhile(lambda _: self._under_way, itertools.repeat(_PAUSE, _PAUSES))
 
     def _last(self) -> list[Account]:
-        """Return the accounts to report before the store is closed, also with refunds that await a next sum."""
+        """Return the accounts to report before the store is closed, including those whose refunds await a next sum."""
         with self._lock:
             accounts = self._reports.due(self._clock())
             for account in accounts:

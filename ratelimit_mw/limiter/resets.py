@@ -125,5 +125,5 @@ def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> None:
 def _logging_outage(rule: str) -> Iterator[None]:
     try:
         yield
-    except StoreError as error:  # the view goes on
+    except StoreError as error:  # the view continues
         _log.warning("rule %s: the store could not reset a key (%s)", rule, error)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""
+    """Holds the slots of a request while the block runs. It may be entered again, even while it is held."""
 
     def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
         self._limiter = limiter

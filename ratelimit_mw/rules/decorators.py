@@ -127,7 +127,7 @@ def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
-    A limit on a view inside of an exempt blueprint, class or include still applies. So does a limit on that blueprint.
+    A limit on a view inside an exempt blueprint, class or include still applies. So does a limit on that blueprint.
 
     Args:
         rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.

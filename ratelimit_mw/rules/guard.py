@@ -92,7 +92,7 @@ _GUARDS: Final = frozenset(const for const in guard.__code__.co_consts if isinst
 
 
 def inside_guard(view: Any) -> Any:
-    """Return the view inside of the guard of this package; a view without a guard as it is."""
+    """Return the view inside the guard of this package; a view without a guard as it is."""
     return view.__wrapped__ if getattr(view, "__code__", None) in _GUARDS else view
 
 

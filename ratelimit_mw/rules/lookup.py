@@ -145,7 +145,7 @@ class LimitsLookup:
 class LimitsCall:
     """One call of the function of a rule. The first request to wait makes it; later ones share its result.
 
-    The call goes on when a request that waits for it is cancelled. An async function has ``_LONGEST`` to return.
+    The call continues when a request that waits for it is cancelled. An async function has ``_LONGEST`` to return.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class LimitsCall:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """End the call in any case, also when its thread or its event loop ends."""
+        """End the call in any case, even when its thread or its event loop ends."""
         try:
             yield
         except Exception as error:

@@ -54,11 +54,11 @@ class ViewMarks:
     exempt_on: str = field(default="", compare=False)
     """The view that has the ``@exempt``."""
     answers_options: bool = False
-    """Whether the framework responds to ``OPTIONS`` by itself. Only rules that name the method then apply to it."""
+    """Whether the framework responds to ``OPTIONS`` automatically. Only rules that name the method then apply to it."""
     is_static: bool = False
     """Whether the framework serves files. Only rules that name a path or a view then apply."""
     inside: tuple[Mark, ...] = ()
-    """The marks inside of a blueprint, a class or an include that is exempt from every rule. They apply."""
+    """The marks inside a blueprint, a class or an include that is exempt from every rule. They apply."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 
@@ -117,7 +117,7 @@ readers: Final = WeakSet[MarksReader]()
 
 
 class MarkedURLs:
-    """The URLs that ``include`` of Django returns, with marks of their own. Used in place of the URLs."""
+    """The URLs that ``include`` of Django returns, with marks of their own. Used instead of the URLs."""
 
     def __init__(self, urls: object) -> None:
         self.urls = urls
@@ -162,7 +162,7 @@ def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
 
 
 def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
-    """The marks of a view inside of another. Where the outer one is exempt, the limits of the inner one remain."""
+    """The marks of a view inside another. Where the outer one is exempt, the limits of the inner one remain."""
     combined = combine(outer, inner)
     remain = outer.exempt == () and inner.exempt is None
     return replace(combined, inside=(*outer.inside, *inner.every)) if remain else combined

@@ -70,7 +70,7 @@ class Match:
         return bool(self.views) and not any(self.views)
 
     def takes_method(self, method: str, is_automatic: bool = False) -> bool:
-        """Whether a method matches. ``is_automatic``: the framework responds to it by itself."""
+        """Whether a method matches. ``is_automatic``: the framework responds to it automatically."""
         return method in self.methods if self.methods else not is_automatic
 
     def takes(self, method: str, host: Any, is_automatic: bool = False) -> bool:

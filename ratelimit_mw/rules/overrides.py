@@ -27,7 +27,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
 
     Args:
         rule: The name of the rule.
-        key: The client, as the keys of the store name it. With a secret, it has digests in place of personal data.
+        key: The client, as the keys of the store name it. With a secret, it has digests instead of personal data.
         limits: The limits, such as ``"1000/minute; 20000/day"``, or ``"unlimited"``.
         until_us: The end, in microseconds since 1970; None for an override without an end.
     """

@@ -1,7 +1,7 @@
 """Match a path against all path patterns at once: one tree, walked once. Pure; knows no rules.
 
 ``*`` matches anything within a segment, ``{name}`` one segment, ``**`` and ``{name:path}`` any number of segments,
-also none. Paths are compared with ``//`` collapsed and one trailing slash ignored. A leading slash is added when it is
+even none. Paths are compared with ``//`` collapsed and one trailing slash ignored. A leading slash is added when it is
 missing, because some frameworks route such a path.
 """
 

@@ -48,7 +48,7 @@ class Rule:
     """
 
     limits: Limits
-    options: RuleOptions  # all of them, also those with their default
+    options: RuleOptions  # all of them, including those with their default
     given: RuleOptions = field(compare=False)
     name: str | None = field(compare=False)
     algorithm: Any = field(compare=False)
@@ -156,7 +156,7 @@ class Rule:
         return tuple(tables)
 
     def _limits_by_value(self, path: str, table: object, *parts: str) -> dict[str, tuple[Quota, ...]]:
-        """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
+        """The quotas of each value, even under the forms that a request may have. A value as written has precedence."""
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
         for value, quotas in checked_table(path, table).items():
@@ -245,7 +245,7 @@ class Rule:
 
 
 def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
-    """Return the rule with these options in the place of those that it was not given."""
+    """Return the rule with these options instead of those that it was not given."""
     return rule if defaults.keys() <= rule.given.keys() else build_rule({"limits": rule.limits, **rule.given}, defaults)
 
 

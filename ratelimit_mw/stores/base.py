@@ -34,7 +34,7 @@ class KeyPage(NamedTuple):
 class Store(ABC):
     """The place where states are kept. Subclass it to write your own store, and test it with ``StoreCompliance``.
 
-    A key is ``limit.prefix`` followed by the values that identify a client. It may be any text, also with spaces,
+    A key is ``limit.prefix`` followed by the values that identify a client. It may be any text, even with spaces,
     braces and control characters. A store that cannot hold such a key hashes it. A state is kept at least until
     ``reset_us`` after its last change, and at least one day when ``now`` is given. A store that fails or
     exceeds its timeout raises ``StoreError``. A state that cannot be decoded raises ``StateError``.
@@ -112,7 +112,7 @@ class Store(ABC):
         await self.aforget([""])
 
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        """Return the next keys that start with a prefix, also keys that have expired. Not every store can list keys.
+        """Return the next keys that start with a prefix, including expired keys. Not every store can list keys.
 
         A call looks at a bounded number of keys, so a page may be empty before the last one. A key that is written
         between two pages may be on both, or on none.

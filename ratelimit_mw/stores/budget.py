@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 STARTING: Final = 1.0
-"""Seconds in which a worker may connect before its first request, also with a shorter time budget."""
+"""Seconds in which a worker may connect before its first request, even with a shorter time budget."""
 _TURNS: Final = 20  # Busy turns in a time budget.
 _STEPS: Final = 100  # Steps of a thread that lacks the GIL, without a wait.
 _WAITS: Final = 5  # Waits of a thread, each followed by another look.

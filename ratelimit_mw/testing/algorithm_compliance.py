@@ -1,6 +1,6 @@
 """`AlgorithmCompliance` checks an algorithm against the promises that stores and users rely on.
 
-Every test replays the same seeded traces of hits, peeks, charges and refunds, also with a clock that goes back. The
+Every test replays the same seeded traces of hits, peeks, charges and refunds, even with a clock that goes back. The
 tests call the algorithm directly, without a store.
 """
 

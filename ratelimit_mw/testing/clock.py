@@ -54,7 +54,7 @@ class ManualClock:
 def limits_timed_by(clock: Clock) -> Iterator[None]:
     """Return a context manager that puts all limits on your clock, with empty counts, until its end.
 
-    Every limiter without a clock of its own is affected, also an older one, with any store. Counts from
+    Every limiter without a clock of its own is affected, even an older one, with any store. Counts from
     outside the block are not visible inside it, and the other way round.
 
     Args:

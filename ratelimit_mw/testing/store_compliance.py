@@ -59,7 +59,7 @@ class StoreCompliance(KeyTests, RecordTests, TimeTests):
             check_equal(store.peek(wide).remaining, 9, "the wide limit in the end")
 
     def test_decisions_equal_those_of_the_pure_functions(self, way: str, spec: Spec) -> None:
-        """Random traces give equal decisions, also when time goes back.
+        """Random traces give equal decisions, even when time goes back.
 
         A trace mixes hits, peeks, costs of zero, charges, refunds and deleted keys. Every second trace has a shadow
         limit.

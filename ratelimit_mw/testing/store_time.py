@@ -13,7 +13,7 @@ class TimeTests(StoreSuite):
     """Tests of times, expiry and ``close``."""
 
     def test_a_charge_beyond_the_limit_is_kept(self, way: str, spec: Spec) -> None:
-        """The wait is exact, also when it is longer than the usual lifetime of a state."""
+        """The wait is exact, even when it is longer than the usual lifetime of a state."""
         limit = limit_of("5/minute", spec)
         key = limit.prefix + CLIENT
         with self._open(way) as store:

@@ -145,14 +145,14 @@ def test_send_applies_backpressure_to_the_application() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for message in (START, BODY):
             await send(message)
-            order.append("app went on")
+            order.append("app continued")
 
     async def slow(message: Message) -> None:
         await asyncio.sleep(0)
         order.append("server took it")
 
     asyncio.run(RateLimitMiddleware(app, limiter=limiter())(http_scope(), None, slow))  # type: ignore[arg-type]
-    assert order == ["server took it", "app went on"] * 2
+    assert order == ["server took it", "app continued"] * 2
 
 
 @pytest.mark.parametrize(

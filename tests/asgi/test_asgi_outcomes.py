@@ -103,7 +103,7 @@ def test_an_error_counts_when_500_counts() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("cost", "remaining"), [(0, 10), (1, 9), (4, 6), (25, 0)])
 def test_the_application_settles_the_true_cost(cost: int, remaining: int, fails: bool) -> None:
-    """``verdict.settle`` replaces the reserved cost after the response, also when the application then raises."""
+    """``verdict.settle`` replaces the reserved cost after the response, even when the application then raises."""
     rate = limiter("10/minute", key=[])
 
     async def work(request: Request) -> PlainTextResponse:
@@ -152,7 +152,7 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
 
 
 def test_a_closed_coroutine_releases_its_slot() -> None:
-    """It cannot await the store any more, so the slot is returned by a blocking call."""
+    """It can no longer await the store, so the slot is returned by a blocking call."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(0)

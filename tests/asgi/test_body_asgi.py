@@ -333,7 +333,7 @@ def test_an_error_of_receive_reaches_the_application() -> None:
 
 
 def test_starlette_reads_a_body_that_was_read_ahead() -> None:
-    """Starlette reads JSON, forms and streams with the middleware outside and inside of it."""
+    """Starlette reads JSON, forms and streams with the middleware outside and inside it."""
 
     async def echo(request: StarletteRequest) -> Response:
         if request.url.path == "/form":

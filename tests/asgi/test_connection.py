@@ -141,7 +141,7 @@ def test_a_long_body_is_not_kept(count: int) -> None:
 
 
 def test_an_error_of_the_server_is_left_to_the_application() -> None:
-    """The wait goes on."""
+    """The wait continues."""
 
     async def scenario() -> None:
         scene = Scene()

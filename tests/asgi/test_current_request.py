@@ -14,7 +14,7 @@ from ratelimit_mw.rules.guard import current
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_request_is_current_until_its_end(fails: bool) -> None:
-    """The request of the caller in the same task is current again, also after an error."""
+    """The request of the caller in the same task is current again, even after an error."""
     found = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

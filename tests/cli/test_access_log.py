@@ -60,7 +60,7 @@ def test_additional_fields_are_ignored() -> None:
 
 
 def test_size_may_be_missing() -> None:
-    """A response without a body is logged with a dash in place of its size."""
+    """A response without a body is logged with a dash instead of its size."""
     assert parse_line(line(size="-", status="304")).status == 304
 
 
@@ -138,7 +138,7 @@ def test_impossible_dates(text: str) -> None:
 
 
 def test_no_date_at_all() -> None:
-    """Other text in place of the date makes the line invalid."""
+    """Other text instead of the date makes the line invalid."""
     assert why_not(line(time="yesterday")) == "the date is invalid"
 
 

@@ -1,4 +1,4 @@
-"""All commands: exit codes, streams, and messages in place of tracebacks."""
+"""All commands: exit codes, streams, and messages instead of tracebacks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_no_command_shows_the_help() -> None:
 
 @pytest.mark.parametrize("command", ["check", "explain", "replay"])
 def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
-    """A missing file, and a folder in place of a file, give exit code 2 and a message."""
+    """A missing file, and a folder instead of a file, give exit code 2 and a message."""
     rest = {"check": [], "explain": ["GET", "/"], "replay": ["-"]}[command]
     for path in (tmp_path / "nothing.toml", tmp_path):
         result = run(command, path, *rest)

@@ -95,7 +95,7 @@ def test_explain_without_a_matching_rule(settings: Any) -> None:
 
 
 def test_explain_lists_overrides_in_a_note(settings: Any) -> None:
-    """A file alone does not contain the match of such a rule."""
+    """The file does not contain the match of such a rule."""
     result = run("explain", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [

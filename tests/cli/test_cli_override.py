@@ -50,7 +50,7 @@ def commands(file: Path) -> Override:
 
 
 def limits(file: Path, **features: Any) -> list[str]:
-    """Return the limits that a request meets in a worker that starts now."""
+    """Return the limits of a request in a worker that starts now."""
     limiter = Limiter.from_settings(file)
     limiter.start()
     found = limiter.peek({"method": "GET", "path": "/", **features}, cost=0)
@@ -77,7 +77,7 @@ def test_an_override_is_set_listed_and_removed(tmp_path: Path, store: str) -> No
     assert (one["client"], one["limits"], one["key"]) == ("user=acme", "1000/hour; 20000/day", "{user=acme}")
     assert one["until"].endswith("+00:00")
     assert len(json.loads(override("list", "everybody", "--json").stdout)["overrides"]) == 1
-    assert "has no override for user=acme any more" in override("remove", "api", "user=acme").stderr
+    assert "override of user=acme removed from rule api" in override("remove", "api", "user=acme").stderr
     assert limits(file, user="acme") == ["100/hour", "7/hour"]
     assert "Check the spelling" in override("remove", "api", "user=acm", exit_code=1).stderr
     assert json.loads(override("remove", "api", "user=acm", "--json", exit_code=1).stdout) == {"removed": False}

@@ -170,7 +170,7 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
 
 
 def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
-    """Also with the memory store, which no command can reach."""
+    """Even with the memory store, which no command can reach."""
     asked = Asked(API, record="clients")
     for _ in range(5):
         asked.check(features={"ip": "192.0.2.7"})

@@ -84,7 +84,7 @@ def log_requests(*request_lines: str) -> list[DemoRequest]:
     ],
 )
 def test_path_of_a_log_arrives_unchanged(request_line: str) -> None:
-    """The server decodes the path of the log, also with dots, double slashes and control characters."""
+    """The server decodes the path of the log, even with dots, double slashes and control characters."""
     entry = parse_line(f'192.0.2.1 - - [17/May/2015:10:05:03 +0000] "{request_line}" 200 1')
     playback, [(line, headers, _)] = send(*log_requests(request_line))
     method, target, version = line.split(" ")

@@ -120,6 +120,6 @@ def test_attacks_and_people_share_no_client_and_no_account() -> None:
 
 
 def test_clients_have_ip_addresses_that_are_not_in_use() -> None:
-    """Also when there are many clients."""
+    """Even when there are many clients."""
     for client in {request.client for request in make_traffic(1, 20_000)}:
         assert any(ip_address(client) in network for network in UNUSED), client

@@ -37,7 +37,7 @@ def test_files_in_any_order(log: Write) -> None:
 
 
 def test_files_of_several_servers(log: Write) -> None:
-    """Files that overlap are merged. The order of the arguments changes nothing, also within one second."""
+    """Files that overlap are merged. The order of the arguments changes nothing, even within one second."""
     one = log([line("192.0.2.1", at=i) for i in (0, 1, 1, 5)], "one")
     two = log([line("192.0.2.2", at=i) for i in (0, 1, 3, 9)], "two")
     for paths in ([one, two], [two, one]):
@@ -96,7 +96,7 @@ def test_no_request_in_any_file(log: Write, tmp_path: Path) -> None:
 
 
 def test_a_file_twice(log: Write, tmp_path: Path) -> None:
-    """A file that is given twice, also by another name, is a mistake."""
+    """A file that is given twice, even by another name, is a mistake."""
     path = log([line()])
     (tmp_path / "link").symlink_to(path)
     result = run("replay", Files(tmp_path).rules(SITE), path, tmp_path / "link")

@@ -213,7 +213,7 @@ bare = Flask("bare")
 
 
 def test_the_parts_that_need_a_hand_are_problems(folder: Path) -> None:
-    """Functions of limits and of responses, and calls inside of views, have their place and their replacement."""
+    """Functions of limits and of responses, and calls inside views, have their place and their replacement."""
     (folder / "hard_flask.py").write_text(HARD_FLASK)
     found = migrated_here("flask-limiter", "hard_flask:app")
     problems = "\n".join(found["problems"])
@@ -298,7 +298,7 @@ application = get_wsgi_application()
 
 
 def test_decorators_of_django_are_found_behind_others(folder: Path) -> None:
-    """Decorators of methods, of REST framework and of URLs, and calls inside of views, are found."""
+    """Decorators of methods, of REST framework and of URLs, and calls inside views, are found."""
     (folder / "hard_django.py").write_text(HARD_DJANGO)
     result = start("migrate", "django-ratelimit", "hard_django:application", "--json", cwd=folder)
     found = json.loads(result.stdout)
@@ -405,7 +405,7 @@ def test_the_text_is_a_settings_file_and_code(folder: Path) -> None:
     """The first part of the output is valid TOML, and problems and notes are on stderr."""
     result = start("migrate", "slowapi", "slowapi_before:app", cwd=EXAMPLES)
     assert (result.returncode, result.stderr.splitlines()[0][:6]) == (0, "note: ")
-    file, _, code = result.stdout.partition("# In place of the limiter\n")
+    file, _, code = result.stdout.partition("# Instead of the limiter\n")
     path = folder / "ratelimit.toml"
     path.write_text(file)
     assert load_settings(path).rules[0].name == "default"

@@ -204,7 +204,7 @@ def test_queues_delay(rules: Write, log: Write) -> None:
     ],
 )
 def test_clients_are_distinguished_as_in_the_application(rules: Write, log: Write, same: list[str], count: int) -> None:
-    """IPv6 clients are counted by prefix; a host name is a client; lines without one share a client."""
+    """The key of an IPv6 client is its prefix; a host name is a client; lines without one share a client."""
     assert replayed(rules(SITE), log(line(ip) for ip in same))["clients"] == count
 
 

@@ -278,7 +278,7 @@ def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:
     settings.write_text('[[rules]]\nlimits = "3/minute"\n')
     result = run("serve", settings, "--workers", "2")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "each worker would count by itself" in result.stderr
+    assert "each worker would count on its own" in result.stderr
 
 
 @pytest.mark.parametrize(

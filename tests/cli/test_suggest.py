@@ -125,7 +125,7 @@ def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> No
     block, _, rest = text.partition("\n\n")
     settings = load_settings(Files(tmp_path).settings(f'[[rules]]\nname = "site"\n{block}\n', "copied.toml"))
     assert str(settings.rules[0].quotas[0]) == "12/minute"
-    assert block.startswith("# site: rejects 1 of 100 requests (1.0%) in place of 61 of 100 requests (61.0%)\n")
+    assert block.startswith("# site: rejects 1 of 100 requests (1.0%) instead of 61 of 100 requests (61.0%)\n")
     assert rest == "With all of them: 1 rejected (1.0%) from 1 client\n"
 
 
@@ -141,7 +141,7 @@ def test_a_pipe_can_be_read_once(rules: Write) -> None:
     """The error comes before the work."""
     result = run("replay", rules(SITE), "-", "--suggest", "1%", input=line())
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--suggest reads the logs several times. Give files in place of a pipe" in result.stderr
+    assert "--suggest reads the logs several times. Give files instead of a pipe" in result.stderr
 
 
 def test_no_rules(rules: Write, log: Write) -> None:

@@ -1,4 +1,4 @@
-"""``ratelimit-mw serve`` behind a real nginx, with the files of examples/gateways, also restarted under load."""
+"""``ratelimit-mw serve`` behind a real nginx, with the files of examples/gateways, even restarted under load."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_workers_are_replaced_without_an_error(tmp_path: Path) -> None:
 
 
 def test_several_workers_follow_a_changed_file(tmp_path: Path) -> None:
-    """Each worker reads the changed file by itself."""
+    """Each worker reads the changed file on its own."""
     with site_of(tmp_path, FIRST, f"lmdb://{tmp_path}/state", ["--workers", "2"]) as site:
         assert site.get(client=new_address()).headers["x-ratelimit-limit"] == "3"
         replace(site.folder / "ratelimit.toml", "3/day", "9/day")

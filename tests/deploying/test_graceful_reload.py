@@ -32,7 +32,7 @@ def test_a_reload_under_load_allows_no_more(command: str, store: str, tmp_path: 
 
     def served(more: int) -> None:
         enough = len(seen) + more
-        wait_for(lambda: len(seen) >= enough or all(load.done() for load in loads), "the load to go on")
+        wait_for(lambda: len(seen) >= enough or all(load.done() for load in loads), "the load to continue")
 
     with redis_running(tmp_path) as redis, ThreadPoolExecutor(4) as pool:
         url = f"redis://127.0.0.1:{redis.port}/0" if store == "redis" else f"lmdb://{tmp_path}/state"
@@ -54,7 +54,7 @@ def test_a_reload_under_load_allows_no_more(command: str, store: str, tmp_path: 
 
 @pytest.mark.parametrize("command", ["uvicorn-workers", "gthread"])
 def test_a_killed_redis_causes_no_error(command: str, tmp_path: Path) -> None:
-    """The workers go on alone, and nginx gets a response to each request."""
+    """The workers continue alone, and nginx gets a response to each request."""
     address = new_address()
     with ExitStack() as stack:
         redis = stack.enter_context(redis_running(tmp_path))

@@ -1,4 +1,4 @@
-"""Body fields are features in Django. Views get their body, also when another middleware read it first."""
+"""Body fields are features in Django. Views get their body, even when another middleware read it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views that a test calls by itself, with a request of a factory and without the middleware."""
+"""Views that a test calls directly, with a request of a factory and without the middleware."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def limited_views() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", limited_views())
 def test_limits_of_decorators_hold_for_requests_of_a_factory(kind: str) -> None:
-    """Inside of REST framework a rejection is its 429; outside it is the error that the middleware would respond to."""
+    """Inside REST framework a rejection is its 429; outside it is the error that the middleware would respond to."""
     view = limited_views()[kind]
     with project(still()):
         assert statuses(view, 2, ANN) == [200, 200]
@@ -103,7 +103,7 @@ def test_limits_of_decorators_hold_for_requests_of_a_factory(kind: str) -> None:
 
 
 def test_a_view_of_django_is_limited_for_requests_of_a_factory() -> None:
-    """Functions, classes and async functions; requests that a test has made by itself, too."""
+    """Functions, classes and async functions; requests that a test has made, too."""
 
     class Page(View):
         @method_decorator(limit("2/minute"))
@@ -129,7 +129,7 @@ def test_a_view_of_django_is_limited_for_requests_of_a_factory() -> None:
 
 
 def test_a_missing_middleware_is_an_error_for_other_requests() -> None:
-    """Only a test that calls a view by itself needs no middleware. The client of a test calls it as a server does."""
+    """Only a test that calls a view directly needs no middleware. The client of a test calls it as a server does."""
     others = ["django.middleware.common.CommonMiddleware"]
     checking = lambda request: HttpResponse(check(request, "post").rules)  # noqa: E731
     paths = path("", limit("1/minute")(hello)), path("check", checking)
@@ -142,7 +142,7 @@ def test_a_missing_middleware_is_an_error_for_other_requests() -> None:
 
 
 def test_check_and_usage_work_for_requests_of_a_factory() -> None:
-    """A rule by name, its usage, its cost and its reset, in a view that a test calls by itself."""
+    """A rule by name, its usage, its cost and its reset, in a view that a test calls directly."""
 
     def view(request: Any) -> HttpResponse:
         check(request, "post")
@@ -204,7 +204,7 @@ BODIES: list[tuple[str, bytes]] = [
 
 
 def test_a_field_is_found_after_rest_framework_has_parsed_the_body() -> None:
-    """A client has one count for all kinds of bodies, also where the view reads the data before the check."""
+    """A client has one count for all kinds of bodies, even where the view reads the data before the check."""
 
     class Posting(Plain):
         def post(self, request: Any) -> Response:
@@ -296,6 +296,6 @@ def test_an_unavailable_store_is_a_503_of_the_framework() -> None:
 
 
 def test_one_rule_of_the_middleware_is_not_decided() -> None:
-    """Rules by path are those of the middleware, so a test that calls the view by itself does not consume them."""
+    """Rules by path are those of the middleware, so a test that calls the view directly does not consume them."""
     with project(one_rule("1/minute")):
         assert statuses(Plain.as_view()) == [200] * 3

@@ -45,7 +45,7 @@ class Items(APIView):
 
 
 class Login(APIView):
-    """Checks a password with each request, also with OPTIONS."""
+    """Checks a password with each request, even with OPTIONS."""
 
     class Passwords(BasicAuthentication):
         tried: ClassVar[list[str]] = []

@@ -145,7 +145,7 @@ def test_a_rate_of_the_class_precedes_the_settings() -> None:
 
 
 def test_two_rates_of_one_scope_are_two_limits() -> None:
-    """Throttles that inherit a scope and set a rate count apart where their periods differ."""
+    """Throttles that inherit a scope and set a rate count separately where their periods differ."""
     burst = type("Burst", (UserRateThrottle,), {"rate": "2/min"})
     sustained = type("Sustained", (UserRateThrottle,), {"rate": "3/day"})
     rate, clock = timed()

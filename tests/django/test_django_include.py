@@ -83,7 +83,7 @@ def test_a_tuple_that_is_no_include_is_an_error() -> None:
 
 
 def test_an_exempt_include_keeps_its_own_limits() -> None:
-    """So it can have a limit in place of those of the settings, in either order."""
+    """So it can have a limit instead of those of the settings, in either order."""
     own = limit("2/minute", name="own")
     patterns = [path("x/", own(exempt(include(inner(a=hello))))), path("y/", exempt(own(include(inner(b=hello)))))]
     with project(one_rule("1/minute"), *patterns) as served:

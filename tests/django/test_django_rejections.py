@@ -1,4 +1,4 @@
-"""Rejections that code of a Django project raises outside of its views."""
+"""Rejections that code of a Django project raises outside its views."""
 
 from __future__ import annotations
 

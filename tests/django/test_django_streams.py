@@ -1,4 +1,4 @@
-"""Streaming responses through Django's own handlers settle slots and costs, also on disconnects and errors."""
+"""Streaming responses through Django's own handlers settle slots and costs, even on disconnects and errors."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_limits_of_views_are_added_to_the_file(client: httpx.Client) -> None:
     """A view allows three reports per minute, and the file ten."""
     bob = signed_in(client, "bob", "lettuce")
     responses = until_rejected(client, "GET", "/api/report", headers=bob)
-    assert len(responses) <= 7  # also when a new minute begins in between
+    assert len(responses) <= 7  # even when a new minute begins in between
     assert '"report"' in responses[-1].headers["ratelimit"]
     assert {'"api"', '"report"', '"site"'} <= set(re.findall(r'"[a-z]+"', responses[0].headers["ratelimit-policy"]))
     assert client.get("/api/items/7", headers=bob).json() == {"id": 7}

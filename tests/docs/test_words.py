@@ -37,6 +37,11 @@ PROBLEMS = {
     "a banned word in a table": ("a.md", "| a | b |\n|---|---|\n| x | is unreadable |\n", [(3, "banned")]),
     "a long sentence": ("a.md", f"Short.\n\nAlso short. {LONG}\n", [(3, "long")]),
     "a long item of a list": ("a.md", f"- one\n- {LONG}\n", [(2, "long")]),
+    "a pattern of another language": (
+        "a.md",
+        "It works in place\nof X, also when Y.\n",
+        [(1, "banned"), (2, "banned")],
+    ),
     "a word that is too frequent": ("a.md", "Nobody waits.\n", [(1, "nobody")]),
     "a clause as subject": ("a.md", "It is so.\nWhat waits is served.\n", [(2, "what")]),
     "a page without a reader": ("a.md", "It is fine. " * 110, [(1, "you")]),
@@ -52,6 +57,7 @@ FINE = {
     "a link": ("a.md", "[this](refuse.md) and https://refuse.example\n"),
     "a question": ("a.md", "## What does it cost?\n"),
     "the standard term": ("a.md", "connection refused\n"),
+    "a list": ("a.md", "It has also if and else. See also where it is. In the place of one.\n"),
     "names": ("a.py", 'def refuse(told: str = "spend") -> None:\n    nobody = {"refuse": "told"}\n'),
     "an example": ("a.py", 'def f():\n    """Do it.\n\n    Example:\n        nobody refuses it\n    """\n'),
     "several sentences": ("a.md", "You wait. It ends. " * 60),
@@ -115,6 +121,14 @@ def test_an_update_never_lists_more(check_words: ModuleType, tmp_path: Path) -> 
 def test_the_project_lists_no_file() -> None:
     """All files are rewritten, so none may have problems again."""
     assert json.loads((DOCS / "check_words.json").read_text()) == {}
+
+
+def test_only_the_words_of_a_test_are_checked(check_words: ModuleType, tmp_path: Path) -> None:
+    """Its strings are code, data and messages."""
+    write(tmp_path, "tests/test_a.py", f'x = "{LONG} Nobody waits"  # what waits\n')
+    assert check_words.main([]) == 0
+    write(tmp_path, "tests/test_a.py", "x = 1  # it refuses\n")
+    assert check_words.main([]) == 1
 
 
 def test_named_files_are_checked_without_the_list(check_words: ModuleType, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_the_handler_of_the_application_replaces_later_rejections() -> None:
 
 
 def test_any_feature_may_come_from_a_dependency() -> None:
-    """Custom and several features, also given as ``Depends``, come from dependencies. Others come from the request."""
+    """Custom and several features, including ``Depends``, come from dependencies. Others come from the request."""
 
     async def tenant(x_tenant: Annotated[str, Header()]) -> str:
         return x_tenant

@@ -127,7 +127,7 @@ def test_a_custom_openapi_function_is_kept() -> None:
 
 
 def test_the_limits_are_documented_after_the_start() -> None:
-    """The limits are there before any request, also when code calls ``openapi`` too early."""
+    """The limits are there before any request, even when code calls ``openapi`` too early."""
     for early in (False, True):
         app, operations = FastAPI(), list[set[str]]()
         app.get("/")(limit("1/minute")(view))

@@ -145,7 +145,7 @@ def test_rules_for_all_apply_to_included_routers_too() -> None:
 
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
 def test_mounted_applications_have_whole_templates(outer: Any) -> None:
-    """The template of a mounted application follows that of its mount, also with a parameter."""
+    """The template of a mounted application follows that of its mount, even with a parameter."""
     inner = FastAPI()
     inner.include_router(items(["endpoint"]), prefix="/v1")
     app = outer()
@@ -168,7 +168,7 @@ def test_a_mounted_application_may_have_the_middleware() -> None:
 
 
 def test_unmatched_requests_share_one_endpoint() -> None:
-    """All unmatched paths are one endpoint, also inside mounted applications."""
+    """All unmatched paths are one endpoint, even inside mounted applications."""
     app, inner = FastAPI(), FastAPI()
     app.mount("/inner", inner)
     assert {template_of(app, path) for path in ("/.env", "/inner/.env", "/wp-admin/")} == {UNMATCHED}
@@ -205,7 +205,7 @@ class ByHeader(APIRoute):
 
 
 def test_custom_route_classes_are_called() -> None:
-    """A route class that checks a header is called with its prefix, also in included routers."""
+    """A route class that checks a header is called with its prefix, even in included routers."""
     router, app = APIRouter(route_class=ByHeader), FastAPI()
     router.add_api_route("/x", limit("1/minute")(_view()))
     app.include_router(router, prefix="/v1")

@@ -1,4 +1,4 @@
-"""Path parameters of FastAPI are counted by their annotations, and users by an attribute of a dependency's value."""
+"""Keys have path parameters of FastAPI by their annotations, and users by an attribute of a dependency's value."""
 
 from __future__ import annotations
 

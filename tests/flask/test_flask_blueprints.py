@@ -55,7 +55,7 @@ PER_VIEW: dict[str, Any] = {"key": ["endpoint", "ip"]}
     ],
 )
 def test_a_nested_blueprint_adds_to_the_outer_one(parent: Any, child: Any, expected: list[int | None]) -> None:
-    """Limits of both apply, minus the innermost exemption. A limit inside of an exempt blueprint applies."""
+    """Limits of both apply, minus the innermost exemption. A limit inside an exempt blueprint applies."""
     app = family(parent, child)
     for path, most in zip(("/parent/", "/parent/child/"), expected, strict=True):
         allowed = statuses(app, path, 4).count(200)
@@ -73,7 +73,7 @@ class Items(MethodView):
 
 @pytest.mark.parametrize("in_order", [1, -1])
 def test_an_exempt_blueprint_keeps_its_own_limits(in_order: int) -> None:
-    """So a blueprint can have a limit in place of those of the settings, in either order."""
+    """So a blueprint can have a limit instead of those of the settings, in either order."""
     shop = Blueprint("shop", "app")
     shop.add_url_rule("/", "home", hello)
     for decorate in [exempt, limit("2/minute")][::in_order]:

@@ -1,4 +1,4 @@
-"""Body fields are features in Flask. The application gets its body, also when another function read it first."""
+"""Body fields are features in Flask. The application gets its body, even when another function read it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rejection is a 429 wherever code of a Flask application raises it, also outside of views."""
+"""A rejection is a 429 wherever code of a Flask application raises it, even outside views."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_the_commands_report_mistakes() -> None:
     ],
 )
 def test_options_count_where_flask_does_not_answer_them(options: Any, expected: list[int]) -> None:
-    """OPTIONS is left alone where Flask responds by itself. A view that handles it is limited, as is a 405."""
+    """OPTIONS is left alone where Flask responds automatically. A view that handles it is limited, as is a 405."""
     app = Flask("app")
     app.add_url_rule("/", view_func=hello, **options)
     RateLimiter(app, limiter=one_rule())

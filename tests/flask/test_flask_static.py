@@ -57,7 +57,7 @@ def test_the_deny_list_applies_to_static_files() -> None:
 
 
 def test_a_limit_on_the_view_itself_holds() -> None:
-    """Also other views are limited that have the name or the path of static files."""
+    """Other views are limited, too, if they have the name or the path of static files."""
     app = Flask("static", static_folder=".", static_url_path="/static")
     app.view_functions["static"] = limit("1/hour")(app.view_functions["static"])
     own = Flask("own", static_folder=None)

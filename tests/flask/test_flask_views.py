@@ -157,7 +157,7 @@ def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
 
 
 def test_a_plain_class_view_is_limited() -> None:
-    """A View with one dispatch_request is limited, also when it is async."""
+    """A View with one dispatch_request is limited, even when it is async."""
 
     @limit("1/minute")
     class Hello(View):

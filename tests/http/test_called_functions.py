@@ -92,7 +92,7 @@ def test_a_mistake_in_one_function_leaves_the_others_alone(kind: Any) -> None:
 
 @everywhere
 def test_functions_of_a_module_that_a_view_imports_have_their_own_limits(kind: Any) -> None:
-    """The line of the decorator tells them apart, also when a view decorates them again in each request."""
+    """The line of the decorator distinguishes them, even when a view decorates them again in each request."""
 
     def function(number: int) -> str:
         functions = [

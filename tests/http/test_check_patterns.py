@@ -148,7 +148,7 @@ def test_a_rejection_by_a_check_is_a_429_where_two_rules_count_outcomes() -> Non
 
 
 def test_a_check_of_a_rule_that_an_outer_middleware_decided() -> None:
-    """``reset`` and ``usage`` see the counts of the limiter that decided the rule, also in memory."""
+    """``reset`` and ``usage`` see the counts of the limiter that decided the rule, even in memory."""
     by_ip = {"name": "login", "limits": "3/minute", "match": {"path": "/"}}
     settings: Any = {"rules": [by_ip, {"name": "api", "key": ["user"], "limits": "9/minute"}]}
 
@@ -205,7 +205,7 @@ def test_a_function_inside_of_a_view_has_one_limit() -> None:
     app.testing = True
     assert ask(app, "/?most=5").status_code == 200
     with pytest.raises(
-        ConfigError, match=r"@limit on .*view.<locals>.<lambda>: its options change .* outside of the view"
+        ConfigError, match=r"@limit on .*view.<locals>.<lambda>: its options change .* outside the view"
     ):
         ask(app, "/?most=6")
     sent = [ask(app, f"/?most={most}&name=of-{most}").status_code for most in "121212"]

@@ -175,7 +175,7 @@ def test_a_trusted_peer_matches_in_every_notation(peer: str, client: str | None)
 
 
 def test_a_nat64_prefix_of_your_own_is_a_setting() -> None:
-    """The translator of your network may stand before proxies and clients with private addresses."""
+    """The translator of your network may be in front of proxies and clients with private addresses."""
     client_ip = ClientIP(PROXIES, nat64=[parse_nat64("2001:db8:64::/96")])
     assert client_ip.resolve("2001:db8:64::192.0.2.7") == "192.0.2.7"
     assert client_ip.resolve("2001:db8:64::10.0.0.1", [f"{REAL}, 2001:db8:64::10.0.0.2"]) == REAL

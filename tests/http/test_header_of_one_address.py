@@ -56,12 +56,12 @@ def test_the_header_holds_one_address(lines: list[str], client: object) -> None:
     ],
 )
 def test_cloudfront_adds_a_port_without_brackets(lines: list[str], client: object) -> None:
-    """The text after the last colon of ``CloudFront-Viewer-Address`` is the port, also in IPv6."""
+    """The text after the last colon of ``CloudFront-Viewer-Address`` is the port, even in IPv6."""
     assert ClientIP(PROXIES, "cloudfront-viewer-address").resolve(PROXY, lines) == client
 
 
 def test_a_peer_that_is_not_a_proxy_names_no_client() -> None:
-    """Whoever reaches the server directly is counted by the address of the socket."""
+    """The key of a client that reaches the server directly is the address of the socket."""
     client_ip = ClientIP(PROXIES, "cf-connecting-ip")
     assert client_ip.resolve("198.51.100.1", [REAL]) == "198.51.100.1"
     assert client_ip.resolve(None, [REAL]) is None

@@ -59,7 +59,7 @@ def test_an_allowed_response_shows_all_limits_and_the_smallest_share() -> None:
 
 
 def test_a_cost_that_never_fits_has_no_retry_after() -> None:
-    """Retry-After and ``t`` are left out, also when another limit has a wait."""
+    """Retry-After and ``t`` are left out, even when another limit has a wait."""
     scene = Scene(rule("5/minute", "small"), rule("50/minute", "large", algorithm="fixed-window"))
     scene.hit(cost=5)
     rejected = scene.hit(cost=46)

@@ -88,7 +88,7 @@ def identities(returned: Any, calls: list[Any], is_async: bool) -> Identify:
 @everywhere
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_one_function_returns_several_features(kind: SiteType, is_async: bool) -> None:
-    """It is called once per request, also when the view decides more rules."""
+    """It is called once per request, even when the view decides more rules."""
     calls: list[Any] = []
     rules = [Rule(name=name, limits="9/minute", key=[name]) for name in ("user", "tenant", "ip")]
     rules.append(Rule(name="post", limits="2/minute", key=["plan", "user"], match={"view": ""}))

@@ -72,7 +72,7 @@ def shown(app: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejections would have no CORS headers. ``check`` says so, too; outside is the right place."""
-    expected = "CORSMiddleware is inside of RateLimitMiddleware: rejections have no CORS headers"
+    expected = "CORSMiddleware is inside RateLimitMiddleware: rejections have no CORS headers"
     for _ in range(2):
         ask(starlette(CORS, LIMITS))
     assert next(message for message in log.messages if "CORS" in message).startswith(expected)
@@ -84,8 +84,8 @@ def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.
 
 
 def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed logins are not counted by IP address, unless a second middleware is outside of authentication."""
-    expected = "AuthenticationMiddleware is outside of RateLimitMiddleware: the rule 'site' does not count the requests"
+    """Failed logins do not count for an IP address, unless a second middleware is outside authentication."""
+    expected = "AuthenticationMiddleware is outside RateLimitMiddleware: the rule 'site' does not count the requests"
     answer, _ = shown(starlette(LIMITS, AUTHENTICATION), "behind", monkeypatch)
     assert any(note.startswith(expected) for note in answer["notes"])
     answer, _ = shown(starlette(LIMITS, AUTHENTICATION, LIMITS), "two_stages", monkeypatch)
@@ -97,7 +97,7 @@ def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest
 
 def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a rule never applies. A middleware of your own may know the user, and a function of yours does."""
-    expected = "the rule 'api' never applies: no authentication is outside of RateLimitMiddleware"
+    expected = "the rule 'api' never applies: no authentication is outside RateLimitMiddleware"
 
     class Own:
         def __init__(self, app: Any) -> None:

@@ -142,7 +142,7 @@ def test_new_limits_apply_to_the_next_request(framework: Any, file: Path) -> Non
 
 @each_framework
 def test_an_override_applies_to_the_next_request(framework: Any, file: Path) -> None:
-    """Also for the rule of a decorator, and after a reload."""
+    """Even for the rule of a decorator, and after a reload."""
     with framework(file) as (get, limiter):
         get("/login")
         ip = next(each.client for each in limiter.inspect("site").decisions).partition("=")[2]

@@ -190,7 +190,7 @@ async def shown(request: Any) -> PlainTextResponse:
 
 
 class Foreign(BaseRoute):
-    """A route that decides by itself which requests it matches."""
+    """A route that decides on its own which requests it matches."""
 
     def matches(self, scope: Any) -> Any:
         return Match.NONE, {}
@@ -328,7 +328,7 @@ def test_a_rule_may_name_the_paths_of_one_language() -> None:
 
 
 def test_a_rule_may_name_the_path_of_any_language() -> None:
-    """A translated route has a path in each language of the project, also below a translated include."""
+    """A translated route has a path in each language of the project, even below a translated include."""
     login = lazy(lambda: {"de": "anmelden"}.get(get_language() or "", "login"), str)()
     shop = lazy(lambda: {"de": "laden/", "fr": "magasin/"}.get(get_language() or "", "shop/"), str)()
     patterns = i18n_patterns(path(login, hello), path(shop, include([re_path(login, hello)])))

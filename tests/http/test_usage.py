@@ -164,7 +164,7 @@ def test_usage_needs_the_middleware() -> None:
 
 
 def test_a_value_that_cannot_be_in_a_key_is_not_left_out() -> None:
-    """The error says what the function of the feature returned, also without names."""
+    """The error says what the function of the feature returned, even without names."""
     app = flask.Flask("usage")
     app.testing = True
     app.add_url_rule("/u", "u", in_flask.usage.view())

@@ -55,7 +55,7 @@ def test_every_spelling_of_an_email_address_is_one(text: str) -> None:
     ],
 )
 def test_look_alikes_have_one_spelling(one: str, other: str) -> None:
-    """Texts that are equal under compatibility and case rules share a spelling, also as A-labels."""
+    """Texts that are equal under compatibility and case rules share a spelling, even as A-labels."""
     assert normalized_email(one) == normalized_email(other)
 
 

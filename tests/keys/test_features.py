@@ -129,7 +129,7 @@ values = st.one_of(
 
 
 def form_of(name: str, value: Any) -> str:
-    """Return the text that a value is counted by."""
+    """Return the text that a key has for a value."""
     text = str(value)
     return text if name == "ip" else str(comparison_form("true" if value is True else text))
 
@@ -260,7 +260,7 @@ def test_each_limiter_warns_of_a_missing_ip_address_once(caplog: pytest.LogCaptu
 @pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
 @pytest.mark.parametrize("key", [["ip"], ["endpoint", "user|ip"]])
 def test_an_ip_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
-    """An IPv4-mapped address is the IPv4 client with its limits, also in direct calls."""
+    """An IPv4-mapped address is the IPv4 client with its limits, even in direct calls."""
     rules = [{"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}]
     rate = Limiter.from_settings({"rules": rules, "secret": secret})
     assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False]

@@ -127,7 +127,7 @@ def test_the_ipv4_address_of_a_tunnel_or_translator(text: str, ipv4: str | None)
     ],
 )
 def test_nat64_prefixes_of_every_length(prefix: str, address: str) -> None:
-    """Addresses are translated as in RFC 6052, also with a suffix."""
+    """Addresses are translated as in RFC 6052, even with a suffix."""
     embeddings = [parse_nat64(prefix)]
     assert embedded_ipv4(IPv6Address(address), embeddings) == IPv4Address("192.0.2.33")
     assert embedded_ipv4(IPv6Address("2001:db9::1"), embeddings) is None

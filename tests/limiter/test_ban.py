@@ -227,7 +227,7 @@ def test_the_rejection_cache_loses_no_rejection() -> None:
     limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
     assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
     calls = store.calls
-    assert calls == 5, "one call for each request, also for the rejections that are counted"
+    assert calls == 5, "one call for each request, even for the rejections that are counted"
     verdict = limiter.hit(WHO)
     assert verdict.banned
     assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]
@@ -260,7 +260,7 @@ def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
 
 
 def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
-    """A process that knows of a ban goes on rejecting until its end."""
+    """A process that knows of a ban keeps rejecting until its end."""
     store = SharedStore()
     limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
     ban_client(limiter, hits=7)

@@ -183,7 +183,7 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
 def test_a_slot_is_held_and_returned_when_no_thread_can_start(
     no_threads: pytest.MonkeyPatch, limiter: Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The requests go on without renewal, and one line says so."""
+    """The requests continue without renewal, and one line says so."""
     with limiter.slot(WHO), limiter.slot(WHO):
         assert free(limiter) == 0
     assert free(limiter) == 2

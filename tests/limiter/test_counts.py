@@ -68,7 +68,7 @@ def test_counts_are_those_of_events(rules: list[Rule], store: str) -> None:
 
 
 def test_most_requests_need_no_event() -> None:
-    """An observer that needs events gets them, also beside one that does not."""
+    """An observer that needs events gets them, even beside one that does not."""
     alone, beside = Tally(), Tally()
     limits, events = [Rule(name="api", limits="1/minute")], list[Event]()
     for given in ([alone, log_rejections], [beside, events.append]):

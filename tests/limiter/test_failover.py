@@ -336,7 +336,7 @@ URL = "redis://app:secret@127.0.0.1:1/0"
 def test_the_log_names_the_store_without_its_password(
     hit: Hit, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line tells an operator the effect on traffic: how many rules go on by which policy."""
+    """The line tells an operator the effect on traffic: how many rules continue by which policy."""
     settings = Settings(on_store_error="allow")
     rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
     mine = Limiter(rules, make(URL), settings=settings)

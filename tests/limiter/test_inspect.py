@@ -74,7 +74,7 @@ def test_a_key_is_reset_with_all_limits_of_its_rule(way: Any) -> None:
 
 @ways
 def test_a_client_is_found_by_its_features(way: Any) -> None:
-    """Every store can show one key, also one that cannot list keys. Limits by client are those of this client."""
+    """Every store can show one key, even one that cannot list keys. Limits by client are those of this client."""
     plans = rule("2/minute", "api", key=["user"], per={"plan": {"pro": "30/minute"}})
     rate, _ = opened(plans, store=SharedStore())
     for _ in range(3):

@@ -84,7 +84,7 @@ def test_an_ended_lease_is_returned_with_the_next_share() -> None:
     clock.advance(3.1)
     limiter.hit(WHO)  # not seen within a lease's life: alone
     clock.advance(1.0)
-    limiter.hit(WHO)  # hot again: gives 48 back, draws 50
+    limiter.hit(WHO)  # hot again: returns 48, draws 50
     clock.advance(3.1)
     consumed = 100 - limiter.peek(WHO).decisions[0].remaining - 1
     assert consumed == 3 + 1 + 50
@@ -228,7 +228,7 @@ def test_the_first_hit_of_a_key_takes_no_share() -> None:
 
 
 def test_remaining_counts_down_within_a_lease() -> None:
-    """Remaining falls by one per hit, and reset_after goes on."""
+    """Remaining falls by one per hit, and reset_after continues."""
     (limiter,), _, clock = setup(algorithm="fixed-window")
     told = [limiter.hit(WHO).decisions[0].remaining for _ in range(60)]
     assert told == list(range(999, 939, -1))

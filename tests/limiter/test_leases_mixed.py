@@ -179,7 +179,7 @@ def test_a_cancelled_request_gives_back_what_it_took() -> None:
 
 
 def test_the_share_of_a_cancelled_request_is_not_lost() -> None:
-    """The call goes on. It fills the lease, and counts the request."""
+    """The call continues. It fills the lease, and counts the request."""
 
     async def scenario() -> dict[str, int]:
         store = SlowStore()
@@ -276,7 +276,7 @@ def test_every_limit_counts_what_was_allowed(seed: int, is_async: bool) -> None:
 
 
 def test_a_request_with_one_exact_limit_asks_the_store() -> None:
-    """Also where other rules have leases."""
+    """Even where other rules have leases."""
     (limiter,), store = setup(
         Rule(name="a", limits="9/minute", match={"path": "/"}),
         Rule(name="b", limits="100/minute", lease="5%", match={"path": "/b"}),

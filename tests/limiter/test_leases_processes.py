@@ -1,4 +1,4 @@
-"""Leases and reports of several processes on real stores: the limit holds, also when processes are killed."""
+"""Leases and reports of several processes on real stores: the limit holds, even when processes are killed."""
 
 from __future__ import annotations
 

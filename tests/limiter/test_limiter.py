@@ -86,7 +86,7 @@ def test_retry_after_is_exact(way: Any) -> None:
 
 
 def test_a_cost_beyond_the_limit_has_no_retry_after(way: Any) -> None:
-    """retry_after is None, also when other limits have a time."""
+    """retry_after is None, even when other limits have a time."""
     rate = limiter(rule("5/minute", "small"), rule("50/minute", "large"))
     way(rate).hit(ANN, cost=5)
     verdict = way(rate).hit(ANN, cost=46)
@@ -94,7 +94,7 @@ def test_a_cost_beyond_the_limit_has_no_retry_after(way: Any) -> None:
     assert verdict.retry_after is None
 
 
-# -- looking, giving back, settling, forgetting ------------------------------------------------------------
+# -- looking, refunds, settling, forgetting ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
@@ -110,7 +110,7 @@ def test_a_peek_equals_the_next_hit(way: Any, limits: str) -> None:
 
 
 def test_a_cost_of_zero_is_always_allowed(way: Any) -> None:
-    """It shows what remains, also of a key that is used up."""
+    """It shows what remains, even of a key that is used up."""
     rate = limiter(rule())
     assert [way(rate).hit(ANN, cost=0).allowed for _ in range(5)] == [True] * 5
     way(rate).hit(ANN, cost=2)
@@ -330,6 +330,6 @@ def test_a_limiter_can_be_closed_twice(way: Any) -> None:
 
 
 def test_a_clock_that_reads_0_is_the_time_of_a_missing_key() -> None:
-    """The time 0 is a time, also where no store is asked."""
+    """The time 0 is a time, even where no store is asked."""
     rule = Rule(name="api", limits="1/minute", key=["user"], when_missing="reject")
     assert Limiter([rule], clock=ManualClock(0.0)).hit({}).decisions[0].at == 0.0

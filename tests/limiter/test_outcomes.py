@@ -84,7 +84,7 @@ def test_a_mark_of_other_rules_changes_nothing() -> None:
 
 
 def test_an_unknown_outcome_counts() -> None:
-    """A request that is cancelled keeps its cost, also without a mark."""
+    """A request that is cancelled keeps its cost, even without a mark."""
     rate = limiter(rule("9/minute", "marked", **MARKED), rule("9/minute", "failed", count_when={"status": 401}))
     rate.conclude(rate.hit(ANN), None)
     assert left(rate) == [8, 8]

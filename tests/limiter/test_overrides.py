@@ -122,7 +122,7 @@ def test_an_override_ends_to_the_microsecond() -> None:
 
 
 def test_unlimited_frees_a_client_from_all_limits_of_the_rule() -> None:
-    """Other rules go on. A rule in shadow mode, and one with a function, agree."""
+    """Other rules continue. A rule in shadow mode, and one with a function, agree."""
     shadow = Rule(name="new", key=["user"], limits="1/minute", mode="shadow")
     plan = Rule(name="plan", key=["user"], limits=lambda user: "2/minute")
     limiter = limiter_of(API, shadow, plan)
@@ -247,7 +247,7 @@ async def astart(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("start", [Limiter.start, lambda limiter: asyncio.run(astart(limiter))])
 def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Limiter], None]) -> None:
-    """As an ASGI application does at its start: the first request meets them."""
+    """As an ASGI application does at its start: the first request has them."""
     first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
     first.set_override("api", ACME, "7/minute")
     start(second)

@@ -269,7 +269,7 @@ def test_a_damaged_record_starts_anew() -> None:
 
 
 def test_a_thread_writes_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after the limiter was closed and is used again. It ends with the limiter."""
+    """Even after the limiter was closed and is used again. It ends with the limiter."""
     monkeypatch.setattr(recorder, "_INTERVAL", 0.01)
     store = Records()
     rate, other = limiter(store=store), limiter(store=store)
@@ -333,7 +333,7 @@ def test_recorded_clients_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_end_of_a_process_writes_the_rest() -> None:
-    """``atexit`` calls it, also where no server closes the limiter."""
+    """``atexit`` calls it, even where no server closes the limiter."""
     store = Records()
     open_one = limiter("outcomes", store=store)
     open_one.hit(ANN)

@@ -92,7 +92,7 @@ def test_nothing_is_cached_when_one_rejecting_limit_must_be_asked() -> None:
 
 
 def test_a_log_that_counts_rejections_sees_each_request() -> None:
-    """Also requests that another limit is known to reject."""
+    """Even requests that another limit is known to reject."""
     counting = {"name": "sliding-window-log", "count_rejected": True}
     rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=counting, key=["user"])]
     limiter, store = setup(rules)

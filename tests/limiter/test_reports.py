@@ -408,7 +408,7 @@ def test_close_reports_the_rest(is_async: bool) -> None:
 
 @both
 def test_close_sends_refunds(is_async: bool) -> None:
-    """Of requests that were reported, also when the key is still busy."""
+    """Of requests that were reported, even when the key is still busy."""
     _, (process, other) = setup(processes=2)
     verdicts = [process.hit(10) for _ in range(10)]
     process.report()
@@ -442,7 +442,7 @@ def test_close_waits_for_the_report_of_the_thread(is_async: bool) -> None:
 
 
 def test_aclose_reports_the_rest_with_its_excess() -> None:
-    """Also what exceeds the limit."""
+    """Including the part that exceeds the limit."""
     _, (one, two) = setup(reported("60/minute", "token-bucket"), processes=2)
     for process in (one, two) * 31:
         process.hit()
@@ -666,7 +666,7 @@ def test_a_clock_that_goes_back_opens_no_new_rest(is_async: bool) -> None:
 
 
 def test_an_account_is_not_used_for_long_while_reports_fail() -> None:
-    """Reports that are under way extend its use once, by one interval, also when there are many."""
+    """Reports that are under way extend its use once, by one interval, even when there are many."""
     clock, (process,) = setup()
     for _ in range(10):
         process.hit()
@@ -746,7 +746,7 @@ def test_a_cancelled_report_is_completed() -> None:
 
 
 def test_a_short_period_that_a_function_returns_is_exact() -> None:
-    """Also where the rule has its consistency from the defaults."""
+    """Even where the rule has its consistency from the defaults."""
     rule = Rule(name="api", limits=lambda ip: ["1000/minute", "20/500ms"], algorithm="fixed-window")
     process = Process(SharedStore(), ManualClock(1_000_020.0), rule, defaults={"consistency": "reported"})
     assert [process.hit().allowed for _ in range(21)] == [True] * 20 + [False]

@@ -1,4 +1,4 @@
-"""Requests per minute and tokens per minute together: each rule is settled by its name, also for cancelled callers."""
+"""Requests per minute and tokens per minute together: each rule is settled by its name, even for cancelled callers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_unknown_rule_is_an_error(limiter: Limiter, way: Any) -> None:
 
 
 def test_a_rule_that_did_not_apply_is_not_settled(limiter: Limiter, way: Any) -> None:
-    """A view settles tokens also for a client that has no limit on them."""
+    """A view settles tokens even for a client that has no limit on them."""
     verdict = way(limiter).hit({})
     assert "tokens" not in verdict
     way(limiter).settle(verdict, 5, rule="tokens")
@@ -230,7 +230,7 @@ def test_a_reset_outlives_its_event_loop() -> None:
 
 
 def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
-    """An unreachable store cannot settle or reset. The limiter logs this, and views go on."""
+    """An unreachable store cannot settle or reset. The limiter logs this, and views continue."""
     store = SharedStore()
     limiter = built(store)
 

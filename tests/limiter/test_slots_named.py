@@ -153,7 +153,7 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("store", [SharedStore, MemoryStore])
 def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request goes on without its slot. Rates and slots of other rules are not changed."""
+    """The request continues without its slot. Rates and slots of other rules are not changed."""
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
     monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)

@@ -45,7 +45,7 @@ def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool
                 limiter.conclude(verdict, 200)
     assert limiter.breaker.open  # type: ignore[union-attr]
     pausing.resume()
-    # They end by themselves after a minute, which is not what is tested.
+    # They end automatically after a minute, which is not what is tested.
     wait_for(
         lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back", patience=50
     )  # they would expire after 60 s

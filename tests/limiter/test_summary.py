@@ -15,7 +15,7 @@ texts = st.lists(st.text("abcdefghij", min_size=1, max_size=1), max_size=60)
 
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_the_true_count_is_within_the_error(parts: list[list[str]]) -> None:
-    """Also after the summaries of several processes are merged."""
+    """Even after the summaries of several processes are merged."""
     total, true = Summary(), Counter[str]()
     for part in parts:
         summary = Summary()

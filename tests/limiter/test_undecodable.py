@@ -91,7 +91,7 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other limits of the request go on. The store decides, and the log has one line without the key."""
+    """The other limits of the request continue. The store decides, and the log has one line without the key."""
     monkeypatch.setitem(algorithms._BUILDERS, OwnWindow.name, OwnWindow)
     url, damage = damaged
     limits = "5 concurrent" if algorithm == "concurrent" else "5/hour"

@@ -158,7 +158,7 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock:
 
 
 def test_a_full_queue_rejects_at_once(store: Store) -> None:
-    """Also when a slot is free at that moment, because the queue comes first."""
+    """Even when a slot is free at that moment, because the queue comes first."""
     limiter = build(["1 concurrent", "5/hour"], store=store, max_waiting=1)
     with ThreadPoolExecutor(1) as pool:
         with limiter.slot(ANN):
@@ -279,7 +279,7 @@ def test_slots_of_another_process_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_blocking_call_on_an_event_loop_does_not_wait(limiter: Limiter) -> None:
-    """It would stop all requests of the loop, also the one that has the slot."""
+    """It would stop all requests of the loop, including the one that has the slot."""
 
     async def scenario() -> Verdict:
         return limiter.hit(ANN)

@@ -62,7 +62,7 @@ def test_prometheus_counts_the_outcome_of_each_rule() -> None:
         ("api", "allowed", "memory"): 2,
         ("api", "rejected", "memory"): 1,
         ("new", "allowed", "memory"): 1,
-        ("new", "shadow", "memory"): 2,  # also the request that "api" rejects
+        ("new", "shadow", "memory"): 2,  # including the request that "api" rejects
         ("", "denied", "memory"): 1,
     }
 

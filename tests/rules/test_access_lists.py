@@ -201,7 +201,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("path", [*OTHERS, "/static/../login", "/health%0a", "/health\n", ""])
 def test_another_spelling_of_an_allowed_path_may_lead_to_another_view(path: str) -> None:
-    """Starlette tells slashes apart: /health// may lead to the view of /{rest:path}. It has no rights of /health."""
+    """Starlette distinguishes slashes: /health// may lead to the view of /{rest:path}. It has no rights of /health."""
     assert asked(ALLOW, path) is None
     assert asked(ALLOW, path, Destination("/{rest}")) is None
 

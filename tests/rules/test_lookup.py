@@ -334,7 +334,7 @@ def test_a_blocking_call_on_an_event_loop_says_what_to_use(caplog: pytest.LogCap
 
 
 def test_concurrent_tasks_share_one_call() -> None:
-    """They wait for the first of them, also when that one is cancelled."""
+    """They wait for the first of them, even when that one is cancelled."""
     calls = []
 
     async def scenario() -> None:

@@ -97,7 +97,7 @@ def test_a_builtin_as_a_view_is_guarded_too(view: Any) -> None:
 
 
 def test_an_override_sets_no_path() -> None:
-    """A view has the path of its route, also when a settings file overrides its rule."""
+    """A view has the path of its route, even when a settings file overrides its rule."""
     limiter = Limiter.from_settings({"rules": [{"overrides": "login", "match": {"path": "/login"}}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.match\.path: the view of 'login' has the path of its route"):
         limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])

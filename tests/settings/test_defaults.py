@@ -32,7 +32,7 @@ FROM_OWN = ((("ip",),), "sliding-window", None, None)
 
 
 def test_rules_of_the_settings_have_the_defaults() -> None:
-    """A rule keeps what it sets, also where the value is the package's own default."""
+    """A rule keeps what it sets, even where the value is the package's own default."""
     rules: Any = [{"name": "a", "limits": "5/minute burst 2"}, {"name": "b", "limits": "5/minute", **OWN}]
     limiter = Limiter.from_settings({**DEFAULTS, "rules": rules})
     assert options_of(limiter, "a") == FROM_DEFAULTS
@@ -148,7 +148,7 @@ def test_a_rule_can_count_every_request_again() -> None:
     ],
 )
 def test_a_mistake_in_the_defaults_names_its_place(defaults: Any, message: str) -> None:
-    """Defaults are checked by themselves, before any rule has them."""
+    """Defaults are checked on their own, before any rule has them."""
     with pytest.raises(ConfigError) as caught:
         load_settings({"defaults": defaults})
     assert str(caught.value).startswith(message)

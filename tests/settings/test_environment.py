@@ -115,7 +115,7 @@ def test_the_error_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_settings_that_contain_themselves_are_an_error() -> None:
-    """Variables are looked for in every table, also in one without an end."""
+    """Variables are looked for in every table, even in one without an end."""
     table: dict[str, Any] = {}
     table["lists"] = table
     with pytest.raises(ConfigError, match="nested too deeply"):

@@ -50,7 +50,7 @@ def test_a_middleware_needs_no_more_than_limits(middleware: Any) -> None:
 
 
 def test_limits_of_an_argument_replace_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once and again, also as the text of a variable. Another rule named "default" stays an error."""
+    """Once and again, even as the text of a variable. Another rule named "default" stays an error."""
     monkeypatch.setenv("LIMITS", "9/minute")
     settings: SettingsDict = {"limits": "5/minute", "defaults": {"key": "user"}}
     for source in (settings, load_settings(settings), WSGIMiddleware(nothing, settings, limits="7/s").limiter.settings):

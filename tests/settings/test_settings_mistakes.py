@@ -167,7 +167,7 @@ def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str
     "store", ["redis://:h1dden@a:port", "foo://:h1dden@a", "redis://:h1dden\u2100@[a", "redis://h1dden\u2100@a"]
 )
 def test_an_address_that_cannot_be_shows_no_secret(store: str) -> None:
-    """What may be a password in the address of a store stands in no message."""
+    """A part of a store URL that may be a password is in no message."""
     with pytest.raises(ConfigError, match=r"^store") as caught:
         load_settings({"store": store})
     assert "h1dden" not in str(caught.value)

@@ -93,7 +93,7 @@ def test_clients_have_their_own_counts_by_default() -> None:
 
 
 def test_header_fields_appear_once() -> None:
-    """Rules of the file and of the view produce one set of headers, also on streams and rejections."""
+    """Rules of the file and of the view produce one set of headers, even on streams and rejections."""
     app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
     for _ in range(3):
         names = [name for name, _ in ask(app).headers.multi_items()]
@@ -101,7 +101,7 @@ def test_header_fields_appear_once() -> None:
 
 
 def test_a_store_failure_is_no_error_of_the_application() -> None:
-    """When the store fails, each process limits views by itself: no request fails or goes unlimited."""
+    """When the store fails, each process limits views on its own: no request fails or goes unlimited."""
     store = SharedStore()
     store.down = True
     app = application([Route("/", asynchronous)], limiter=Limiter(store=store, clock=ManualClock(1_000_000.0)))
@@ -232,7 +232,7 @@ def test_the_rejection_of_the_middleware_takes_precedence_over_handlers() -> Non
 
 
 def test_a_wrapped_application_handles_rejections_too() -> None:
-    """A handler finds its application in the request, also when the middleware wraps the application."""
+    """A handler finds its application in the request, even when the middleware wraps the application."""
 
     async def handler(request: Any, error: Any) -> Response:
         return PlainTextResponse(type(request.app).__name__, status_code=418)

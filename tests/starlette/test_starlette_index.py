@@ -164,7 +164,7 @@ class ByVersion(Route):
 
 
 def test_a_route_with_its_own_matches_is_called() -> None:
-    """The index calls the ``matches`` of such a route for each request, also below a mount, and caches no result."""
+    """The index calls the ``matches`` of such a route for each request, even below a mount, and caches no result."""
     one, two = endpoint("one"), endpoint("two")
     index = index_of(Starlette(routes=[Mount("/v", routes=[ByVersion("/x", one, b"1"), ByVersion("/x", two, b"2")])]))
     versions = [b"1", b"2", b"1", b"3"]

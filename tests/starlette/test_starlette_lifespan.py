@@ -252,7 +252,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"
     ],
 )
 def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str, lifespan: str, tmp_path: Path) -> None:
-    """uvicorn prints the mistake of a decorator or setting and exits, also with ``--lifespan off``."""
+    """uvicorn prints the mistake of a decorator or setting and exits, even with ``--lifespan off``."""
     (tmp_path / "mistaken.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
     result = subprocess.run(

@@ -209,7 +209,7 @@ def test_a_limited_method_of_an_exempt_class_is_limited() -> None:
 
 
 def test_an_exempt_view_has_a_verdict() -> None:
-    """Code can read the verdict in every view, also when the server shares one state between requests."""
+    """Code can read the verdict in every view, even when the server shares one state between requests."""
     verdicts: list[Any] = []
 
     async def reads(request: Any) -> Response:

@@ -227,7 +227,7 @@ def test_the_same_limiter_inside_and_outside_decides_once() -> None:
 
 
 def test_the_middleware_may_wrap_the_application() -> None:
-    """The middleware finds the routes when it wraps the application by hand, also inside other middleware."""
+    """The middleware finds the routes when it wraps the application by hand, even inside other middleware."""
     app: Any = Rewrites(Starlette(routes=[Route("/", asynchronous)]))
     app = RateLimitMiddleware(app, limiter=Limiter(clock=ManualClock(1_000_000.0)))
     assert statuses(app, "/", "/", "/") == [200, 200, 429]

@@ -105,7 +105,7 @@ def test_a_handler_for_http_requests_is_not_called_for_handshakes() -> None:
 
 
 def test_websocket_views_can_be_decorated() -> None:
-    """WebSocket functions and classes are limited at their routes, also below mounts."""
+    """WebSocket functions and classes are limited at their routes, even below mounts."""
 
     @limit("1/minute", key=["path:room"])
     async def room(websocket: Any) -> None:

@@ -1,4 +1,4 @@
-"""Work in a thread for several callers: each caller gets the result or the error, also when no thread can start."""
+"""Work in a thread for several callers: each caller gets the result or the error, even when no thread can start."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
 
 
 def test_error_of_another_thread_is_raised_at_once() -> None:
-    """A credential provider that times out by itself is not asked again and again."""
+    """A credential provider that times out is not asked again and again."""
     clock, future = ThreadClock(60), Future[str]()
     future.set_exception(TimeoutError("the provider"))
     with pytest.raises(TimeoutError, match="the provider"):

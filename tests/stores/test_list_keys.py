@@ -69,7 +69,7 @@ def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle) -> None:
 
 
 def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
-    """A call looks at a bounded number of keys. Together the pages have each key once, also where some are deleted."""
+    """A call looks at a bounded number of keys. Together the pages have each key once, even where some are deleted."""
     keys = [f"{LIMIT.prefix}ip={number}" for number in range(2_500)]
     for start in range(0, 2_500, 500):
         handle.apply([Hit(LIMIT, key, 1) for key in keys[start : start + 500]])

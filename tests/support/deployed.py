@@ -93,7 +93,7 @@ def deployed(folder: Path, command: Sequence[str], store: str, more_rules: str =
 
 
 def copy_files(folder: Path, port: int) -> None:
-    """Copy the files, with paths and ports of this test in place of those of a machine."""
+    """Copy the files, with paths and ports of this test instead of those of a machine."""
     for path in FILES.iterdir():
         if path.is_file():
             shutil.copy(path, folder)

@@ -1,4 +1,4 @@
-"""Ways in which a Redis goes away for a second and comes back, and applications that go on meanwhile, watched."""
+"""Ways in which a Redis goes away for a second and comes back, and applications that continue meanwhile, watched."""
 
 from __future__ import annotations
 

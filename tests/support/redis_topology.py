@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from servers import HOST, Server, meet, wait_for
 
-PAUSE = 0.005  # seconds between two keys of a slot, so that some requests meet the slot half moved
+PAUSE = 0.005  # seconds between two keys of a slot, so that some requests find the slot half moved
 
 
 class Topology:

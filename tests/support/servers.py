@@ -55,7 +55,7 @@ def _install(name: str, package: str) -> str | None:
 
 @functools.cache
 def _first_port(pid: int) -> int:
-    """Claim a range of ports that no other process on this machine has, also of another run.
+    """Claim a range of ports that no other process on this machine has, even of another run.
 
     The file stays open. Its lock, and with it the claim, ends with the process.
     """
@@ -105,7 +105,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start the process, also after it was killed."""
+        """Start the process, even after it was killed."""
         self.process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.DEVNULL)
         wait_for(lambda: self.ended() or self.listens(), f"{self.command[0]} on port {self.port}")
         if self.ended():
@@ -163,7 +163,7 @@ def certificates(folder: Path, names: str = f"IP:{HOST},DNS:localhost") -> Path:
 
 
 def tls_options(folder: Path) -> list[str]:
-    """Return the options of a Redis for TLS with the certificate in the folder, also between servers."""
+    """Return the options of a Redis for TLS with the certificate in the folder, even between servers."""
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     options = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert]
     return [*options, "--tls-auth-clients", "no", "--tls-replication", "yes"]

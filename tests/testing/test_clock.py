@@ -86,7 +86,7 @@ def test_counts_inside_and_outside_are_separate(limiter: Limiter, hit: Hit) -> N
 
 
 def test_two_limiters_share_counts_in_a_shared_store(redis_server: Server) -> None:
-    """This holds inside of a test, too."""
+    """This holds inside a test, too."""
     rule = Rule(name="two-workers-in-a-test", limits="3/minute")
     workers = [Limiter([rule], open_store(address(redis_server), PATIENT)) for _ in range(2)]
     with limits_timed_by(ManualClock(START)):

@@ -125,7 +125,7 @@ class ExpiresEarly(PlainStore):
 
 
 class ExpiresCharges(ExpiresEarly):
-    """Keys expire after the lifetime of their algorithm, also when more was charged."""
+    """Keys expire after the lifetime of their algorithm, even when more was charged."""
 
     def write(self, hit: Hit, state: Any, now: int) -> None:
         PlainStore.write(self, hit, state, now)

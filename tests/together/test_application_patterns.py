@@ -89,7 +89,7 @@ def in_flask_site() -> Iterator[Ask]:
 
 
 def deduct_in_django(get_response: Any) -> Any:
-    """A middleware inside of the limits."""
+    """A middleware inside the limits."""
 
     def respond(request: Any) -> Any:
         response = get_response(request)

@@ -84,7 +84,7 @@ def redis(request: pytest.FixtureRequest, redis_server: Server, monkeypatch: pyt
 @each
 @pytest.mark.usefixtures("redis")
 def test_five_daily_tasks_work(framework: str, ratelimit_clock: ManualClock) -> None:
-    """The same requests have the same responses in each framework. Without Redis, the process counts by itself."""
+    """The same requests have the same responses in each framework. Without Redis, the process counts on its own."""
     with ExitStack() as running:
         ask = start(framework, running)
         found = [ask("GET", "/search") for _ in range(3)]

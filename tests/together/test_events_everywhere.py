@@ -62,7 +62,7 @@ def test_a_request_has_one_event(send: Any, store: str) -> None:
 @everywhere
 @pytest.mark.parametrize("has_receivers", [False, True])
 def test_an_observer_that_counts_needs_no_event(send: Any, has_receivers: bool) -> None:
-    """Each request counts once, whatever its end, also with a receiver of the signals."""
+    """Each request counts once, whatever its end, even with a receiver of the signals."""
     counts, signals = OutcomeCounts(), list[Any]()
     count = counting(counts.counter_of)(lambda event: counts.add(event))
     rate = Limiter([Rule(name="login", limits="3/minute")], observers=[count])
@@ -127,7 +127,7 @@ SITES: dict[str, Callable[..., check_sites.Site]] = check_sites.SITES
 
 @pytest.mark.parametrize("build", SITES.values(), ids=SITES)
 def test_a_check_is_part_of_the_event_of_its_request(build: Any) -> None:
-    """Its decisions come after those of the request, also where it rejects and the view handles the rejection."""
+    """Its decisions come after those of the request, even where it rejects and the view handles the rejection."""
     events: list[Event] = []
     rate = Limiter(check_sites.RULES, clock=ManualClock(1_000_000.0), observers=[events.append])
     site = build(rate)
@@ -350,7 +350,7 @@ def test_a_websocket_that_the_view_rejects_has_one_event() -> None:
 
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_the_signal_of_flask_is_sent_with_the_event(is_observed: bool) -> None:
-    """Once for each rejected request, also without observers."""
+    """Once for each rejected request, even without observers."""
     received: list[tuple[Any, ...]] = []
 
     def receive(sender: Any, request: Any, verdict: Any, event: Event) -> None:

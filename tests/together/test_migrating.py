@@ -70,7 +70,7 @@ LATE_BURST = [*get("/"), *get("/", after=55), *get("/", 2), *get("/", after=6), 
 
 SCENES: dict[str, dict[str, Scene]] = {
     "flask_limiter": {
-        "default limits on each view by itself": Scene(get("/", 5), [200] * 4 + [429]),
+        "default limits on each view separately": Scene(get("/", 5), [200] * 4 + [429]),
         "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
         "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
         "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
@@ -103,7 +103,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
     },
     "slowapi": {
-        "default limits on each view by itself": Scene(get("/", 5), [200] * 4 + [429]),
+        "default limits on each view separately": Scene(get("/", 5), [200] * 4 + [429]),
         "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
         "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
         "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),

@@ -39,7 +39,7 @@ def send(ask: Ask, is_of_view: bool, options: Any, path: str, method: str = "GET
 @everywhere
 @outcomes
 def test_the_status_or_the_mark_counts(ask: Ask, is_of_view: bool, options: Any) -> None:
-    """The headers show what is left after the outcome, also for a HEAD request and a stream."""
+    """The headers show what is left after the outcome, even for a HEAD request and a stream."""
     for status, how, method in [
         (200, "plain", "GET"),
         (401, "plain", "GET"),

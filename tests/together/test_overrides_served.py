@@ -137,7 +137,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_workers_follow_overrides_under_load(server: str, store: str, tmp_path: Path) -> None:
     """No request fails or meets limits that no override has, and other clients keep theirs.
 
-    Limits of decorators take part, and an override ends by itself.
+    Limits of decorators take part, and an override ends automatically.
     """
     app, options = SERVERS[server]
     (tmp_path / "app.py").write_text(app)

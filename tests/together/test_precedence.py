@@ -21,9 +21,9 @@ REQUESTS = {
     ("GET", "/api/items/7"): ["site 100", "items 80"],
     ("POST", "/api/items/7"): ["site 100", "items 80", "item 60"],
     ("GET", "/api/items/7/parts"): ["site 100", "items 80"],
-    ("OPTIONS", "/report"): [],  # Flask and Starlette respond by themselves; Django calls the function
+    ("OPTIONS", "/report"): [],  # Flask and Starlette respond automatically; Django calls the function
 }
-"""Which limits each request meets, and with which amounts."""
+"""Which limits apply to each request, and with which amounts."""
 
 
 @pytest.fixture(params=["starlette", "fastapi", "flask", "django", "async django"])
@@ -59,7 +59,7 @@ def test_all_rules_are_listed(served: Site) -> None:
 
 
 def test_lists_take_precedence_over_all_rules(served: Site) -> None:
-    """An allowed client is never limited. A denied client is rejected, also by exempt views. Allow precedes deny."""
+    """An allowed client is never limited. A denied client is rejected, even by exempt views. Allow precedes deny."""
     assert served.respond("GET", "/report", ALLOWED) == (200, [])
     assert served.respond("GET", "/report", DENIED) == (403, [])
     assert served.respond("GET", "/health", DENIED) == (403, [])

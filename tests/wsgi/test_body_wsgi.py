@@ -60,7 +60,7 @@ def post(content: bytes | Wire, length: int | str | None = "true", **more: Any) 
 
 
 def chunked(content: bytes | Wire, **more: Any) -> dict[str, Any]:
-    """Return a body of unknown length on a stream that ends by itself."""
+    """Return a body of unknown length on a stream that marks its own end."""
     return post(content, None, HTTP_TRANSFER_ENCODING="chunked", **{"wsgi.input_terminated": True, **more})
 
 

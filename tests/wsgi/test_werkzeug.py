@@ -163,7 +163,7 @@ def test_a_view_decides_a_rule() -> None:
 
 
 def test_a_limited_view_needs_the_middleware() -> None:
-    """After a request, the thread has no request any more."""
+    """After a request, the thread no longer has a request."""
     statuses(client(), "/notes/7", method="POST")
     with pytest.raises(MissingMiddlewareError):
         Client(site).post("/notes/7")

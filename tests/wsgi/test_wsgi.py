@@ -263,7 +263,7 @@ def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> 
 
 
 def test_a_middleware_in_its_own_application_decides_all_rules() -> None:
-    """``app.wsgi_app = RateLimitMiddleware(app.wsgi_app)`` is around and inside of the application: it is one stage."""
+    """``app.wsgi_app = RateLimitMiddleware(app.wsgi_app)`` is around and inside the application: it is one stage."""
     app = Flask("own")
     app.get("/")(lambda: "hello")
     rules = {"rules": [{"name": "user", "limits": "1/minute", "key": ["user"]}]}

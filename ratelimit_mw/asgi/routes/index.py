@@ -45,7 +45,7 @@ class RouteIndex:
         self._app = app
         self._is_direct = is_direct
         self._root: str = getattr(app, "root_path", "")
-        """The root path that FastAPI sets when it is called, in place of the server's."""
+        """The root path that FastAPI sets when it is called, instead of the server's."""
         self._is_outermost = is_outermost
         self._adopt = adopt
         self.differences = 0
@@ -53,7 +53,7 @@ class RouteIndex:
         self.read()
 
     def read(self) -> None:
-        """Read the routes: at the start, and when one of the lists has not its size of ``sizes`` any more."""
+        """Read the routes: at the start, and when one of the lists no longer has its size of ``sizes``."""
         reader = RouteReader(self._app, self._is_direct)
         self._adopt(reader)
         self.reader = reader
@@ -108,7 +108,7 @@ class RouteIndex:
         if self.differences == 1:
             _log.error(
                 "the limits of the route %s were applied, but %r handled the request."
-                " Check for a middleware inside of RateLimitMiddleware that changes paths.",
+                " Check for a middleware inside RateLimitMiddleware that changes paths.",
                 match.endpoint,
                 endpoint,
             )
@@ -178,7 +178,7 @@ class RouteIndexes:
 
 
 def _outer_router(scope: Mapping[str, Any]) -> Any:
-    """Return the router of the application that the current one is mounted in; None outside of a mount."""
+    """Return the router of the application that the current one is mounted in; None outside a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
 

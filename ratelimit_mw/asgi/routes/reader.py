@@ -34,7 +34,7 @@ _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor
 
 
 def application_behind(app: Any) -> Any:
-    """Return the Starlette application or router inside of middleware; None where there is none."""
+    """Return the Starlette application or router inside middleware; None where there is none."""
     for _ in range(_MAX_DEPTH):
         if app is None or (_is_of_framework(*type(app).__mro__) and isinstance(getattr(app, "routes", None), list)):
             return app

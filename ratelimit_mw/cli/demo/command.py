@@ -137,7 +137,7 @@ def _status(response: httpx.Response) -> str:
 
 def _show_next_commands() -> None:
     settings = shlex.quote(_short_path(_FILES["settings"]))
-    # The program as you can type it, also when its virtual environment is not active.
+    # The program as you can type it, even when its virtual environment is not active.
     program = "ratelimit-mw"
     if not shutil.which(program):
         program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))

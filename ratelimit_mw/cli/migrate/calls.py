@@ -1,4 +1,4 @@
-"""Find the calls of another package inside of views, which no decorator shows. Reads the source, and runs nothing."""
+"""Find the calls of another package inside views, which no decorator shows. Reads the source, and runs nothing."""
 
 import ast
 import os

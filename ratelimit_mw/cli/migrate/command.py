@@ -70,7 +70,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     yield from (f"{name} = {toml(value)}" for name, value in findings.settings.items())
     for rule in findings.rules:
         yield from ("", "[[rules]]", *(f"{name} = {toml(value)}" for name, value in rule.items()))
-    yield from ("", "# In place of the limiter", *_code(findings))
+    yield from ("", "# Instead of the limiter", *_code(findings))
     if findings.shared:
         yield from ("", "# Objects for several views, and limits of blueprints", *findings.shared.values())
     for view in findings.views:

@@ -135,7 +135,7 @@ def _add_check(findings: Findings, arguments: dict[str, Any]) -> None:
     elif name and findings.is_shared(name):
         findings.problems.append(
             f"{where}: is_ratelimited: the decorator with the group {name!r} has the same count. Write check(request,"
-            f' "{name}") in place of both'
+            f' "{name}") instead of both'
         )
     elif name and rate:
         methods = [method] if isinstance(method, str) else method or ()
@@ -156,7 +156,7 @@ def _key(findings: Findings, key: Any, where: str) -> Any:
 
         key = import_string(key)
     if not isinstance(key, str):
-        findings.note("functions of keys receive None in place of the group")
+        findings.note("functions of keys receive None instead of the group")
         return key
     if key.startswith("header:"):
         key = key.replace("_", "-").lower()

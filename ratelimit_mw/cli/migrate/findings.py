@@ -136,7 +136,7 @@ class Findings:
         return {name: value for name, value in options.items() if value is True or value not in (*empty, False)}
 
     def decorator(self, found: FoundLimit, *key: str, where: str) -> str:
-        """Return the code of ``@limit`` in place of a limit, or the name of the object that several views share."""
+        """Return the code of ``@limit`` instead of a limit, or the name of the object that several views share."""
         if found.name:
             return f"@{self.share(found, where)[0]}"
         return f"@{self.limit_code(found, *key, where=where)}"

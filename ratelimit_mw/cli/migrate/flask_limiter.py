@@ -33,7 +33,7 @@ def read_flask_limiter(app: Any, name: str) -> Findings:
         findings.add_store(limiter._storage_uri or app.config.get("RATELIMIT_STORAGE_URI"))
         add_limiter(findings, limiter, manager._default_limits, manager._application_limits, "endpoint")
         if not limiter._request_identifier.__module__.startswith("flask_limiter"):
-            findings.problems.append("request_identifier: write a feature in the keys, in place of endpoint")
+            findings.problems.append("request_identifier: write a feature in the keys, instead of endpoint")
         _Application(findings, app, manager).add()
     findings.code = ["from ratelimit_mw.flask import RateLimiter, exempt, limit", "RateLimiter(app, {})"]
     return findings

@@ -93,7 +93,7 @@ def replay(
     report = ReplayReport(Simulation(source.settings))
     with reading(access_logs, parser) as logs:
         if share is not None and not logs.are_files:
-            raise click.UsageError("--suggest reads the logs several times. Give files in place of a pipe")
+            raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
         for entry in logs:
             report.add(entry)
     logs.finish(report.requests)
@@ -177,7 +177,7 @@ def _print_suggested(summary: dict[str, Any]) -> None:
         if after["suggested"] is None:
             print_text(f"# {after['name']}: no suggestion, because no limit of this rule decides a request of the log")
         else:
-            print_text(f"# {after['name']}: rejects {_share_of(after)} in place of {_share_of(before)}")
+            print_text(f"# {after['name']}: rejects {_share_of(after)} instead of {_share_of(before)}")
             print_text(f"limits = {toml(after['suggested'])}")
     click.echo()
     rejected = f"{suggested['rejected']:,} rejected ({suggested['rejected'] / suggested['requests']:.1%})"

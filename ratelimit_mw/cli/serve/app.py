@@ -159,7 +159,7 @@ def _has_token(request: ASGIRequest, token: str) -> bool:
 
 
 async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
-    """Return the body. A web page cannot send this content type to another host by itself."""
+    """Return the body. A web page cannot send this content type to another host without a preflight."""
     content_type = str(request.header("content-type")).partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise ProblemError(415, "expected the header Content-Type: application/json")

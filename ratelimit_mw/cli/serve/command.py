@@ -62,7 +62,7 @@ def serve(
     options = str(file), gateway, user_header, None if token_file is None else str(token_file)
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
-        raise Failure("with memory://, each worker would count by itself. Set store to redis:// or lmdb://, or use"
+        raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
     os.environ[_OPTIONS] = json.dumps(options)
     try:

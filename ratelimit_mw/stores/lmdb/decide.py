@@ -73,7 +73,7 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
 
 
 def _state_error(records: Records, hits: Sequence[Hit], error: Exception) -> StateError:
-    """Name the keys that cannot be decided. A long log is read in parts, also while it is decided."""
+    """Name the keys that cannot be decided. A long log is read in parts, even while it is decided."""
     unreadable = []
     for limit, key, cost in hits:
         try:

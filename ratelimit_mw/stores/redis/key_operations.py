@@ -29,7 +29,7 @@ class KeyOperation(Operation):
 
 
 class ScanOperation(Operation):
-    """Look at some keys of the server that has ``key``. The result is the place to go on, and the names that match."""
+    """Look at some keys of the server that has ``key``. The result is where to continue, and the names that match."""
 
     def __init__(self, key: str, name: bytes, slot: int, place: int, pattern: str, count: int) -> None:
         super().__init__(_SCAN, [key], [name], slot)

@@ -49,9 +49,9 @@ class RedisStore(Store):
         url: A store URL such as ``redis://localhost:6379/0``. docs/redis.md lists the schemes and options.
         prefix: The start of every key, default ``rl:``.
         timeout_us: The time budget of a call in microseconds.
-        client: A client of the application in place of a URL. Blocking calls go through it.
+        client: A client of the application instead of a URL. Blocking calls go through it.
         aclient: The same for async calls, on the event loop of that client.
-        credential_provider: A credential provider of redis-py in place of a login in the URL.
+        credential_provider: A credential provider of redis-py instead of a login in the URL.
         remap: Where to reach the servers of a Cluster or of Sentinel that announce other addresses, for example
             ``{"10.0.0.1:6379": "localhost:7000"}``. docs/redis.md explains it.
 

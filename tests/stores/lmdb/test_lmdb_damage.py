@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_file_that_is_no_database_is_a_store_error(path: Path) -> None:
-    """Once the file is deleted, the store goes on."""
+    """Once the file is deleted, the store continues."""
     path.mkdir()
     (path / "data.mdb").write_bytes(b"not a database" * 1000)
     with closing(open_at(path)) as store:

@@ -47,7 +47,7 @@ def test_mark_is_set_before_the_first_write_and_cleared_after_the_last(store: Lm
 def test_counts_start_at_zero_after_an_unclean_stop(
     path: Path, text: str, durable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that may be damaged is not read. It is set aside with one warning, also when the mark was cut short."""
+    """A file that may be damaged is not read. It is set aside with one warning, even when the mark was cut short."""
     store = open_at(path, durable=durable)
     hit(store, limit_of("2/300 days"), cost=2)
     store.close()
@@ -108,7 +108,7 @@ def test_files_in_use_are_not_set_aside(path: Path) -> None:
 
 
 def test_change_of_the_wall_clock_has_no_effect(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first reading after the boot counts, also for later processes."""
+    """The first reading after the boot counts, even for later processes."""
     first = hit(store, limit_of("2/300 days")).at_us
     store.close()
     true_time = time.time_ns

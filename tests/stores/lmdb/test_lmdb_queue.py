@@ -42,7 +42,7 @@ def test_free_lock_is_taken_and_released(lock: FileLock) -> None:
 
 
 def test_call_that_times_out_does_no_work(lock: FileLock) -> None:
-    """The event loop goes on meanwhile, and the work is not done later."""
+    """The event loop continues meanwhile, and the work is not done later."""
     done: list[int] = []
 
     async def scenario() -> None:
@@ -100,7 +100,7 @@ def test_call_with_the_lock_runs_all_waiting_calls(lock: FileLock) -> None:
 
 
 def test_cancelled_call_is_not_run_and_delays_no_other(lock: FileLock) -> None:
-    """Also when the cancelled call was the one that tried the lock for all."""
+    """Even when the cancelled call was the one that tried the lock for all."""
     done: list[int] = []
 
     async def scenario() -> None:

@@ -184,7 +184,7 @@ def test_dead_reader_keeps_no_pages(path: Path) -> None:
 
 
 def test_process_with_a_larger_size_may_use_it(path: Path) -> None:
-    """While workers restart with a new size, the old workers go on."""
+    """While workers restart with a new size, the old workers continue."""
     store, limit = open_at(path, size=4 << 20), limit_of("2/day", "gcra")
     hit(store, limit)
     code = (

@@ -50,7 +50,7 @@ def seconds_until_rejected(call: Callable[[], object]) -> float:
 
 
 def test_stopped_worker_delays_calls_by_at_most_their_budget(tmp_path: Path) -> None:
-    """Each call raises a StoreError in time. When the worker goes on, all calls succeed again."""
+    """Each call raises a StoreError in time. When the worker continues, all calls succeed again."""
     limit = limit_of("20/300 days", "signalling")
     with closing(open_at(tmp_path, timeout_us=50_000)) as store:
         assert hit(store, limit).remaining == 19

@@ -79,7 +79,7 @@ def test_missing_library_is_an_error_with_the_install_command() -> None:
 
 
 def test_stores_of_one_path_share_one_environment(path: Path, tmp_path: Path) -> None:
-    """LMDB opens a path once in a process. Two stores of it count together, also through a symbolic link."""
+    """LMDB opens a path once in a process. Two stores of it count together, even through a symbolic link."""
     (tmp_path / "link").symlink_to(path)
     first, second = open_at(path), open_at(tmp_path / "link")
     limit = limit_of("2/hour", "token-bucket")
@@ -129,7 +129,7 @@ def test_other_platforms_are_an_error(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
-    """A hit that cannot be written is neither counted nor allowed. When there is space again the store goes on."""
+    """A hit that cannot be written is neither counted nor allowed. When there is space again the store continues."""
     code = (
         "import resource\nfrom lmdb_kit import *\nfrom ratelimit_mw.errors import StoreError\n"
         f"store, limit = open_at(Path({str(path)!r})), limit_of('3/day', 'gcra')\n"

@@ -63,7 +63,7 @@ def remaining(url: str, way: str) -> int:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_logs_in_with_the_user_and_the_password_of_its_url(protected: Server, way: str) -> None:
-    """Special characters are percent-encoded; every connection logs in, also after another one."""
+    """Special characters are percent-encoded; every connection logs in, even after another one."""
     url = f"memcached://app:{ESCAPED}@{HOST}:{protected.port}"
     assert [remaining(url, way) for _ in range(3)] == [4, 4, 4]
     with pytest.raises(StoreError, match="unauthenticated"):
@@ -74,7 +74,7 @@ def test_a_store_logs_in_with_the_user_and_the_password_of_its_url(protected: Se
 def test_a_wrong_password_is_an_error_of_the_store_without_the_password(
     protected: Server, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the server. The limiter goes on by ``on_store_error``, and its log shows no password."""
+    """The error names the server. The limiter continues by ``on_store_error``, and its log shows no password."""
     url = f"memcached://app:s3cr3t@{HOST}:{protected.port}"
     with pytest.raises(StoreError, match=f"{HOST}:{protected.port} rejected the user name or the password") as caught:
         remaining(url, way)

@@ -97,7 +97,7 @@ def works(store: MemcachedStore, limit: Any) -> bool:
 
 @pytest.mark.parametrize("clients", [20, 1])
 def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: int) -> None:
-    """Twenty requests at once fail within the budget while the event loop keeps running, also those that wait for
+    """Twenty requests at once fail within the budget while the event loop keeps running, including those that wait for
     another request at their key."""
     limit = limit_of("1000/hour")
 

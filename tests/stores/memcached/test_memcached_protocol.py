@@ -110,7 +110,7 @@ def test_hostile_keys_have_different_legal_names(prefix: str) -> None:
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
-    """Also keys that look like the hash of another key or like a name of another kind."""
+    """Including keys that look like the hash of another key or like a name of another kind."""
     names = KeyNames("rl:")
     mine, its = all_names(names, one), all_names(names, other)
     assert all(LEGAL.fullmatch(name) for name in (*mine, *its))
@@ -177,7 +177,7 @@ def test_a_reply_is_parsed_in_pieces_of_any_size(size: int) -> None:
     "line", [b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object"]
 )
 def test_an_error_reply_is_an_error(line: bytes) -> None:
-    """In place of a line and in place of values."""
+    """Instead of a line and instead of values."""
     for replies in (ReplyParser(1, 0), ReplyParser(0, 1)):
         with pytest.raises(ProtocolError, match=line.decode().split()[0]):
             replies.feed(line + b"\r\n")

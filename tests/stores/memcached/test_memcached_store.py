@@ -204,7 +204,7 @@ def test_the_reply_to_a_cancelled_task_is_dropped(memcached_server: Server) -> N
 def test_many_servers_hold_one_limiters_keys(
     tmp_path_factory: pytest.TempPathFactory, memcached_server: Server
 ) -> None:
-    """Blocking and awaiting calls find the same keys, also with the servers in another order."""
+    """Blocking and awaiting calls find the same keys, even with the servers in another order."""
     with memcached_running(tmp_path_factory.mktemp("second")) as second:
         limits = [limit_of("4/minute", spec) for spec in StoreSuite.algorithms]
         with opened(memcached_server, second) as one, opened(second, memcached_server) as other:

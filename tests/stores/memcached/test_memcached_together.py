@@ -155,7 +155,7 @@ def test_a_cancelled_request_consumes_nothing_and_delays_no_other(memcached_serv
 
 @pytest.mark.parametrize("turns", range(12))
 def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_server: Server, turns: int) -> None:
-    """All tasks are cancelled at different moments, also those of the store. The next request is decided."""
+    """All tasks are cancelled at different moments, including those of the store. The next request is decided."""
     limit = limit_of("1000/day")
 
     async def scenario(store: MemcachedStore) -> int:

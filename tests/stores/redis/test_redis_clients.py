@@ -222,7 +222,7 @@ def test_connection_options_of_the_url_apply(guarded: Server) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_server_holds_no_call_beyond_its_budget(tmp_path: Path) -> None:
-    """The client's own retries and timeouts of 30 s do not apply to calls of the store, also while it connects."""
+    """The client's own retries and timeouts of 30 s do not apply to calls of the store, even while it connects."""
     limit = limit_of("500/hour")
     with redis_running(tmp_path) as server, redis.Redis(host=HOST, port=server.port, socket_timeout=30) as own:
         store = RedisStore(client=own, timeout_us=2_000_000)

@@ -97,7 +97,7 @@ def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Se
 
 
 def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server) -> None:
-    """4,000 requests that take slots, renew them and give them back, beside another limit, 200 to a call."""
+    """4,000 requests that take slots, renew them and return them, beside another limit, 200 to a call."""
     slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
     search = Search([slots, limit_of("50/10s", "gcra")], seed=11)
     with opened(redis_server) as store:

@@ -70,7 +70,7 @@ def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECS)
 def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> None:
-    """25,000 random steps of each algorithm, also with the largest numbers, a clock going back, refunds and charges."""
+    """25,000 random steps of each algorithm, even with the largest numbers, a clock going back, refunds and charges."""
     chance = random.Random(kind)
     traces = [random_trace(kind, chance) for _ in range(TRACES)]
     for i in range(0, TRACES, 10):
@@ -164,7 +164,7 @@ def random_pause(limit: Limit, trace: Trace, chance: random.Random) -> int:
 
 
 def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis) -> None:
-    """A log that has run for ages, whose totals are about to pass 2**52, goes on as if nothing were."""
+    """A log that has run for ages, whose totals are about to pass 2**52, continues as if nothing were."""
     limit = Limit("old", 0, Quota.exact(10, 1_000_000), "sliding-window-log")
     start = Series.from_entries([(NOW, 3), (NOW + 5, 4)])
     trace = Trace(limit, start, total=2**52 - 5)

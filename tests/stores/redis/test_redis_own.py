@@ -184,7 +184,7 @@ def test_a_subclass_of_a_built_in_algorithm_has_no_lua(own_server: Server, serve
 
 
 def test_concurrent_requests_are_counted(own_server: Server, server: redis.Redis) -> None:
-    """Leases are given back by their id, blocking and on a loop, and a race for the slots is exact."""
+    """Leases are returned by their id, blocking and on a loop, and a race for the slots is exact."""
     limit = Limit("slots", 0, Quota.parse("10 concurrent"), "fixed-window")
 
     async def many() -> list[Decision]:

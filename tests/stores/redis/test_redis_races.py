@@ -100,7 +100,7 @@ def test_limiters_that_report_count_each_request_once(place: str) -> None:
 
 
 def test_limiters_that_report_have_a_bounded_excess(place: str) -> None:
-    """At least the limit, and at most what each process may allow by itself."""
+    """At least the limit, and at most what each process may allow on its own."""
     rule = Rule(name="reported", limits=f"{LIMIT}/day", consistency="reported", algorithm="fixed-window")
     assert LIMIT <= raced(place, rule) <= PROCESSES * LIMIT
 

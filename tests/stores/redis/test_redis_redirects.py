@@ -30,7 +30,7 @@ Location = tuple[str, int]
 class Servers:
     """Servers that reply with a value, an error, or the result of a function.
 
-    ``DOWN`` refuses connections, and ``SILENT`` accepts none.
+    ``DOWN`` rejects connections, and ``SILENT`` accepts none.
     """
 
     def __init__(self, **replies: Any) -> None:
@@ -45,7 +45,7 @@ class Servers:
 
     async def _connect(self, _: Address, host: str, port: int, deadline: float) -> Callable[[Any], Any]:
         if self.replies.get(host) is DOWN:
-            self.sent.append(f"{host}:refused")
+            self.sent.append(f"{host}:rejected")
             raise ConnectionRefusedError("refused")
         if self.replies.get(host) is SILENT:
             self.now = deadline
@@ -196,13 +196,13 @@ def test_a_connect_ends_before_its_call() -> None:
 
 
 def test_another_server_names_the_successor_of_one_that_cannot_be_reached() -> None:
-    """Nothing was sent, so the call goes on: to another server, which redirects, and to the one that counts."""
+    """Nothing was sent, so the call continues: to another server, which redirects, and to the one that counts."""
     servers = Servers()
     cluster = opened(servers)
     ask(cluster, servers)
     servers.replies = {"a": DOWN, "b": moved(C)}
     assert ask(cluster, servers) == b"counted"
-    assert servers.sent == ["a:refused", "b:EVALSHA", "c:EVALSHA"]
+    assert servers.sent == ["a:rejected", "b:EVALSHA", "c:EVALSHA"]
 
 
 def test_a_slot_without_a_successor_is_an_error() -> None:
@@ -212,7 +212,7 @@ def test_a_slot_without_a_successor_is_an_error() -> None:
     ask(cluster, servers)
     servers.replies = {"a": DOWN, "b": moved(A)}
     assert isinstance(ask(cluster, servers), NotRunError)
-    assert servers.sent == ["a:refused", "b:EVALSHA", "a:refused"]
+    assert servers.sent == ["a:rejected", "b:EVALSHA", "a:rejected"]
 
 
 def test_nothing_is_sent_after_the_deadline() -> None:
@@ -263,7 +263,7 @@ def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pyt
     for _ in range(10):
         assert ("for a reason" if has_map else "refused") in str(ask(cluster, servers)).lower()
         tries += servers.sent
-    assert len([each for each in tries if each in ("a:CLUSTER", "a:refused")]) == 1
+    assert len([each for each in tries if each in ("a:CLUSTER", "a:rejected")]) == 1
     assert tries.count("a:EVALSHA") == 10 * has_map
 
 

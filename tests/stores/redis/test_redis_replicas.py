@@ -1,4 +1,4 @@
-"""Replicas of a cluster run no script and no listing, also right after they were primaries."""
+"""Replicas of a cluster run no script and no listing, even right after they were primaries."""
 
 from __future__ import annotations
 

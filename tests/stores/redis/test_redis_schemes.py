@@ -97,7 +97,7 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     params=[pytest.param(name, marks=[pytest.mark.slow] * (name.endswith("cluster"))) for name in SCENES],
 )
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An address of each kind, with all that it needs to be let in."""
+    """An address of each kind, with all that it needs to log in."""
     with SCENES[request.param](tmp_path_factory.mktemp("scene")) as found:
         wait_for(lambda: answers(open_store(found, PATIENT)), found)
         yield found

@@ -1,4 +1,4 @@
-"""Sentinel: the store finds the primary, also after a failover, and replicated counts remain."""
+"""Sentinel: the store finds the primary, even after a failover, and replicated counts remain."""
 
 from __future__ import annotations
 

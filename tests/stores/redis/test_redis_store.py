@@ -96,7 +96,7 @@ def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Red
 def test_every_key_expires_after_whatever_was_done(
     store: RedisStore, server: redis.Redis, spec: Any, now: int | None
 ) -> None:
-    """Hits, rejections, charges, giving back: each leaves an expiry that covers the reset; a day when time is given."""
+    """Hits, rejections, charges, refunds: each leaves an expiry that covers the reset; a day when time is given."""
     limit = limit_of("5/minute", spec)
     one = hit(limit)
     (first,) = store.apply([one], now)

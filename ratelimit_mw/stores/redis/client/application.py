@@ -28,7 +28,7 @@ from .server import Target
 
 _FULL_POOL: Final = "Too many connections"  # nothing was sent, so the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
-_AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
+_AS_BYTES: Final = {NEVER_DECODE: True}  # even when the client decodes responses
 
 
 class _Client(Target):

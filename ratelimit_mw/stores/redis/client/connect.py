@@ -63,7 +63,7 @@ def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAd
 
 @contextmanager
 def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket]:
-    """Yield a socket with keepalive, which detects a dead server also while no call is out.
+    """Yield a socket with keepalive, which detects a dead server even while no call is out.
 
     An error in the block closes the socket. It is raised unless another of the ``count`` addresses may accept.
     """
