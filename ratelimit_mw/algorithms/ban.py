@@ -40,7 +40,7 @@ class BanTerms(NamedTuple):
 class Ban(Algorithm):
     """Rejects every cost until the end of a ban. The ``after``-th rejection in ``(t-within, t]`` starts one at ``t``.
 
-    The n-th ban lasts ``first * growth**(n-1)``, at most ``longest``. Bans are forgotten when none was in force for
+    The n-th ban lasts ``first * growth**(n-1)``, at most ``longest``. Bans are forgotten when none was active for
     ``longest``, or at once when they do not grow.
     """
 

@@ -39,14 +39,12 @@ def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | Non
 @click.argument("rule")
 @features_argument
 @click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
-              help="How long: 30m, 1h, 7d. Default: as long as the first ban of the rule.")  # fmt: skip
+              help="The length of the ban, such as 30m or 7d. Default: `for` of the rule.")  # fmt: skip
 @json_option
 def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None, as_json: bool) -> None:
-    """Ban one client from RULE now. The ban replaces one that is in force.
+    """Ban one client from RULE now. The ban replaces an active one.
 
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     name = check_key(source, rule, features, "ban").name
     with open_limiter(source) as limiter:
@@ -70,8 +68,6 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
     """Lift the ban of one client from RULE. Its counts stay: see reset.
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     name = check_key(source, rule, features, "unban").name
     with open_limiter(source) as limiter:
@@ -86,7 +82,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
         raise click.exceptions.Exit(1)
     if source.settings.rejection_cache:
         span = span_text(source.settings.rejection_cache / SECOND)
-        note(f"processes repeat their last rejection of a client for up to {span} (rejection_cache)")
+        note(f"your workers may repeat their last rejection for up to {span} (rejection_cache)")
 
 
 @command(
@@ -97,13 +93,10 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
 )
 @click.option("--rule", "name", metavar="NAME", help="Show the bans of this rule only.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True,
-              help="The most bans to show.")  # fmt: skip
+              help="Maximum number of bans to show.")  # fmt: skip
 @json_option
 def bans(source: Source, name: str | None, limit: int, as_json: bool) -> None:
-    """List the clients that are banned now, with the end of each ban.
-
-    FILE contains only settings. With --app, the command also shows the bans of decorators.
-    """
+    """List the clients that are banned now, with the end of each ban."""
     rule = checked_rule(source, name).name if name else None
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("page {task.completed:,}")) as tick:
         found = list(islice(_bans(limiter, rule, lambda: tick(advance=1)), limit + 1))

@@ -38,9 +38,6 @@ def check(source: Source, as_json: bool) -> None:
 
     The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, when a
     rule rejects every request, and when no route leads to a rule or to a decorator.
-
-    FILE contains only settings. With --app, the command imports an application of Starlette, FastAPI, Flask or Django,
-    or any other with the middleware. It then also checks and shows the rules of its decorators.
     """
     report = check_source(source)
     if as_json:

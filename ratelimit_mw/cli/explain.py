@@ -59,8 +59,6 @@ def explain(
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
     Features come from --feature; functions of the application are not called.
-
-    FILE contains only settings. With --app, the command also shows the rules of decorators and the exemptions.
     """
     settings, overview, rules = source.settings, source.overview, source.rules.rules
     if "ip" not in features and "ip" in source.rules.needs:

@@ -1,4 +1,4 @@
-"""``ratelimit-mw inspect``: show the keys in the store of a running application, with what is left under each."""
+"""``ratelimit-mw inspect``: show the clients in the store of an application, and the rest of their limits."""
 
 from itertools import islice
 from typing import Any, Final
@@ -15,7 +15,7 @@ from .source import Source
 from .source_command import SourceCommand
 
 _LINES: Final = 10
-"""The most commands to copy after a table."""
+"""The maximum number of commands to copy after a table."""
 
 
 @command(
@@ -27,24 +27,26 @@ _LINES: Final = 10
     "ratelimit-mw inspect --app shop:app --rejected --json",
     cls=SourceCommand,
 )
-@click.option("--rule", "name", metavar="NAME", help="Show the keys of this rule only.")
+@click.option("--rule", "name", metavar="NAME", help="Show only the clients of this rule.")
 @click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=read_words,
-              help="Show the keys of this client, by all rules: ip=..., user=... Use it several times for several"
-                   " features.")  # fmt: skip
-@click.option("--prefix", default="", metavar="TEXT", help="Show the clients with a value that begins so: ip=192.0.2.")
-@click.option("--rejected", is_flag=True, help="Show only the keys whose next request would be rejected.")
+              help="Show only the client with this value, such as ip=192.0.2.7. Repeat it to name more.")  # fmt: skip
+@click.option(
+    "--prefix",
+    default="",
+    metavar="TEXT",
+    help="Show only clients with a value that starts with this text, such as ip=192.0.2.",
+)
+@click.option("--rejected", is_flag=True, help="Show only clients whose next request would be rejected.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True,
-              help="The most keys to show.")  # fmt: skip
+              help="Maximum number of keys to show.")  # fmt: skip
 @json_option
 def inspect(
     source: Source, name: str | None, features: dict[str, Any], prefix: str, rejected: bool, limit: int, as_json: bool
 ) -> None:
-    """Show the keys in the store of your application, with the rest of each limit.
+    """Show the clients in the store of your application, and how much of each limit remains.
 
-    The command shows all clients that are counted now, or those that you name. It consumes nothing, and it prints the
-    command that unlocks a rejected client. The exit code is 1 when there is no such key.
-
-    FILE contains only settings. With --app, the command also shows the keys of decorators.
+    The command shows all clients that have counts, or the one that you name. It consumes nothing, and it prints the
+    command that resets a rejected client. The exit code is 1 when no client matches.
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
     check_used(source, rules, features)
@@ -65,7 +67,7 @@ def inspect(
         note(f"there are more than {limit:,} keys. Raise --limit, or use --rule, --feature or --prefix")
     if not decisions:
         hint = secret_hint(source, rules) if features else ""
-        note(f"{'no such key is rejected' if rejected else 'no such key has counts'} now. {hint}".removesuffix(". "))
+        note(f"{'no client is rejected' if rejected else 'no client matches'} now. {hint}".removesuffix(". "))
         raise click.exceptions.Exit(1)
 
 

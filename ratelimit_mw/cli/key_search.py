@@ -127,15 +127,15 @@ class KeySearch:
         for name in self._skipped:
             missing = missing_in_key(self._rules[name], self._features)
             words = " ".join(f"--feature {word_of(part_of(names[0]))}=..." for names in missing)
-            yield f"rule {name} counts by {' and '.join(map('|'.join, missing))}: add {words} to see its key"
+            yield f"rule {name} uses {' and '.join(map('|'.join, missing))}. To see its clients, add {words}"
         for rule in self._whole:
-            for word in _earlier(rule, self._features):
-                yield f"rule {rule.name} counts a request with {word} by {word}: add --feature {word}=... for its key"
+            for word, own in _earlier(rule, self._features):
+                yield f"rule {rule.name} uses {word} before {own}. To see clients with {word}, add --feature {word}=..."
             for name in missing_in_tables(rule, self._features):
-                yield f"rule {rule.name} has limits by {name}: add --feature {name}=... to see those of this client"
+                yield f"rule {rule.name} has limits by {name}. To see those of this client, add --feature {name}=..."
         if self._others:
             hint = ". For the rules of decorators, write --app MODULE:APP instead of the file"
-            yield f"other rules have keys, too: {', '.join(self._others)}{hint * self._source.overview.is_file}"
+            yield f"other rules have clients, too: {', '.join(self._others)}{hint * self._source.overview.is_file}"
 
     def _notes_on_settings(self) -> Iterator[str]:
         if not self._source.settings.enabled:
@@ -170,10 +170,11 @@ def missing_in_tables(rule: CompiledRule, features: Features) -> list[str]:
     return [by for by, _ in rule.source.tables if by and part_of(by).value(features) is None]
 
 
-def _earlier(rule: CompiledRule, features: Features) -> Iterator[str]:
-    """Yield the missing alternatives in a key that precede the one with a value."""
+def _earlier(rule: CompiledRule, features: Features) -> Iterator[tuple[str, str]]:
+    """Yield the missing alternatives in a key that precede the one with a value, with that one."""
+    known = rule.captures.add(features)
     for names in rule.source.entries:
-        for part in map(part_of, names):
-            if part.value(rule.captures.add(features)) is not None:
-                break
-            yield word_of(part)
+        words = [word_of(part) for part in map(part_of, names)]
+        has_value = [part_of(name).value(known) is not None for name in names]
+        own = has_value.index(True)
+        yield from ((word, words[own]) for word in words[:own])

@@ -202,7 +202,7 @@ def _require_reply(store: Store) -> None:
     try:
         store.start()
     except RateLimitError as error:
-        raise Failure(f"{name_of(store)} does not take a call: {error}. `doctor` examines its servers") from error
+        raise Failure(f"{name_of(store)} unreachable: {error}. `doctor` examines its servers") from error
 
 
 def _check_files(store: Store) -> None:

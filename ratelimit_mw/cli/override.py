@@ -1,4 +1,4 @@
-"""``ratelimit-mw override``: give single clients other limits while the application runs, list them, remove them."""
+"""``ratelimit-mw override``: change the limits of one client while the application runs."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -6,14 +6,15 @@ from typing import Any, Final
 
 import click
 
+from ..clock import SECOND
 from ..errors import ConfigError
 from ..keys.features import Features
-from ..quota import format_duration, parse_duration
+from ..quota import parse_duration
 from ..rules.overrides import ClientOverride
 from .key_search import secret_hint
 from .live import as_counted, check_key, checked_rule, features_argument, open_limiter, read_features, words_of
 from .output import Cell, command, json_option, note, print_json, print_table
-from .rows import ALL_CLIENTS, words_of_client
+from .rows import ALL_CLIENTS, span_text, words_of_client
 from .source import Source
 from .source_command import SourceCommand
 
@@ -36,9 +37,9 @@ class OverrideGroup(click.Group):
 
 @click.group(cls=OverrideGroup)
 def override() -> None:
-    """Give single clients other limits while your application runs.
+    """Change the limits of one client while your application runs.
 
-    The store keeps overrides. All workers learn of a change within reload_interval, 2 seconds by default.
+    The store keeps these overrides. All workers apply a change within reload_interval, 2 seconds by default.
     """
 
 
@@ -72,17 +73,15 @@ def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | Non
 @click.argument("rule")
 @click.argument("words", metavar="NAME=VALUE... LIMITS", nargs=-1, required=True, callback=_read_words)
 @click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
-              help="How long the override stays, such as 7d or 12h. By default it has no end.")  # fmt: skip
+              help="The length of the override, such as 12h or 7d. Default: no end.")  # fmt: skip
 @json_option
 def set_override(
     source: Source, rule: str, words: tuple[dict[str, Any], str], seconds: str | None, as_json: bool
 ) -> None:
-    """Give one client of RULE other LIMITS, instead of all limits that the rule has for it.
+    """Change the limits of one client: LIMITS replace all limits that RULE has for it.
 
     NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS are one word, such as 1000/minute,
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     features, limits = words
     check_key(source, rule, features, _SET, limits)
@@ -101,11 +100,9 @@ def set_override(
 @features_argument
 @json_option
 def remove_override(source: Source, rule: str, features: dict[str, Any], as_json: bool) -> None:
-    """Give one client of RULE the limits of the rule again.
+    """Remove the override of one client, so that it has the limits of RULE again.
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     check_key(source, rule, features, _REMOVE)
     with open_limiter(source) as limiter:
@@ -131,11 +128,9 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
 @features_argument
 @json_option
 def list_overrides(source: Source, rule: str | None, features: dict[str, Any], as_json: bool) -> None:
-    """Show the overrides of all clients, or those of RULE, or the one of a client of RULE.
+    """Show all overrides, the overrides of RULE, or the override of one client.
 
     Overrides that have ended are not shown.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
     """
     key = _key_of(source, rule, features) if rule else None
     with open_limiter(source) as limiter:
@@ -156,10 +151,7 @@ def list_overrides(source: Source, rule: str | None, features: dict[str, Any], a
 )
 @json_option
 def clear_overrides(source: Source, as_json: bool) -> None:
-    """Remove the overrides of all clients, even when the store has damaged them.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
-    """
+    """Remove all overrides, even when their record in the store is damaged."""
     with open_limiter(source) as limiter:
         limiter.clear_overrides()
     if as_json:
@@ -215,6 +207,6 @@ def _moment(seconds: float) -> datetime:
 def _note_interval(source: Source) -> None:
     interval = source.settings.reload_interval
     if interval:
-        note(f"workers learn of it within {format_duration(interval)} (reload_interval)")
+        note(f"your workers apply the change within {span_text(interval / SECOND)} (reload_interval)")
     else:
-        note("reload_interval = 0: workers learn of it when they start")
+        note("reload_interval = 0: your workers apply the change when they start")

@@ -41,7 +41,7 @@ def _parse_option(_ctx: click.Context, _param: click.Parameter, text: str) -> fl
 
 
 last_option: Callable[..., Any] = click.option(
-    "--last", default=DEFAULT, show_default=True, metavar="TIME", callback=_parse_option,
+    "--last", default=DEFAULT, show_default=True, metavar="DURATION", callback=_parse_option,
     help="The time range, up to 7d.",
 )  # fmt: skip
 
@@ -55,9 +55,11 @@ def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
 
 
 def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
+    """``rejected`` includes the outcomes that have a key of their own beside it."""
     counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
-    rejected = sum(number for outcome, number in counts.items() if outcome in REJECTED or outcome == "shadow")
-    return {"rule": name, "mode": mode, **counts, "share": rejected / max(sum(counts.values()), 1)}
+    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
+    decided = counts["rejected"] + counts["shadow"]
+    return {"rule": name, "mode": mode, **counts, "share": decided / max(decided + counts["allowed"], 1)}
 
 
 def check_recorded(source: Source, what: str) -> None:
@@ -71,4 +73,4 @@ def check_recorded(source: Source, what: str) -> None:
 
 
 def _time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

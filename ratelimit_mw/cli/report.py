@@ -1,17 +1,16 @@
 """``ratelimit-mw report``: show what each rule allowed and rejected, and would have rejected in shadow mode."""
 
-from typing import Any, Final, get_args
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from ..limiter.events import Outcome
 from .live import open_limiter
 from .output import Cell, command, json_option, note, print_json, print_table
 from .recorded import check_recorded, last_option, report_of
 from .source import Source
 from .source_command import SourceCommand
 
-_ALWAYS: Final = ("allowed", "rejected", "shadow")
-"""The outcomes that always have a column."""
-_TITLES: Final = {"shadow": "would be rejected"}
+_PARTS: Final = ("banned", "denied", "unavailable")
+"""The parts of ``rejected`` that have a column if there are any."""
 
 
 @command(
@@ -24,12 +23,10 @@ _TITLES: Final = {"shadow": "would be rejected"}
 @last_option
 @json_option
 def report(source: Source, last: float, as_json: bool) -> None:
-    """Show what each rule allowed and rejected, and would have rejected in shadow mode.
+    """Show how many requests each rule allowed and rejected, or would have rejected in shadow mode.
 
-    The numbers are those of all processes. They need the setting record = "outcomes". A process writes them every five
-    seconds. The range starts with a full hour, or with full five minutes if --last is at most 2h.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
+    The numbers include all workers, which need the setting record = "outcomes" and write every five seconds. The start
+    is rounded down to a full hour, or to five minutes if --last is at most 2h.
     """
     check_recorded(source, "outcomes")
     with open_limiter(source) as limiter:
@@ -39,13 +36,20 @@ def report(source: Source, last: float, as_json: bool) -> None:
         print_json(summary)
         return
     rows = summary["rules"]
-    others = [each for each in get_args(Outcome) if each not in _ALWAYS and any(row[each] for row in rows)]
-    title = f"{source.title}: requests from {summary['from']} to {summary['to']}"
-    print_table(title, [_cells(row, [*_ALWAYS, *others]) for row in rows])
+    parts = [part for part in _PARTS if any(row[part] for row in rows)]
+    span = " to ".join(f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in (found.start, found.end))
+    print_table(f"{source.title}: requests from {span} UTC", [_cells(row, parts) for row in rows])
     if not found.rules:
-        note("no request is recorded yet. Processes that run with this setting write every five seconds")
+        note("no request is recorded yet. Workers with this setting write every five seconds")
 
 
-def _cells(row: dict[str, Any], shown: list[str]) -> dict[str, Cell]:
-    counts = {_TITLES.get(each, each): row[each] for each in shown}
-    return {"rule": row["rule"] or "(no rule)", "mode": row["mode"], **counts, "share": row["share"]}
+def _cells(row: dict[str, Any], parts: list[str]) -> dict[str, Cell]:
+    return {
+        "rule": row["rule"] or "(no rule)",
+        "mode": row["mode"],
+        "allowed": row["allowed"],
+        "rejected": row["rejected"],
+        **{f"of which {part}": row[part] for part in parts},
+        "would be rejected": row["shadow"],
+        "share": row["share"],
+    }

@@ -1,4 +1,4 @@
-"""``ratelimit-mw reset``: forget what is counted under one key, so that its client has the whole limit again."""
+"""``ratelimit-mw reset``: reset the counts of one client, so that it has the whole limit again."""
 
 import difflib
 from collections.abc import Iterator
@@ -32,15 +32,13 @@ _MOST_NEAR: Final = 3
 )
 @click.argument("rule", required=False)
 @features_argument
-@click.option("--key", help="The key as the store has it, instead of RULE and NAME=VALUE.")
+@click.option("--key", help="The key of the client in the store, instead of RULE and NAME=VALUE.")
 @json_option
 def reset(source: Source, rule: str | None, features: dict[str, Any], key: str | None, as_json: bool) -> None:
-    """Forget all that RULE counts under one key, by all limits of the rule.
+    """Reset the counts of one client under all limits of RULE, and lift its ban.
 
-    NAME=VALUE are the features of the key, such as ip=192.0.2.7. The command shows what it has reset. The exit code
-    is 1 when nothing was counted under the key: then look for a mistake in a value.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
+    NAME=VALUE are the features of the key of the rule, such as ip=192.0.2.7. The command shows what it has reset. The
+    exit code is 1 when nothing was counted for the client: then look for a mistake in a value.
     """
     if (rule is None) == (key is None):
         raise click.UsageError("name either RULE with the features of its key, or --key")
@@ -63,7 +61,7 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
         print_table(f"Reset in {source.title}", [_row(decision, rows) for decision in decisions])
     if not decisions:
         client = " ".join(words_of(features)) or client_of(key) or ALL_CLIENTS
-        note(f"nothing was counted under {client} by rule {compiled.name}. Check the spelling of the values{hint}")
+        note(f"rule {compiled.name} has no counts of {client}. Check the spelling of the values{hint}")
         raise click.exceptions.Exit(1)
     for line in _notes_on_processes(source, compiled):
         note(line)
@@ -103,6 +101,6 @@ def _notes_on_processes(source: Source, rule: CompiledRule) -> Iterator[str]:
     """Yield what processes of the application still hold of the key."""
     if source.settings.rejection_cache:
         span = span_text(source.settings.rejection_cache / SECOND)
-        yield f"processes repeat their last rejection of a client for up to {span} (rejection_cache)"
+        yield f"your workers may repeat their last rejection for up to {span} (rejection_cache)"
     if rule.source.consistency != "exact":
-        yield f'rule {rule.name} has consistency = "{rule.source.consistency}": each process still has its own share'
+        yield f'rule {rule.name} has consistency = "{rule.source.consistency}": each worker still has counts of its own'

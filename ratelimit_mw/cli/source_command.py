@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import copy
+from inspect import cleandoc
 from typing import Any, Final
 
 import click
@@ -13,6 +14,10 @@ from .source import Source
 _HAS_APP: Final = "ratelimit_mw.app"
 _APP: Final = " --app shop:app"
 """How the examples of a command name the application."""
+_ABOUT_APP: Final = (
+    "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
+    " decorators."
+)
 
 
 class SourceCommand(click.Command):
@@ -25,16 +30,14 @@ class SourceCommand(click.Command):
         text = "Use an application instead of FILE, with its decorators and routes."
         app = click.Option(["--app"], metavar="MODULE:APP", help=text)
         super().__init__(params=[file, app, *params], **kwargs)
+        self.help = f"{cleandoc(self.help or '')}\n\n{_ABOUT_APP}"
 
     def within(self, program: str, open_app: Callable[[], Source]) -> "SourceCommand":
-        """Return this command for a program that knows the application, such as "flask ratelimit".
-
-        The last paragraph of the help is about FILE and ``--app``.
-        """
+        """Return this command for a program that knows the application, such as "flask ratelimit"."""
         own = copy(self)
         own.open_app = open_app
         own.params = [param for param in self.params if param.name not in ("file", "app")]
-        own.help = (self.help or "").rpartition("\n\n")[0]
+        own.help = (self.help or "").removesuffix(_ABOUT_APP)
         lines = [line.strip() for line in (self.epilog or "").splitlines() if _APP in line]
         own.epilog = examples_of(line.replace("ratelimit-mw", program, 1).replace(_APP, "") for line in lines)
         return own

@@ -16,17 +16,16 @@ from .source_command import SourceCommand
     "ratelimit-mw top --app shop:app",
     cls=SourceCommand,
 )
-@click.option("--rule", "name", metavar="NAME", help="Show the clients of this rule only.")
+@click.option("--rule", "name", metavar="NAME", help="Show only the clients of this rule.")
 @last_option
-@click.option("--limit", type=click.IntRange(1, 1_000), default=10, show_default=True, help="The most clients to show.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=10, show_default=True,
+              help="Maximum number of clients to show.")  # fmt: skip
 @json_option
 def top(source: Source, name: str | None, last: float, limit: int, as_json: bool) -> None:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
-    The numbers are those of all processes. They need the setting record = "clients". The memory for them is bounded, so
-    a client may have been rejected more often than shown: by the number under "error" at most.
-
-    FILE contains only settings. With --app, the command also knows the rules of decorators.
+    The numbers include all workers, which need the setting record = "clients". The store keeps a bounded number of
+    clients, so a client may have been rejected more often than shown: at most by the number under "error".
     """
     check_recorded(source, "clients")
     rule = None if name is None else checked_rule(source, name).name

@@ -121,7 +121,7 @@ class Admission(LaterDecisions):
         set_current(self)
 
     def close(self, status: int | None) -> None:
-        """End the request with its body. Nothing refers to it any longer, so that the garbage collector gets no cycle."""
+        """End the request with its body. Nothing refers to it then, so the garbage collector gets no cycle."""
         self.is_streamed = False
         self.end(status)
         if self.outer is None:

@@ -63,7 +63,7 @@ class HttpLimiter:
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
 
-        Then no limit is added, and the earlier limits stay in force.
+        Then no limit is added, and the earlier limits stay in effect.
         """
         views, provided = list(views), {**self._provided, **(provided or {})}
         marks = [mark for view in views for mark in view.every]
@@ -105,18 +105,18 @@ class HttpLimiter:
             self.adopt(())
 
     def _prepare(self, every: RuleSet, by_mark: Mapping[Mark, Collection[str]] = MappingProxyType({})) -> None:
-        """Put all rules in force. Nothing changes before all checks have passed."""
+        """Put all rules into effect. Nothing changes before all checks have passed."""
         self.in_force = HttpRules(self, every, self.limiter.settings, by_mark)
         self._provided = dict(by_mark)
 
     def check(self, key: object, check: Callable[[HttpRules], object]) -> None:
-        """Check the rules in force, and later rules before they are used. It replaces the check of this ``key``."""
+        """Check the rules in effect, and later rules before they are used. It replaces the check of this ``key``."""
         with self.limiter.adopting:
             check(self.in_force)
             self._checks[key] = check
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
-        """Check rules that were read again. Return the function that puts them in force."""
+        """Check rules that were read again. Return the function that puts them into effect."""
         if not hasattr(self, "in_force"):  # it will start with them
             return lambda: None
         for view in self._exempting:

@@ -20,13 +20,13 @@ from .overrides import RunTimeOverrides
 class Bans(RunTimeOverrides):
     """Changes and shows bans. ``Limiter`` inherits it."""
 
-    def ban(self, rule: str, features: Features, seconds: float | str | None = None) -> float:
+    def ban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
         """Ban a client from a rule now. It replaces a ban of the client, and does not count for the growth of bans.
 
         Args:
             rule: The name of the rule. It must have the option ``ban``.
             features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
-            seconds: How long, in seconds or as text such as ``"7d"``. Default: ``for`` of the rule's ban.
+            duration: The length of the ban, in seconds or as text such as ``"7d"``. Default: ``for`` of the rule's ban.
 
         Returns:
             The end of the ban, in seconds since 1970 by the clock of the store.
@@ -48,13 +48,13 @@ class Bans(RunTimeOverrides):
             True
         """
         self.start()
-        us, correction = self._ban(rule, features, seconds)
+        us, correction = self._ban(rule, features, duration)
         return (self._chain.correct([correction], self._now())[0] + us) / SECOND
 
-    async def aban(self, rule: str, features: Features, seconds: float | str | None = None) -> float:
+    async def aban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
         """Async form of ``ban``."""
         await self.astart()
-        us, correction = self._ban(rule, features, seconds)
+        us, correction = self._ban(rule, features, duration)
         return ((await self._chain.acorrect([correction], self._now()))[0] + us) / SECOND
 
     def unban(self, rule: str, features: Features) -> bool:
@@ -108,10 +108,10 @@ class Bans(RunTimeOverrides):
         prefixes = self._ban_prefixes()
         return await self.ainspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
 
-    def _ban(self, rule: str, features: Features, seconds: float | str | None) -> tuple[int, Correction]:
+    def _ban(self, rule: str, features: Features, duration: float | str | None) -> tuple[int, Correction]:
         ban, key = self._ban_key(rule, features)
-        with error_path("seconds"):
-            us = ban.terms.first if seconds is None else parse_duration(seconds)
+        with error_path("duration"):
+            us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:
                 raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
         return us, Correction(ban.lasting(us), key, 1, None)

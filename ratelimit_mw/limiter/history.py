@@ -82,15 +82,15 @@ class History(Inspection):
         The setting ``record`` turns the recording on. The other processes write every five seconds.
 
         Args:
-            last: The time range up to now, in seconds, at most seven days. It starts with a full five minutes for two
-                hours or less, otherwise with a full hour.
+            last: The time range up to now, in seconds, at most seven days. The start is rounded
+                down to a full hour, or to five minutes if the range is at most two hours.
 
         Returns:
-            The numbers, by rule and outcome.
+            The numbers, by rule and outcome. Outcomes exclude each other: ``rejected`` does not include ``banned``.
 
         Raises:
             ConfigError: ``record`` is not set, ``last`` is not such a number, or the store keeps no records.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule, load_settings
@@ -112,7 +112,7 @@ class History(Inspection):
         await recorder.aflush()
         return await self._read_outcomes(self._acall, last)
 
-    def top_clients(self, rule: str | None = None, last: float = _DAY_S, most: int = 10) -> list[RejectedClient]:
+    def top_clients(self, rule: str | None = None, last: float = _DAY_S, limit: int = 10) -> list[RejectedClient]:
         """Return the clients that were rejected most, by all processes that share the store.
 
         Clients that a rule in shadow mode would have rejected are among them.
@@ -120,26 +120,28 @@ class History(Inspection):
         Args:
             rule: The name of the only rule. By default all rules.
             last: The time range, as for ``outcomes``.
-            most: The most clients to return.
+            limit: The maximum number of clients to return.
 
         Returns:
             The clients, those with the most rejections first.
 
         Raises:
             ConfigError: ``record`` is not ``"clients"``, ``last`` is not such a number, or the store keeps no records.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         recorder = self._recorder("clients", last)
         self.start()
         recorder.flush()
-        return run_blocking(self._read_top(self._call, rule, last, most))
+        return run_blocking(self._read_top(self._call, rule, last, limit))
 
-    async def atop_clients(self, rule: str | None = None, last: float = _DAY_S, most: int = 10) -> list[RejectedClient]:
+    async def atop_clients(
+        self, rule: str | None = None, last: float = _DAY_S, limit: int = 10
+    ) -> list[RejectedClient]:
         """Async form of ``top_clients``."""
         recorder = self._recorder("clients", last)
         await self.astart()
         await recorder.aflush()
-        return await self._read_top(self._acall, rule, last, most)
+        return await self._read_top(self._acall, rule, last, limit)
 
     def close(self) -> None:
         """Write what is recorded, return unused leases, and close the store. A second call changes nothing."""
@@ -173,14 +175,14 @@ class History(Inspection):
             rules[rule][outcome] = counts[text]  # type: ignore[index]
         return RecordedOutcomes(start / SECOND, end / SECOND, dict(rules))
 
-    async def _read_top(self, call: Call, rule: str | None, last: float, most: int) -> list[RejectedClient]:
+    async def _read_top(self, call: Call, rule: str | None, last: float, limit: int) -> list[RejectedClient]:
         start, end, span = self._range(last)
         names = [rule] if rule is not None else [name for name in (await self._read_outcomes(call, last)).rules if name]
         found: list[RejectedClient] = []
         for name in names:
             clients = await _read(call, clients_of(name), span, start, end)
             found += [RejectedClient(name, text, number, clients.error) for text, number in clients.counts.items()]
-        return sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:most]
+        return sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:limit]
 
     def _range(self, last: float) -> tuple[int, int, Span]:
         """Return the start and the end of a time range, and the span of its records."""

@@ -2,7 +2,7 @@
 
 Once per ``reload_interval``, a request starts a thread that reads one record. A worker begins with the overrides: it
 reads them at its start, or at its first request. While the store is away, or the record is
-damaged, the last known overrides stay in force.
+damaged, the last known overrides stay active.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class Changing:
-    """A lock of this process, held from a read or a change of overrides until they are in force.
+    """A lock of this process, held from a read or a change of overrides until they are active.
 
-    So no thread puts the overrides of an earlier read in force after those of a later change.
+    So no thread puts the overrides of an earlier read into effect after those of a later change.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class OverrideReader:
             is_known = isinstance(error, RateLimitError | ValueError)
             is_quiet = isinstance(error, RateLimitError) and not self._limiter.has_overrides
             if not is_quiet and type(error) is not self._problem:
-                message = "store %s: cannot read the overrides (%s). The last known overrides stay in force"
+                message = "store %s: cannot read the overrides (%s). The last known overrides stay active"
                 _log.warning(message, name_of(self._limiter.store), error, exc_info=None if is_known else error)
                 self._problem = type(error)
         else:

@@ -36,7 +36,7 @@ from .watch import Watch, Watches
 _MAX_TRIES: Final = 50
 _log = logging.getLogger("ratelimit_mw")
 _limiters: Final = WeakSet["RunTimeOverrides"]()
-"""All limiters of this process. Those with one store object learn of a change at once."""
+"""All limiters of this process. Those with one store object apply a change at once."""
 
 
 class RunTimeOverrides(Reloads):
@@ -49,18 +49,18 @@ class RunTimeOverrides(Reloads):
     _reported: frozenset[tuple[str, str]] = frozenset()
 
     def set_override(
-        self, rule: str, features: Features, limits: Any, seconds: float | str | None = None
+        self, rule: str, features: Features, limits: Any, duration: float | str | None = None
     ) -> ClientOverride:
-        """Give one client of a rule other limits, instead of all limits that the rule has for it.
+        """Change the limits of one client: these replace all limits that the rule has for it.
 
-        All processes that share the store learn of it within ``reload_interval``. The client's consumption stays if the
-        period and the algorithm are the same. It replaces an earlier override of the client.
+        All workers that share the store apply the change within ``reload_interval``. The client keeps its counts if
+        the period and the algorithm stay the same. An earlier override of the client is replaced.
 
         Args:
             rule: The name of the rule.
             features: The features of its key, for example ``{"user": "acme"}``.
             limits: The limits as for ``Rule``, such as ``"1000/minute"``, or ``"unlimited"``.
-            seconds: How long the override stays, in seconds or as text such as ``"7d"``. By default it has no end.
+            duration: The length of the override, in seconds or as text such as ``"7d"``. By default it has no end.
 
         Returns:
             The override.
@@ -73,20 +73,20 @@ class RunTimeOverrides(Reloads):
         Example:
             >>> from ratelimit_mw import Limiter, Rule
             >>> limiter = Limiter([Rule(name="api", key=["user"], limits="1/minute")])
-            >>> limiter.set_override("api", {"user": "acme"}, "1000/minute", seconds=7 * 86_400).client
+            >>> limiter.set_override("api", {"user": "acme"}, "1000/minute", duration=7 * 86_400).client
             'user=acme'
             >>> limiter.hit({"user": "acme"}).decisions[0].remaining
             999
         """
-        override = self._override(rule, features, limits, seconds)
+        override = self._override(rule, features, limits, duration)
         self._change(override.rule, override.key, override)
         return override
 
     async def aset_override(
-        self, rule: str, features: Features, limits: Any, seconds: float | str | None = None
+        self, rule: str, features: Features, limits: Any, duration: float | str | None = None
     ) -> ClientOverride:
         """Async form of ``set_override``."""
-        return await asyncio.to_thread(self.set_override, rule, features, limits, seconds)
+        return await asyncio.to_thread(self.set_override, rule, features, limits, duration)
 
     def remove_override(self, rule: str, features: Features) -> bool:
         """Give one client of a rule the limits of the rule again.
@@ -138,7 +138,7 @@ class RunTimeOverrides(Reloads):
 
     @property
     def has_overrides(self) -> bool:
-        """Whether overrides are known, in force or not."""
+        """Whether overrides are known, active or not."""
         return bool(self._overrides)
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class RunTimeOverrides(Reloads):
         return Watches([self._override_reader, *([files] if files else [])])
 
     def use_overrides(self, record: bytes | None) -> None:
-        """Put the overrides of a record in force, in this limiter. Requests that have begun keep theirs.
+        """Put the overrides of a record into effect, in this limiter. Requests that have begun keep theirs.
 
         Args:
             record: The record, as the store has it.
@@ -214,11 +214,11 @@ class RunTimeOverrides(Reloads):
         if isinstance(rules, OverriddenRules):
             problems = {(name, str(error)) for name, table in rules.tables.items() for error in table.errors}
             for name, problem in sorted(problems - self._reported):
-                _log.warning("rule %r: overrides of clients are not in force: %s", name, problem)
+                _log.warning("rule %r: overrides of clients are not active: %s", name, problem)
             self._reported = frozenset(problems)
         return rules
 
-    def _override(self, name: str, features: Features, limits: Any, seconds: float | str | None) -> ClientOverride:
+    def _override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
         rule, key = self._client(name, features)
         with error_path("limits"):
             compiled = self.rules.by_name[rule]
@@ -227,8 +227,8 @@ class RunTimeOverrides(Reloads):
                 text = "; ".join(map(str, compiled.source.parse_limits(limits)))
             for limit in limits_of(compiled, text):
                 self.store.check(limit)
-        with error_path("seconds"):
-            span = None if seconds is None else parse_duration(seconds)
+        with error_path("duration"):
+            span = None if duration is None else parse_duration(duration)
             if span == 0:
                 raise ConfigError("expected more than 0; leave it out for an override without an end")
         return ClientOverride(rule, key, text, None if span is None else self._time() + span)

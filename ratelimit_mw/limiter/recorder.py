@@ -23,6 +23,7 @@ from .events import Event
 from .heartbeat import Heartbeat
 from .history import OUTCOMES, SIZES, SPANS, Span, clients_of, decode, name_at
 from .inspection import Call
+from .override_reader import name_of
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class Recorder:
                 for place, counts in waiting.items():
                     _add(self._waiting, place, counts)
         if failure is not None and not self._has_failed:
-            message = "%r could not record outcomes (%s). They are kept, and missing in `ratelimit-mw report` for now"
-            _log.warning(message, self._store, failure)
+            message = "store %s: cannot record outcomes (%s). This process keeps them and tries again in 5 s"
+            _log.warning(message, name_of(self._store), failure)
         self._has_failed = failure is not None
 
     async def _write(self, call: Call, place: _Place, waiting: _Waiting) -> None:

@@ -57,7 +57,7 @@ class Reloader:
             run_once(self, self._follow)
 
     def reload(self) -> None:
-        """Read the settings again now. Raises ``ConfigError`` for mistakes; then the earlier settings stay in force."""
+        """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
         for _ in range(_MAX_TRIES):
             if self._try():
                 return
@@ -72,14 +72,14 @@ class Reloader:
             rejected = self._rejected
             try:
                 if self._identities() == before and self._try():
-                    _log.info("the settings were read again, and are in force")
+                    _log.info("the settings were read again, and are in effect")
                     return
             except Exception as error:
                 if self._rejected != rejected:
                     trace = None if isinstance(error, RateLimitError) else error
-                    _log.error("%s (the earlier settings stay in force)", error, exc_info=trace)
+                    _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
                 return
-        _log.error("%s (the earlier settings stay in force)", _RESTLESS)
+        _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
 
     @property
     def _quiet(self) -> float:

@@ -28,7 +28,7 @@ class RulesUser(Protocol):
     """A middleware that derives more from the rules of its limiter."""
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
-        """Check rules and settings. Return the function that puts them in force."""
+        """Check rules and settings. Return the function that puts them into effect."""
 
 
 class Reloads(Slots):
@@ -80,7 +80,7 @@ class Reloads(Slots):
         secret needs a restart. Such a change is logged, and all other changes take effect.
 
         Raises:
-            ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in force.
+            ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.
         """
         if self.reloader is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
@@ -103,7 +103,7 @@ class Reloads(Slots):
         """Load the settings again; ``Reloader`` uses it.
 
         Returns:
-            The function that puts them in force.
+            The function that puts them into effect.
 
         Raises:
             ConfigError: The settings have a mistake.

@@ -239,11 +239,12 @@ def ban_text(ban: BanTerms) -> str:
     """Return a ban in words.
 
     >>> ban_text(BanTerms(10, 600_000_000, 3_600_000_000, 2, 86_400_000_000))
-    'ban after 10 rejections in 10m: 1h, 2 times longer each time, up to 1d'
+    'ban after 10 rejections in 10m, for 1h; each ban 2 times as long as the last, at most 1d'
     """
-    grows = f", {ban.growth} times longer each time, up to {format_duration(ban.longest)}" * (ban.growth > 1)
+    grows = f"; each ban {ban.growth} times as long as the last, at most {format_duration(ban.longest)}"
     rejections = f"{ban.after} rejection{'s' * (ban.after > 1)} in {format_duration(ban.within)}"
-    return f"ban after {rejections}: {format_duration(ban.first)}{grows}"
+    has_growth = ban.growth > 1 and ban.longest > ban.first
+    return f"ban after {rejections}, for {format_duration(ban.first)}{grows * has_growth}"
 
 
 def function_name(limits: object) -> str:

@@ -133,7 +133,7 @@ class LimitsLookup:
         self.keep(call, call.last, _RETRY)
         if (now := monotonic()) >= self._logs_at:
             self._logs_at = now + _LOG_EVERY
-            effect = f"The last limits of a client stay in force. Without any, {self._otherwise}"
+            effect = f"The last limits of a client stay in effect. Without any, {self._otherwise}"
             _log.error("%s: no limits from the function (%s). %s", self._name, reason, effect)
 
     def require_await(self) -> None:

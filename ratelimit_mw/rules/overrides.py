@@ -89,7 +89,7 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         self._clock = clock
         self.sources: dict[str, ClientOverride] = {}
         self.errors: list[ConfigError] = []
-        """The reasons why overrides are not in force: the rule has changed since."""
+        """The reasons why overrides are not active: the rule has changed since."""
         for each in overrides:
             try:
                 if before is not None and before.sources.get(each.key) == each:

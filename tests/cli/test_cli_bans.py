@@ -153,4 +153,4 @@ def test_a_replay_counts_rejections_during_bans(tmp_path: Path) -> None:
     settings, log = files.rules({**LOGIN, "match": {"path": "/"}}), files.log([line(at=second) for second in range(6)])
     (rule,) = json.loads(run("replay", settings, log, "--json").stdout)["rules"]
     assert (rule["matched"], rule["rejected"], rule["banned"]) == (6, 5, 3)
-    assert "banned" in run("replay", settings, log).stdout
+    assert "rejected  of which banned  share" in run("replay", settings, log).stdout

@@ -135,7 +135,7 @@ def test_keys_are_found_by_rule_and_by_the_start_of_a_value(site: Sites) -> None
     assert {key["rule"] for key in shop.keys("--prefix=ip=192.0.2.7")} == {"login", "pages"}
     assert {key["client"] for key in shop.keys("--prefix=email=ann")} == {"email=ann@example.com ip=192.0.2.7"}
     assert {key["rule"] for key in shop.keys("--prefix=email=ANN", "--feature=ip=192.0.2.7")} == {"login"}
-    assert "no such key" in shop.inspect("--prefix=ip=10.", exit_code=1).stderr
+    assert "no client matches" in shop.inspect("--prefix=ip=10.", exit_code=1).stderr
     assert "unknown rule 'page'. Did you mean 'pages'?" in shop.inspect("--rule=page", exit_code=1).stderr
 
 
@@ -146,7 +146,7 @@ def test_the_notes_name_the_rules_that_need_more(site: Sites) -> None:
     shop.hit("/plans", 1, ip="192.0.2.7")
     result = shop.inspect("--feature", "ip=192.0.2.7")
     assert "rule keys counts by header:x-api-key: add --feature header:x-api-key=..." in result.stderr
-    assert "rule plans counts a request with user by user: add --feature user=..." in result.stderr
+    assert "rule plans uses user before ip. To see clients with user, add --feature user=..." in result.stderr
     assert "rule plans has limits by plan: add --feature plan=..." in result.stderr
     assert "on the deny list, so its requests are rejected with 403" in result.stderr
     [[_, _, limit, _, state, *_]] = columns(result)
@@ -244,7 +244,7 @@ def test_the_cache_of_the_processes_is_noted(site: Sites) -> None:
     shop.hit("/pages", 1, ip="192.0.2.7")
     shop.limiter.close()
     result = run("reset", shop.file, "pages", "ip=192.0.2.7")
-    assert "processes repeat their last rejection of a client for up to 2 s (rejection_cache)" in result.stderr
+    assert "your workers may repeat their last rejection for up to 2 s (rejection_cache)" in result.stderr
     assert 'rule pages has consistency = "leased": each process still has its own share' in result.stderr
 
 

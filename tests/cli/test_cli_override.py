@@ -64,7 +64,7 @@ def test_an_override_is_set_listed_and_removed(tmp_path: Path, store: str) -> No
     result = override("set", "api", "user=Acme", "1000/hour; 20000/day", "--for", "7d")
     assert "user=acme  1000/hour" in result.stdout
     assert "20000/day" in result.stdout
-    assert result.stderr == "workers learn of it within 2s (reload_interval)\n"
+    assert result.stderr == "your workers apply the change within 2 s (reload_interval)\n"
     assert limits(file, user="acme") == ["1000/hour", "20000/day", "5000/hour"]
     override("set", "api", "ip=2001:db8::7", "unlimited")
     override("set", "everybody", "7/hour")
@@ -158,6 +158,6 @@ def test_a_framework_offers_the_commands(tmp_path: Path, lmdb: str) -> None:
     result = runner.invoke(args=["ratelimit", "override", "set", "home", "ip=192.0.2.7", "9/hour"])
     assert result.exit_code == 0, result.output
     assert "within" not in result.stderr
-    assert "reload_interval = 0: workers learn of it when they start" in result.stderr
+    assert "reload_interval = 0: your workers apply the change when they start" in result.stderr
     assert "192.0.2.7" in runner.invoke(args=["ratelimit", "override", "list", "--json"]).stdout
     assert "Give one client of RULE" in runner.invoke(args=["ratelimit", "override", "set", "--help"]).stdout

@@ -20,6 +20,7 @@ from decision_service import API, Asked
 from flask import Flask
 from servers import Server
 
+from ratelimit_mw import Limiter
 from ratelimit_mw.flask import RateLimiter, limit
 
 RULES = [
@@ -124,6 +125,24 @@ def test_the_tables_show_rules_and_clients(place: Place) -> None:
         ["rule", "client", "rejected", "error"],
         ["new", "ip=192.0.2.7", "4", "0"],
     ]
+
+
+def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
+    """A banned client and one on the deny list are rejected. The columns of the parts appear when there are any."""
+    file = place(
+        record="outcomes",
+        lists={"deny": {"ip": ["192.0.2.66"]}},
+        defaults={"ban": {"after": 2, "within": "1h", "for": "1h"}},
+    )
+    limiter = Limiter.from_settings(file)
+    for address in ["192.0.2.7"] * 8 + ["192.0.2.66"]:
+        limiter.hit({"ip": address})
+    limiter.close()
+    (api, *_), denied = read("report", file)["rules"], read("report", file)["rules"][-1]
+    assert (api["allowed"], api["rejected"], api["banned"], api["share"]) == (3, 5, 3, 0.625)
+    assert (denied["rule"], denied["rejected"], denied["denied"]) == ("", 1, 1)
+    title = " ".join(run("report", file).stdout.splitlines()[1].split())
+    assert title.endswith(" rejected of which banned of which denied would be rejected share")
 
 
 @pytest.mark.parametrize(("command", "record"), [("report", "nothing"), ("top", "nothing"), ("top", "outcomes")])

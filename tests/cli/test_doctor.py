@@ -260,7 +260,7 @@ class FullEnvironment:
         return {"map_size": 1000 * 4096}
 
 
-@pytest.mark.parametrize(("share", "effect"), [(0.5, None), (0.8, "share states"), (0.9, "are rejected")])
+@pytest.mark.parametrize(("share", "effect"), [(0.5, None), (0.8, "clients share counts"), (0.9, "are rejected")])
 def test_a_full_lmdb_is_a_problem(share: float, effect: str | None) -> None:
     [finding] = lmdb._on_room(FullEnvironment(share))
     assert finding.level == ("ok" if effect is None else "problem")

@@ -100,7 +100,7 @@ def test_report_as_tables(rules: Write, log: Write) -> None:
         "replay",
         rules(SITE, {"name": "api", "limits": ["9/s", "10/h"], "match": {"path": "/api"}}),
         log(lines),
-        "--top",
+        "--limit",
         2,
     )
     assert result.exit_code == 0

@@ -84,7 +84,7 @@ def test_requests_out_of_order_are_noted(rules: Write, log: Write) -> None:
     """This happens when two logs are joined newest first."""
     newest_first = [line(at=90_000 + i // 1000) for i in range(20_001)] + [line(at=i) for i in range(5)]
     result = run("replay", rules(), log(newest_first), "--json")
-    assert "5 requests are after much later ones" in result.stderr
+    assert "5 requests are too far out of order" in result.stderr
     assert json.loads(result.stdout)["out_of_order"] == 5
 
 

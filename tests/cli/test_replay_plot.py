@@ -44,9 +44,9 @@ def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
     """The picture is a PNG, and its height grows with the number of clients."""
     access_log = log(line(f"192.0.2.{i}", at=i * 60) for i in range(1, 40) for _ in range(5))
     small, large = tmp_path / "small.png", tmp_path / "large.PNG"
-    result = run("replay", rules(SITE), access_log, "--plot", small, "--top", 3)
+    result = run("replay", rules(SITE), access_log, "--plot", small, "--limit", 3)
     assert (result.exit_code, result.stderr) == (0, f"picture written to {small}\n")
-    assert run("replay", rules(SITE), access_log, "--plot", large, "--top", 30).exit_code == 0
+    assert run("replay", rules(SITE), access_log, "--plot", large, "--limit", 30).exit_code == 0
     assert png_size(small)[0] == png_size(large)[0]
     assert png_size(small)[1] < png_size(large)[1]
 

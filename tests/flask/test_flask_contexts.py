@@ -1,4 +1,4 @@
-"""A copy of a request's context, in another thread, leaves the limits of the request in force."""
+"""A copy of a request's context, in another thread, leaves the limits of the request in effect."""
 
 from __future__ import annotations
 

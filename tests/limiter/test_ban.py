@@ -383,9 +383,9 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
         ("api", WHO, None, "rule 'api' has no ban"),
         ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
         ("login", {}, None, "the key of rule 'login' needs ip"),
-        ("login", WHO, 0, "seconds: expected more than 0"),
-        ("login", WHO, "600000w", "seconds: expected a duration of at most 366 days; got '600000w'"),
-        ("login", WHO, -1, "seconds: expected a duration"),
+        ("login", WHO, 0, "duration: expected more than 0"),
+        ("login", WHO, "600000w", "duration: expected a duration of at most 366 days; got '600000w'"),
+        ("login", WHO, -1, "duration: expected a duration"),
     ],
 )
 def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:

@@ -110,7 +110,7 @@ def test_an_override_ends_to_the_microsecond() -> None:
     """No store is read: each worker knows the end."""
     clock = ManualClock(1_000_000.0)
     limiter = limiter_of(clock=clock)
-    assert limiter.set_override("api", ACME, "7/minute", seconds="1m").until == 1_000_060.0
+    assert limiter.set_override("api", ACME, "7/minute", duration="1m").until == 1_000_060.0
     clock.advance(59.999999)
     assert limits(limiter) == ["7/minute"]
     assert [each.limits for each in limiter.overrides()] == ["7/minute"]
@@ -192,9 +192,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "1/minute; 2/minute"}, "limits: two limits have the period"),
     ({"limits": "2/minute", "rule": "dear"}, "limits: the cost 3 of the rule is above the limit 2/minute"),
     ({"limits": ""}, "limits: "),
-    ({"seconds": 0}, "seconds: expected more than 0"),
-    ({"seconds": "600000w"}, "seconds: expected a duration of at most 366 days; got '600000w'"),
-    ({"seconds": "7 moons"}, "seconds: expected a duration such as"),
+    ({"duration": 0}, "duration: expected more than 0"),
+    ({"duration": "600000w"}, "duration: expected a duration of at most 366 days; got '600000w'"),
+    ({"duration": "7 moons"}, "duration: expected a duration such as"),
     ({"rule": "number", "features": {"path:id": "x"}}, "path:id as int of rule 'number' cannot have this value"),
 ]
 
@@ -333,7 +333,7 @@ def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(
     assert limits(limiter) == ["100/minute"]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "rule 'api': overrides of clients are not in force: the cost 9 of the rule is above the limit 7/minute"
+        "rule 'api': overrides of clients are not active: the cost 9 of the rule is above the limit 7/minute"
     )
     file.write_text(file.read_text().replace('"api"', '"other"'))
     limiter.reload()
@@ -356,7 +356,7 @@ def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
     (message,) = store.messages(caplog)
     assert message == (
         f"store {store.name}: cannot read the overrides (the record of overrides is damaged, or of another version)."
-        " The last known overrides stay in force"
+        " The last known overrides stay active"
     )
     for call in (limiter.overrides, lambda: limiter.set_override("api", ACME, "5/minute")):
         with pytest.raises(StoreError, match=r"damaged.*clear_overrides\(\), or the command `override clear`"):

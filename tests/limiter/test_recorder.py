@@ -80,7 +80,7 @@ def test_the_async_methods_read_the_same() -> None:
         for _ in range(3):
             await rate.ahit(ANN)
         assert (await rate.aoutcomes(last=60)).rules["api"] == {"allowed": 2, "rejected": 1}
-        assert await rate.atop_clients(most=1) == rate.top_clients(most=1)
+        assert await rate.atop_clients(limit=1) == rate.top_clients(limit=1)
         await rate.ahit(ANN)
         await rate.aclose()
 
@@ -114,7 +114,7 @@ def test_the_clients_that_are_rejected_most_come_first() -> None:
         ("new", "ip=192.0.2.8", 1, 0),
     ]
     assert [each.rejected for each in rate.top_clients("api")] == [2]
-    assert len(rate.top_clients(most=1)) == 1
+    assert len(rate.top_clients(limit=1)) == 1
     assert rate.top_clients("none") == []
 
 
@@ -137,7 +137,7 @@ def test_many_and_long_clients_are_bounded() -> None:
     for user in ("x" * 5_000, "\udcff"):
         for _ in range(30):
             rate.hit({"user": user})
-    found = rate.top_clients(most=1_000)
+    found = rate.top_clients(limit=1_000)
     assert len(found) <= 100
     assert all(len(each.client) < 230 for each in found)
     longest, escaped, heavy = found[:3]
@@ -192,7 +192,7 @@ def test_a_store_that_fails_loses_no_count(call: str, failing: str, caplog: pyte
     assert rate.outcomes(last=HOUR).rules["api"] == {"allowed": 2, "rejected": 4}
     assert rate.outcomes(last=DAY).rules["api"] == {"allowed": 2, "rejected": 4}
     assert [each.rejected for each in rate.top_clients()] == [5, 4]
-    lines = [line for line in caplog.messages if "could not record outcomes (it does not answer)" in line]
+    lines = [line for line in caplog.messages if "cannot record outcomes (it does not answer)" in line]
     assert len(lines) == (0 if (call, failing) == ("read", "mute") else 1)
 
 

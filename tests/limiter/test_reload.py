@@ -117,7 +117,7 @@ def test_a_bad_file_keeps_the_earlier_rules_and_is_logged_once(
     for _ in range(3):
         os.utime(file)
         limiter.reloader and limiter.reloader._follow()
-    assert caplog.text.count(f"{raised.value} (the earlier settings stay in force)") == 1
+    assert caplog.text.count(f"{raised.value} (the earlier settings stay in effect)") == 1
     assert rest(limiter) == (3, 3)
     file.write_text(toml("5/minute"))
     wait_until(limiter, lambda: rest(limiter) == (5, 5))

@@ -268,7 +268,7 @@ def test_an_error_rejects_a_client_without_limits(error: Any, caplog: pytest.Log
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_an_error_keeps_the_last_limits(error: Any) -> None:
-    """They stay in force for as long as the function fails."""
+    """They stay in effect for as long as the function fails."""
     clock, plans = ManualClock(1_000_000.0), Plans()
     limiter = build(plans, clock, limits_ttl="10s")
     limiter.hit(ALICE)

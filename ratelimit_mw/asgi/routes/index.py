@@ -217,7 +217,7 @@ def _adopt(limits: HttpLimiter, key: int, reader: RouteReader) -> None:
 
 
 def _describe(limits: HttpLimiter, reader: RouteReader, has_own_body: bool) -> tuple[frozenset[Operation], Any]:
-    """Return the operations that the rules in force limit, and their response to a rejection."""
+    """Return the operations that the rules in effect limit, and their response to a rejection."""
     rules = limits.in_force
     limited = frozenset(
         (node.endpoint, method)

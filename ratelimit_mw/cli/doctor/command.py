@@ -30,8 +30,6 @@ def doctor(source: Source, as_json: bool) -> None:
 
     The command opens the store, measures its round trip and its clock, and looks at each of its servers. It changes
     no counts. Run it where your application runs, with the same environment. The exit code is 1 for a problem.
-
-    FILE contains only settings. With --app, the command also examines an application: its decorators and its routes.
     """
     findings = list(_examine(source))
     levels = Counter(finding.level for finding in findings)

@@ -39,12 +39,14 @@ def _on_room(env: Any) -> Iterator[Finding]:
     stat, size = env.stat(), env.info()["map_size"]
     used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
     data = {"used": used, "size": size, "entries": stat["entries"]}
-    text = f"{used / _MIB:,.1f} of {size / _MIB:,.1f} MiB are used by {stat['entries']:,} records"
+    text = f"{used / _MIB:,.1f} of {size / _MIB:,.1f} MiB are used by {stat['entries']:,} keys"
     fix = "raise ?size= in the store URL"
     if used >= size * _FULL:
-        yield Finding("room", f"{text}: hits that need more room are rejected", PROBLEM, fix, data)
+        yield Finding("room", f"{text}: requests of new clients are rejected", PROBLEM, fix, data)
     elif used >= size * _SHARING:
-        yield Finding("room", f"{text}: new keys share states of their limit", PROBLEM, fix, data)
+        yield Finding(
+            "room", f"{text}: new clients share counts, so they may be rejected too early", PROBLEM, fix, data
+        )
     else:
         yield Finding("room", text, data=data)
 

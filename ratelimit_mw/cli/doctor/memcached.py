@@ -21,7 +21,7 @@ def examine(store: MemcachedStore) -> Iterator[Finding]:
         try:
             stats = _stats(store, server)
         except Exception as error:
-            fix = "start the server, or check the network. Its keys belong to no other server"
+            fix = "start the server, or check the network. No other server takes over its keys"
             yield Finding(name, f"does not reply ({as_store_error(error)})", PROBLEM, fix)
             continue
         yield from _on_server(name, stats)
@@ -34,14 +34,14 @@ def _on_server(name: str, stats: dict[str, str]) -> Iterator[Finding]:
     data = {"version": version, "used_memory": used, "maxmemory": most, "evicted": evictions}
     yield Finding(name, f"Memcached {version}, memory {memory}, {evictions:,} values evicted", data=data)
     if evictions:
-        fix = "give it more memory (-m), or use a Memcached for the limits alone"
+        fix = "give it more memory (-m), or use a Memcached only for the limits"
         yield Finding(name, f"{evictions:,} values were evicted: their clients started at zero", PROBLEM, fix)
     if abs(skew) > _SKEW and stats.get("time"):
         text = f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine"
         effect = "The machines of the application decide by their own clocks, which must agree"
         yield Finding(name, f"{text}. {effect}", WARNING, "synchronize all clocks with NTP", {"skew_s": round(skew)})
     if int(stats.get("listen_disabled_num", 0)):
-        yield Finding(name, "it was out of connections", WARNING, "raise its number of connections (-c)")
+        yield Finding(name, "it had no free connections", WARNING, "raise its number of connections (-c)")
 
 
 def _stats(store: MemcachedStore, server: object) -> dict[str, str]:

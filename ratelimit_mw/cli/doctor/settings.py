@@ -39,7 +39,7 @@ def examine_versions(store: str) -> Finding:
 
 
 def examine_settings(source: Source) -> Iterator[Finding]:
-    """Yield the file in force, the findings of ``check``, and files and variables that are not read."""
+    """Yield the file in effect, the findings of ``check``, and files and variables that are not read."""
     settings = source.settings
     origin = (source.limits.limiter.settings if source.limits else settings).origin
     files = [os.path.realpath(path) for path in origin.files] if origin else []
@@ -60,7 +60,7 @@ def examine_settings(source: Source) -> Iterator[Finding]:
         ):  # they have findings of their own
             yield Finding("rules", line, NOTE)
     names = [rule.name for rule in source.rules.rules]
-    yield Finding("rules", f"{len(names)} in force: {', '.join(names) or 'none'}", data={"rules": names})
+    yield Finding("rules", f"{len(names)} in effect: {', '.join(names) or 'none'}", data={"rules": names})
 
 
 def _unread_files(files: list[str], source: Source) -> Iterator[Finding]:

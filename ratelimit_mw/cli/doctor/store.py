@@ -35,7 +35,7 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     except RateLimitError as error:
         effect = f"requests are decided by on_store_error = {settings.on_store_error!r}"
         fix = "start the server, or correct the URL, the login, the network or the rights of its user"
-        yield Finding("store", f"{name_of(store)} does not take a call ({error}): {effect}", PROBLEM, fix)
+        yield Finding("store", f"{name_of(store)} unreachable ({error}): {effect}", PROBLEM, fix)
     else:
         yield Finding("store", f"{name_of(store)} replies", data={"store": name_of(store)})
         if probes:
@@ -56,7 +56,7 @@ def _probe(limiter: Limiter) -> tuple[float, float, Decision]:
 
 def _examine_memory(settings: Settings) -> Iterator[Finding]:
     processes = max(count_processes(), settings.fleet_size or 0)
-    text = "memory:// keeps the counts of each process apart, and a restart forgets them"
+    text = "with memory://, each process has its own counts, and a restart forgets them"
     fix = "set a store that processes share, such as lmdb:///var/lib/app/ratelimit or redis://localhost:6379/0"
     if processes > 1:
         yield Finding("store", f"{text}: {processes} processes allow up to {processes} times each limit", PROBLEM, fix)
@@ -101,7 +101,7 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
     if seen:
         return Finding("workers", f"{seen} {'process uses' if seen == 1 else 'processes use'} the store", data=data)
     fix = "send a request. If this does not help, the application uses another store, or another prefix"
-    return Finding("workers", "no process has used the store in the last ten minutes", WARNING, fix, data)
+    return Finding("workers", "no running process of your application is known to the store", WARNING, fix, data)
 
 
 def _ms(seconds: float) -> str:

@@ -17,12 +17,13 @@ from ..log_files import logs_argument
 from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
-from .logs import differences, field_option, gaps, note_all, reading, top_option
+from .logs import differences, field_option, gaps, limit_option, note_all, reading
 from .report import ReplayReport
 from .simulation import Simulation
 from .suggest import suggest
 
 _SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
+_TITLES: Final = {"banned": "of which banned", "delayed": "delayed"}
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
@@ -46,7 +47,7 @@ def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None)
 
 @command(
     "ratelimit-mw replay ratelimit.toml access.log",
-    "ratelimit-mw replay ratelimit.toml access.log access.log.2.gz --plot rejections.svg --top 20",
+    "ratelimit-mw replay ratelimit.toml access.log access.log.2.gz --plot rejections.svg --limit 20",
     "ratelimit-mw replay ratelimit.toml access.log --suggest 1%",
     "ratelimit-mw replay ratelimit.toml caddy.log --field user=request.headers.X-User",
     "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
@@ -63,7 +64,7 @@ def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None)
                    " or .svg.")  # fmt: skip
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,
               help="The colours of the picture.")  # fmt: skip
-@top_option
+@limit_option
 @json_option
 def replay(
     file: Path,
@@ -72,7 +73,7 @@ def replay(
     share: float | None,
     plot: Path | None,
     theme: str,
-    top: int,
+    limit: int,
     as_json: bool,
 ) -> None:
     """Apply the rules in FILE to access logs, and show which clients they would have rejected.
@@ -99,7 +100,7 @@ def replay(
     logs.finish(report.requests)
     note_all(gaps(source, parser, report))
     read = {"lines": logs.lines, "invalid": logs.invalid, "invalid_examples": logs.examples}
-    summary = {**report.as_json(top), **read}
+    summary = {**report.as_json(limit), **read}
     suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)
     if suggested is not None:
         summary["suggested"] = {"share": share, **suggested}
@@ -110,7 +111,7 @@ def replay(
         if suggested is not None:
             _print_suggested(summary)
     if plot is not None:
-        draw(report, plot, top, THEMES[theme])
+        draw(report, plot, limit, THEMES[theme])
         note(f"picture written to {plot}")
 
 
@@ -146,7 +147,7 @@ def _print(period: str, summary: dict[str, Any]) -> None:
     click.echo()
     for mode, title, column in _MODES:
         rules = [rule for rule in summary["rules"] if rule["mode"] == mode]
-        added = [name for name in ("delayed", "banned") if any(rule[name] for rule in rules)]
+        added = [name for name in ("banned", "delayed") if any(rule[name] for rule in rules)]
         print_table(title, [_rule_row(rule, column, added) for rule in rules])
     every = len(clients) == summary["clients_rejected"]
     title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
@@ -162,9 +163,9 @@ def _rule_row(rule: dict[str, Any], column: str, added: Sequence[str]) -> dict[s
         "limit": [f"{each['limit']}: {each['rejected']:,}" if len(limits) > 1 else each["limit"] for each in limits],
         "matched": rule["matched"],
         column: rule["rejected"],
+        **{_TITLES[name]: rule[name] for name in added},
         "share": rule["rejected"] / max(rule["matched"], 1),
         "clients": rule["clients_rejected"],
-        **{name: rule[name] for name in added},
     }
 
 

@@ -43,7 +43,7 @@ class Comparison:
             self._by_rule[change][rule] += 1
             row[self._columns[rule]] += 1
 
-    def as_json(self, top: int) -> dict[str, Any]:
+    def as_json(self, limit: int) -> dict[str, Any]:
         old, new = self.old.as_json(0), self.new.as_json(0)
         return {
             "requests": self.new.requests,
@@ -55,8 +55,8 @@ class Comparison:
             "clients_newly_rejected": self.clients.count(NEWLY_REJECTED),
             "clients_newly_allowed": self.clients.count(NEWLY_ALLOWED),
             "rules": list(self._rules(_by_name(old), _by_name(new))),
-            "most_newly_rejected": self._most(NEWLY_REJECTED, top),
-            "most_newly_allowed": self._most(NEWLY_ALLOWED, top),
+            "most_newly_rejected": self._most(NEWLY_REJECTED, limit),
+            "most_newly_allowed": self._most(NEWLY_ALLOWED, limit),
         }
 
     def _rules(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -73,10 +73,10 @@ class Comparison:
             if name != DENY_LIST or any(counts[name] for counts in self._by_rule.values())
         ]
 
-    def _most(self, change: int, top: int) -> list[dict[str, Any]]:
+    def _most(self, change: int, limit: int) -> list[dict[str, Any]]:
         """Return the clients with most requests of a change, and the rules that reject them on that side."""
         rows = self.clients.rows
-        clients = sorted(rows, key=lambda client: (-rows[client][change], -rows[client][REQUESTS], client))[:top]
+        clients = sorted(rows, key=lambda client: (-rows[client][change], -rows[client][REQUESTS], client))[:limit]
         return [self._client_as_json(client, change) for client in clients if rows[client][change]]
 
     def _client_as_json(self, client: str, change: int) -> dict[str, Any]:

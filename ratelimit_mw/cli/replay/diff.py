@@ -12,7 +12,7 @@ from ..output import FILE, Cell, command, count_text, json_option, print_json, p
 from ..source import Source
 from .changes import Change, compare
 from .comparison import Comparison
-from .logs import differences, field_option, gaps, note_all, reading, top_option
+from .logs import differences, field_option, gaps, limit_option, note_all, reading
 from .simulation import Simulation
 
 
@@ -25,9 +25,9 @@ from .simulation import Simulation
 @click.argument("new", type=FILE)
 @logs_argument(required=False)
 @field_option
-@top_option
+@limit_option
 @json_option
-def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], top: int, as_json: bool) -> None:
+def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int, as_json: bool) -> None:
     """Show the rules and settings that differ between the files OLD and NEW.
 
     With access logs, both rule sets decide the requests of the logs in one pass. The command shows the requests that
@@ -40,7 +40,7 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     sources = [Source.from_file(file) for file in (old, new)]
     changes = compare(sources[0].settings, sources[1].settings)
     comparison = _replay(sources, access_logs, fields) if access_logs else None
-    effect = None if comparison is None else comparison.as_json(top)
+    effect = None if comparison is None else comparison.as_json(limit)
     if as_json:
         print_json({"changes": [change.as_json() for change in changes], "effect": effect})
     else:

@@ -31,8 +31,8 @@ field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=
                             help="The field of JSON lines for a part of the request, or for a feature: time=...,"
                                  " ip=..., user=account.id, plan=account.plan. Use it several times for several"
                                  " fields.")  # fmt: skip
-top_option = click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True,
-                          help="Number of clients to show.")  # fmt: skip
+limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True,
+                            help="Maximum number of clients to show.")  # fmt: skip
 
 
 @contextmanager
@@ -70,10 +70,10 @@ def gaps(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[s
             if not is_logged(name) and name not in parser.found:
                 yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
     if report.out_of_order:
-        yield f"{report.out_of_order:,} requests are after much later ones. Give each log as a file of its own"
+        yield f"{report.out_of_order:,} requests are too far out of order. Pass each log as a separate file"
     if not report.clients.is_complete:
         most = report.clients.most
-        yield f"the report keeps up to {most:,} clients, with most rejections first. Counts of others may be too low"
+        yield f"more than {most:,} clients: only the counts of clients with the most rejections are exact"
     if report.simulation.is_full:
         keys = report.simulation.max_keys
-        yield f"more than {keys:,} keys at once: some clients share counts, so too many requests may be rejected"
+        yield f"more than {keys:,} keys at once: some clients share counts, and may be rejected too early"

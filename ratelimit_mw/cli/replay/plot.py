@@ -41,9 +41,9 @@ _DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 
 
-def draw(report: ReplayReport, path: Path, top: int, theme: Theme) -> None:
+def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file. The drawing needs no window and no display."""
-    clients = report.most_rejected(top) or report.clients.top(top)
+    clients = report.most_rejected(limit) or report.clients.top(limit)
     bottom = 0.9 + 0.33 * len(clients)
     figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained", facecolor=theme.background)
     upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])

@@ -178,11 +178,11 @@ class ReplayReport:
     def period(self) -> str:
         return "{:%Y-%m-%d %H:%M:%S} to {:%Y-%m-%d %H:%M:%S} UTC".format(*self.span)
 
-    def most_rejected(self, top: int) -> list[str]:
+    def most_rejected(self, limit: int) -> list[str]:
         """Return the clients with the most rejections; ties by number of requests, then by name."""
-        return self.clients.top(top, (client for client, row in self.clients.rows.items() if row[REJECTED]))
+        return self.clients.top(limit, (client for client, row in self.clients.rows.items() if row[REJECTED]))
 
-    def as_json(self, top: int) -> dict[str, Any]:
+    def as_json(self, limit: int) -> dict[str, Any]:
         first, last = self.span
         return {
             "requests": self.requests,
@@ -195,7 +195,7 @@ class ReplayReport:
             "last": last.isoformat(),
             "out_of_order": self.out_of_order,
             "rules": list(map(self._rule_as_json, self.rules.values())),
-            "clients_rejected_most": list(map(self._client_as_json, self.most_rejected(top))),
+            "clients_rejected_most": list(map(self._client_as_json, self.most_rejected(limit))),
             "curve": self.curve.as_json(),
         }
 

@@ -1,4 +1,4 @@
-"""``ServedRules``: the parts of the service that follow the rules in force, and a check of these rules."""
+"""``ServedRules``: the parts of the service that follow the rules in effect, and a check of these rules."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -43,7 +43,7 @@ class ServedRules:
             limiter.users.add(self)
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
-        """Check rules that were read again. Return the function that puts them in force."""
+        """Check rules that were read again. Return the function that puts them into effect."""
         check_no_views(rules.require_complete())
         if self._has_gateway:
             self._check_for_gateway(rules, settings)
