@@ -89,7 +89,7 @@ class RunTimeOverrides(Reloads):
         return await asyncio.to_thread(self.set_override, rule, features, limits, duration)
 
     def remove_override(self, rule: str, features: Features) -> bool:
-        """Give one client of a rule the limits of the rule again.
+        """Remove the override of a client, so that it has the limits of the rule again.
 
         Args:
             rule: The name of the rule.

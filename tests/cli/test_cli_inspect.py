@@ -145,9 +145,9 @@ def test_the_notes_name_the_rules_that_need_more(site: Sites) -> None:
     shop.limiter.rules.lists.entries.clear()
     shop.hit("/plans", 1, ip="192.0.2.7")
     result = shop.inspect("--feature", "ip=192.0.2.7")
-    assert "rule keys counts by header:x-api-key: add --feature header:x-api-key=..." in result.stderr
+    assert "rule keys uses header:x-api-key. To see its clients, add --feature header:x-api-key=..." in result.stderr
     assert "rule plans uses user before ip. To see clients with user, add --feature user=..." in result.stderr
-    assert "rule plans has limits by plan: add --feature plan=..." in result.stderr
+    assert "rule plans has limits by plan. To see those of this client, add --feature plan=..." in result.stderr
     assert "on the deny list, so its requests are rejected with 403" in result.stderr
     [[_, _, limit, _, state, *_]] = columns(result)
     assert (limit, state.split(" until")[0]) == ("1/hour (lowest)", "perhaps rejected")
@@ -160,7 +160,7 @@ def test_a_reset_without_counts_is_a_mistake(site: Sites) -> None:
     shop = site(PAGES)
     shop.hit("/pages", 1, ip="192.0.2.7")
     result = shop.reset("pages", "ip=192.0.2.9", exit_code=1)
-    assert "nothing was counted under ip=192.0.2.9 by rule pages" in result.stderr
+    assert "rule pages has no counts of ip=192.0.2.9" in result.stderr
     assert "Similar: ip=192.0.2.7" in result.stderr
     assert f"inspect {shop.file} --rule=pages" in shop.reset("pages", "user=zoe", exit_code=1).stderr
     assert len(shop.keys()) == 1
@@ -202,7 +202,7 @@ def test_a_digest_is_found_with_the_secret_and_reset_by_its_key(site: Sites) -> 
     other.write_text(shop.file.read_text().replace("staple", "stable"))
     result = run("reset", other, "pages", "ip=192.0.2.7")
     assert result.exit_code == 1
-    assert "nothing was counted under ip=192.0.2.7" in result.stderr
+    assert "has no counts of ip=192.0.2.7" in result.stderr
     assert "The keys have digests of user and ip. The secret must be that of the application" in result.stderr
     run(*shlex.split(listed["reset"])[1:])
     assert not shop.inspect(exit_code=1).stdout
@@ -236,7 +236,7 @@ def test_keys_of_other_rules_are_named(site: Sites) -> None:
     shop.hit("/pages", 1, ip="192.0.2.7")
     Files(shop.file.parent).rules(LOGIN, store=json.loads(shop.file.read_text())["store"])
     result = shop.inspect(exit_code=1)
-    assert "other rules have keys, too: pages. For the rules of decorators, write --app MODULE:APP" in result.stderr
+    assert "other rules have clients, too: pages. For the rules of decorators, write --app MODULE:APP" in result.stderr
 
 
 def test_the_cache_of_the_processes_is_noted(site: Sites) -> None:
@@ -245,7 +245,7 @@ def test_the_cache_of_the_processes_is_noted(site: Sites) -> None:
     shop.limiter.close()
     result = run("reset", shop.file, "pages", "ip=192.0.2.7")
     assert "your workers may repeat their last rejection for up to 2 s (rejection_cache)" in result.stderr
-    assert 'rule pages has consistency = "leased": each process still has its own share' in result.stderr
+    assert 'rule pages has consistency = "leased": each worker still has counts of its own' in result.stderr
 
 
 def test_memcached_finds_the_key_that_you_name(memcached_server: Server, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_memcached_finds_the_key_that_you_name(memcached_server: Server, tmp_pat
         assert [key["consumed"] for key in shop.keys("--rule=everybody")] == [1]
         shop.reset("everybody")
         result = shop.inspect("--feature=ip=192.0.2.7", exit_code=1)
-        assert "rule login counts by email: add --feature email=... to see its key" in result.stderr
+        assert "rule login uses email. To see its clients, add --feature email=..." in result.stderr
         [rejected] = shop.keys("--feature=ip=192.0.2.7", "--feature=email=ann@example.com", "--rejected")
         assert run(*shlex.split(rejected["reset"])[1:]).exit_code == 0
         assert shop.reset("login", "ip=192.0.2.7", "email=ann@example.com", exit_code=1).stderr.count("inspect") == 0

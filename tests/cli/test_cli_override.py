@@ -160,4 +160,4 @@ def test_a_framework_offers_the_commands(tmp_path: Path, lmdb: str) -> None:
     assert "within" not in result.stderr
     assert "reload_interval = 0: your workers apply the change when they start" in result.stderr
     assert "192.0.2.7" in runner.invoke(args=["ratelimit", "override", "list", "--json"]).stdout
-    assert "Give one client of RULE" in runner.invoke(args=["ratelimit", "override", "set", "--help"]).stdout
+    assert "Change the limits of one client" in runner.invoke(args=["ratelimit", "override", "set", "--help"]).stdout

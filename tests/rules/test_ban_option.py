@@ -92,7 +92,7 @@ def test_the_commands_show_a_ban() -> None:
     rules = Limiter([rule_of(BAN), Rule(name="api", limits="9/minute", ban={**BAN, "after": 1, "growth": 3})]).rules
     overview = Overview(rules, {})
     assert [overview.row(rule)["limits"] for rule in rules.rules] == [
-        ["5/minute", "ban after 10 rejections in 10m: 1h"],
+        ["5/minute", "ban after 10 rejections in 10m, for 1h"],
         ["9/minute", "ban after 1 rejection in 10m, for 1h; each ban 3 times as long as the last, at most 1w"],
     ]
     assert overview.as_json(rules.rules[0])["ban"] == BAN
