@@ -15,7 +15,7 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter.heartbeat import Heartbeat
+from ratelimit_mw.stores.heartbeat import Heartbeat
 
 CLIENT = {"ip": "192.0.2.7"}
 

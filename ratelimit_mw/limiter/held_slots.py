@@ -11,7 +11,7 @@ from ..clock import now_us
 from ..decision import Hit, SlotCost, Verdict
 from ..errors import StoreError
 from ..receipt import Charge, Correction, PendingCorrection, Receipt
-from .heartbeat import Heartbeat
+from ..stores.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet

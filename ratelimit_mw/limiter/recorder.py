@@ -18,9 +18,9 @@ from ..errors import ConfigError, RateLimitError
 from ..forksafe import CHANCE, create_lock
 from ..stores import Store
 from ..stores.blocking import run_blocking
+from ..stores.heartbeat import Heartbeat
 from .counts import Counter, Labels, OutcomeCounts
 from .events import Event
-from .heartbeat import Heartbeat
 from .history import OUTCOMES, SIZES, SPANS, Span, clients_of, decode, name_at
 from .inspection import Call
 from .override_reader import name_of

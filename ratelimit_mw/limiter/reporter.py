@@ -19,7 +19,7 @@ from ..errors import StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import Store
-from .heartbeat import Heartbeat
+from ..stores.heartbeat import Heartbeat
 from .link import ChainLink
 from .report_table import REPORT_EVERY, Account, Report, ReportTable
 

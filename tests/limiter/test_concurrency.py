@@ -17,9 +17,9 @@ from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 

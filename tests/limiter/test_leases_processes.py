@@ -14,8 +14,8 @@ import pytest
 from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.slow
 

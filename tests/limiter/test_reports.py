@@ -15,11 +15,11 @@ from ratelimit_mw import Limiter, Quota, Rule, Verdict, forksafe
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StateError, StoreError
-from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.limiter.report_table import Account
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7", "path": "/"}

@@ -13,9 +13,9 @@ from redis_handles import address
 from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.slow
 
