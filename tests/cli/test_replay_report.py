@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw.cli.replay import report
-from ratelimit_mw.cli.replay.report import STEPS, ClientTable, Curve
+from ratelimit_mw.cli.replay.report import STEPS, ClientTable, ReplayCurve
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1))
 def test_curve_counts_every_request(requests: list[tuple[int, bool]]) -> None:
     """The steps of a curve have all requests, each at its time."""
-    curve = Curve()
+    curve = ReplayCurve()
     for time, rejected in requests:
         curve.add(time + 0.5, rejected)
     drawn = curve.as_json()
@@ -30,7 +30,7 @@ def test_curve_counts_every_request(requests: list[tuple[int, bool]]) -> None:
 
 def test_curve_of_a_long_log_is_bounded() -> None:
     """The steps become wider when there are too many, and no request is lost."""
-    curve = Curve()
+    curve = ReplayCurve()
     for minute in range(50_000):
         curve.add(minute * 60, minute % 2 == 0)
     assert len(curve._counts) <= report._MAX_STEPS

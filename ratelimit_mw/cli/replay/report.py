@@ -21,7 +21,7 @@ _SHOWN_STEPS: Final = 120
 MAX_CLIENTS: Final = 200_000
 
 
-class Curve:
+class ReplayCurve:
     """Requests and rejections over time, at the finest step that the bound on the number of steps allows."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class ReplayReport:
         self.simulation = simulation
         self.rules = {rule.name: RuleReport(rule, i) for i, rule in enumerate(simulation.rules, 3)}
         self.clients = ClientTable(3 + len(self.rules), (REJECTED, REQUESTS))
-        self.curve = Curve()
+        self.curve = ReplayCurve()
         self.requests = self.rejected = self.denied = self.out_of_order = 0
 
     def add(self, entry: LogEntry) -> Verdict:

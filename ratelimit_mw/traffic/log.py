@@ -1,0 +1,219 @@
+"""``TrafficLog``: records events of clients, and returns their counts in any time range."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final, NamedTuple
+
+from ..errors import ConfigError
+from .batch import OTHER
+from .pending import name_of
+from .retention import Run
+from .writer import CountWriter
+
+_LATEST: Final = 1e11
+"""A time in seconds since 1970: larger ones are probably milliseconds."""
+
+
+class Curve(NamedTuple):
+    """The counts of a time range.
+
+    Args:
+        start: The start of the first count, in seconds since 1970.
+        step: The length of each count, in seconds.
+        counts: The counts. The first one is that from ``start`` to ``start + step``.
+    """
+
+    start: int
+    step: int
+    counts: list[int]
+
+    @property
+    def end(self) -> int:
+        """The end of the last count, in seconds since 1970."""
+        return self.start + self.step * len(self.counts)
+
+
+class ClientCount(NamedTuple):
+    """A client and its count.
+
+    Args:
+        client: The client, as it was recorded.
+        total: The number of its records.
+    """
+
+    client: str
+    total: int
+
+
+class TrafficLog(CountWriter):
+    """Counts events in several resolutions, of which the finer ones are kept for a shorter time.
+
+    A process gathers its counts in memory. It writes them every 15 seconds while there are any, and when it ends.
+
+    Args:
+        url: The URL of the log: ``memory://``, ``sqlite:///traffic.db`` or a Redis such as ``redis://cache:6379/0``.
+        retention: The resolutions, and how long each is kept, as in Graphite. Default: the option ``retention`` of
+            the URL, or ``"1m:1d,5m:7d,1h:90d,1w:10y"``.
+        clock: A function that returns whole microseconds since 1970. Default: the time of this machine.
+
+    Raises:
+        ConfigError: The URL or the retention is invalid.
+        MissingExtraError: The library of the store is not installed.
+
+    Example:
+        >>> log = TrafficLog("memory://")
+        >>> for address in ("192.0.2.7", "192.0.2.7", "192.0.2.8"):
+        ...     log.record("url_shorten", by=address, at=1_767_268_800)
+        >>> day = (1_767_225_600, 1_767_312_000)
+        >>> log.total("url_shorten", *day), log.distinct("url_shorten", *day)
+        (3, 2)
+    """
+
+    def total(self, event: str, start: float, end: float, by: str | None = None) -> int:
+        """Return the count of an event in a time range, which is widened to whole buckets.
+
+        Args:
+            event: The event.
+            start: The start of the range, in seconds since 1970.
+            end: The end of the range, in seconds since 1970.
+            by: The client. Default: all clients, and records without one.
+
+        Returns:
+            The count. It includes all records of this process, and those that other processes have written.
+
+        Raises:
+            ConfigError: The range ends before its start, or the log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        event, client = _names(event, by)
+        return sum(sum(self._store.counts(run, event, client).values()) for run in self._runs(start, end))
+
+    def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
+        """Return the counts of an event in a time range, in equal steps.
+
+        The steps are the finest that the log still keeps for the start of the range. They are longer when there would
+        be too many. The range is widened to whole steps, which start at multiples of their length since 1970.
+
+        Args:
+            event: The event.
+            start: The start of the range, in seconds since 1970. Before the oldest bucket, the curve starts with that.
+            end: The end of the range, in seconds since 1970.
+            points: The most counts, at least 2.
+            by: The client. Default: all clients, and records without one.
+
+        Returns:
+            The curve. Steps without a record have the count 0.
+
+        Raises:
+            ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        if type(points) is not int or points < 2:
+            raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
+        event, client = _names(event, by)
+        first, last, now = self._range(start, end)
+        step, run = self._retention.curve(first, last, now, points)
+        counts = [0] * ((run.end - run.start) // run.step)
+        for at, number in self._store.counts(run._replace(step=step), event, client).items():
+            counts[(at - run.start) // run.step] += number
+        return Curve(run.start, run.step, counts)
+
+    def top(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
+        """Return the clients with the highest counts of an event in a time range, which is widened to whole buckets.
+
+        The log keeps up to 1,000 clients of an event in each bucket. The count of a client may be too low by
+        ``total(event, start, end, by="__other__")`` at most.
+
+        Args:
+            event: The event.
+            start: The start of the range, in seconds since 1970.
+            end: The end of the range, in seconds since 1970.
+            k: The most clients to return.
+
+        Returns:
+            The clients, the highest counts first.
+
+        Raises:
+            ConfigError: The range ends before its start, or the log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        clients = self._store.clients(self._runs(start, end), name_of("event", event))
+        counts = [ClientCount(client, number) for client, number in clients.items() if client != OTHER]
+        return sorted(counts, key=lambda each: (-each.total, each.client))[:k]
+
+    def distinct(self, event: str, start: float, end: float) -> int:
+        """Return the number of different clients of an event in a time range, which is widened to whole buckets.
+
+        In Redis it is an estimate with a standard error of 0.81%. In memory and in SQLite it is exact, or too low if a
+        bucket had more than 1,000 clients: then ``total(event, start, end, by="__other__")`` is not 0.
+
+        Args:
+            event: The event.
+            start: The start of the range, in seconds since 1970.
+            end: The end of the range, in seconds since 1970.
+
+        Returns:
+            The number of clients.
+
+        Raises:
+            ConfigError: The range ends before its start, or the log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        return self._store.distinct(self._runs(start, end), name_of("event", event))
+
+    def events(self, start: float, end: float) -> dict[str, int]:
+        """Return the count of each event in a time range, which is widened to whole buckets.
+
+        Args:
+            start: The start of the range, in seconds since 1970.
+            end: The end of the range, in seconds since 1970.
+
+        Returns:
+            The counts by event, the highest first. Further events than 1,000 in a bucket count as ``"__other__"``.
+
+        Raises:
+            ConfigError: The range ends before its start, or the log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        counts = self._store.events(self._runs(start, end))
+        return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+    async def atotal(self, event: str, start: float, end: float, by: str | None = None) -> int:
+        """Async form of ``total``."""
+        return await asyncio.to_thread(self.total, event, start, end, by)
+
+    async def acurve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
+        """Async form of ``curve``."""
+        return await asyncio.to_thread(self.curve, event, start, end, points, by)
+
+    async def atop(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
+        """Async form of ``top``."""
+        return await asyncio.to_thread(self.top, event, start, end, k)
+
+    async def adistinct(self, event: str, start: float, end: float) -> int:
+        """Async form of ``distinct``."""
+        return await asyncio.to_thread(self.distinct, event, start, end)
+
+    async def aevents(self, start: float, end: float) -> dict[str, int]:
+        """Async form of ``events``."""
+        return await asyncio.to_thread(self.events, start, end)
+
+    def _range(self, start: float, end: float) -> tuple[int, int, int]:
+        """Return a range in whole seconds, and the time. Write the records before, so that the counts have them."""
+        for name, value in (("start", start), ("end", end)):
+            if type(value) not in (int, float) or not 0 <= value < _LATEST:
+                raise ConfigError(f"expected seconds since 1970; got {value!r}", name)
+        if end < start:
+            raise ConfigError(f"the range ends at {end}, before its start at {start}")
+        self.flush()
+        self._require_same_log()
+        return int(start), math.ceil(end), self._now()
+
+    def _runs(self, start: float, end: float) -> list[Run]:
+        return self._retention.runs(*self._range(start, end))
+
+
+def _names(event: str, client: str | None) -> tuple[str, str | None]:
+    return name_of("event", event), None if client is None else name_of("by", client)

@@ -1,0 +1,160 @@
+"""``Retention``: the resolutions of a traffic log, and how long each is kept. The syntax and the rules are Graphite's.
+
+Times are whole seconds since 1970. Pure, no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from ..errors import ConfigError
+
+DEFAULT: Final = "1m:1d,5m:7d,1h:90d,1w:10y"
+DAY: Final = 86_400
+_UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": DAY, "weeks": 7 * DAY, "years": 365 * DAY}
+_PART: Final = re.compile(r"\s*([0-9]{1,12})([a-z]*):([0-9]{1,12})([a-z]*)\s*")
+_EXPECTED: Final = f'STEP:TIME, several separated by commas, for example "{DEFAULT}"'
+MOST_BUCKETS: Final = 1_000_000
+
+
+class Resolution(NamedTuple):
+    """Buckets of ``step`` seconds, of which each is kept for at least ``kept`` seconds after its end."""
+
+    step: int
+    kept: int
+
+
+class Run(NamedTuple):
+    """The buckets of one resolution from ``start`` up to ``end``, which are multiples of ``step``."""
+
+    step: int
+    start: int
+    end: int
+
+
+class Retention:
+    """Resolutions, the finest first.
+
+    >>> Retention("1m:1d,1h:90d").resolutions
+    (Resolution(step=60, kept=86400), Resolution(step=3600, kept=7776000))
+    """
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
+        self.resolutions = tuple(sorted(_parse(part, text) for part in text.split(",")))
+        _check(self.resolutions, text)
+        self.finest, self.longest = self.resolutions[0], self.resolutions[-1]
+
+    def __str__(self) -> str:
+        return ",".join(f"{_text(each.step)}:{_text(each.kept)}" for each in self.resolutions)
+
+    def covering(self, start: int, now: int) -> tuple[Resolution, ...]:
+        """Return the resolutions that still have the bucket of ``start``, the finest first: at least the longest."""
+        return tuple(each for each in self.resolutions if now - start <= each.kept) or (self.longest,)
+
+    def curve(self, start: int, end: int, now: int, points: int) -> tuple[int, Run]:
+        """Return the step of the buckets of a curve, and its own steps: at most ``points`` of them.
+
+        The buckets are the finest that the log still has for all steps. A first step that begins before the log is
+        left out.
+        """
+        start = self.clamp(start, end, now)
+        for step, kept in self.covering(start, now):
+            run = _curve_of(step, start, end, points)
+            if run.start + step > now - kept:
+                return step, run
+        return step, run._replace(start=min(run.start + run.step, run.end - run.step))
+
+    def runs(self, start: int, end: int, now: int) -> list[Run]:
+        """Return the fewest buckets that together have a range, widened to whole buckets of the finest resolution."""
+        start = self.clamp(start, end, now)
+        resolutions = self.covering(start, now)
+        return list(_fewest(resolutions, run_of(resolutions[0].step, start, end)))
+
+    def clamp(self, start: int, end: int, now: int) -> int:
+        """Return the start of a range, not before the oldest bucket that is kept."""
+        return max(start, min(end, now - self.longest.kept))
+
+
+def run_of(step: int, start: int, end: int) -> Run:
+    """Return the buckets that a range touches: one for a range of no length."""
+    first = start // step * step
+    return Run(step, first, max(-(-end // step) * step, first + step))
+
+
+def _curve_of(step: int, start: int, end: int, points: int) -> Run:
+    """Return at most ``points`` steps. A step longer than ``step`` is a multiple of it.
+
+    It divides a day or has whole days, if ``step`` does.
+    """
+    has_days = not (DAY % step and step % DAY)
+    longer = max(1, (end - start) // (points * step)) * step
+    while (run := run_of(longer, start, end)).end - run.start > points * longer or (
+        has_days and DAY % longer and longer % DAY
+    ):
+        longer += DAY if has_days and longer % DAY == 0 and step < DAY else step
+    return run
+
+
+def _fewest(resolutions: Sequence[Resolution], run: Run) -> Iterator[Run]:
+    """Divide a run of the finest resolution: coarse buckets in its middle, and finer ones on both sides."""
+    *finer, (step, _) = resolutions
+    first, last = -(-run.start // step) * step, run.end // step * step
+    if not finer:
+        yield run
+    elif first >= last:
+        yield from _fewest(finer, run)
+    else:
+        if run.start < first:
+            yield from _fewest(finer, run._replace(end=first))
+        yield Run(step, first, last)
+        if last < run.end:
+            yield from _fewest(finer, run._replace(start=last))
+
+
+def _parse(part: str, text: str) -> Resolution:
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise ConfigError(f"cannot parse retention {text!r}: expected {_EXPECTED}; got {part!r}")
+    step = int(match[1]) * _seconds(match[2] or "s", part)
+    kept = int(match[3]) * (_seconds(match[4], part) if match[4] else step)
+    if not 0 < step <= kept <= MOST_BUCKETS * step:
+        raise ConfigError(f"{part.strip()!r} keeps no bucket, or more than {MOST_BUCKETS:,}")
+    return Resolution(step, kept // step * step)
+
+
+def _seconds(unit: str, part: str) -> int:
+    for name, seconds in _UNITS.items():
+        if name.startswith(unit):
+            return seconds
+    raise ConfigError(f"unknown unit {unit!r} in {part.strip()!r}. Expected s, m, h, d, w or y")
+
+
+def _check(resolutions: Iterable[Resolution], text: str) -> None:
+    """Apply the rules of Graphite to resolutions, the finest first."""
+    for fine, coarse in pairwise(resolutions):
+        finer, coarser = _shown(fine), _shown(coarse)
+        if fine.step == coarse.step:
+            problem = f"{finer} and {coarser} have the same step. Remove one"
+        elif coarse.step % fine.step:
+            problem = f"the step of {coarser} must be a multiple of the step of {finer}"
+        elif coarse.kept <= fine.kept:
+            problem = f"{coarser} must be kept longer than {finer}"
+        elif fine.kept < coarse.step:
+            problem = f"{finer} must be kept for at least one step of {coarser}"
+        else:
+            continue
+        raise ConfigError(f"cannot use retention {text!r}: {problem}")
+
+
+def _shown(resolution: Resolution) -> str:
+    return repr(f"{_text(resolution.step)}:{_text(resolution.kept)}")
+
+
+def _text(seconds: int) -> str:
+    """Return the shortest exact text of a time: ``"1w"`` for 604,800 seconds."""
+    return next(f"{seconds // size}{name[0]}" for name, size in reversed(_UNITS.items()) if seconds % size == 0)

@@ -1,0 +1,169 @@
+"""``SqliteCounts``: a traffic log in a file of SQLite.
+
+It uses a rollback journal: with several writers, the write-ahead log loses data before SQLite 3.51.3. Each call opens
+a connection of its own, so that no connection outlives a fork or changes its thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence, Sized
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from ..errors import ConfigError, StoreError
+from .address import LogAddress
+from .batch import MOST, OTHER, Batch, Events, fold_events, without_room
+from .retention import Retention, Run
+from .store import CountStore
+
+_BUSY: Final = 10.0
+"""Seconds to wait for another process that writes."""
+_APPLICATION: Final = 0x524C_5430
+"""Marks the file of a traffic log, for this package and for the program ``file``."""
+_SCHEMA: Final = (
+    f"PRAGMA application_id = {_APPLICATION}",
+    "CREATE TABLE log (retention TEXT NOT NULL)",
+    # `owner` is "" for the counts of events, and the event for the counts of its clients.
+    """
+    CREATE TABLE counts (
+        step INTEGER, start INTEGER, owner TEXT, name TEXT, n INTEGER NOT NULL, PRIMARY KEY (step, start, owner, name)
+    ) WITHOUT ROWID
+    """,
+)
+_ADD: Final = "INSERT INTO counts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_EXPIRE: Final = "DELETE FROM counts WHERE step = ? AND start <= ?"
+_COUNT: Final = "SELECT count(*) FROM counts WHERE step = ? AND start = ? AND owner = ?"
+_NAMES: Final = "SELECT name FROM counts WHERE step = ? AND start = ? AND owner = ?"
+# One lookup for each bucket: other events and clients are not read.
+_CURVE: Final = """
+    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
+    SELECT start, n FROM run CROSS JOIN counts USING (start)
+    WHERE step = :step AND owner = :owner AND name = :name
+"""
+_SUMS: Final = """
+    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
+    SELECT name, sum(n) FROM run CROSS JOIN counts USING (start)
+    WHERE step = :step AND owner = :owner GROUP BY name
+"""
+_DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_DAMAGED: Final = (
+    "{path} is damaged ({error}). To start a new log, move the file away. To recover its counts, run:"
+    " sqlite3 {path} .recover | sqlite3 recovered.db"
+)
+
+
+class SqliteCounts(CountStore):
+    """Keeps counts in a file, which the processes of one machine share."""
+
+    def __init__(self, path: str, retention: Retention) -> None:
+        self._path = path
+        self._retention = retention
+        if not Path(path).parent.is_dir():
+            raise ConfigError(f"the folder of the traffic log {path} does not exist. Create it, or correct the path")
+
+    def write(self, batch: Batch, token: str, now: int) -> None:
+        with self._writing() as db:
+            for bucket, events in batch.items():
+                self._add(db, *bucket, events)
+            for step, kept in self._retention.resolutions:
+                db.execute(_EXPIRE, (step, now - kept - 2 * step))
+
+    def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
+        owner, name = ("", event) if client is None else (event, client)
+        with self._reading() as db:
+            return {} if db is None else dict(db.execute(_CURVE, {**run._asdict(), "owner": owner, "name": name}))
+
+    def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
+        return self._sums(runs, event)
+
+    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+        return self._sums(runs, "")
+
+    def distinct(self, runs: Sequence[Run], event: str) -> int:
+        return len(self._sums(runs, event).keys() - {OTHER})
+
+    def retention(self) -> str | None:
+        with self._reading() as db:
+            return None if db is None else str(db.execute("SELECT retention FROM log").fetchone()[0])
+
+    def _sums(self, runs: Sequence[Run], owner: str) -> dict[str, int]:
+        total = Counter[str]()
+        with self._reading() as db:
+            if db is not None:
+                for run in runs:
+                    total.update(dict(db.execute(_SUMS, {**run._asdict(), "owner": owner})))
+        return total
+
+    def _add(self, db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
+        def known(owner: str, counts: Sized) -> Collection[str]:
+            (size,) = db.execute(_COUNT, (step, start, owner)).fetchone()
+            fits = size + len(counts) <= MOST  # most of the time, so the names are not read
+            return () if fits else {name for (name,) in db.execute(_NAMES, (step, start, owner))}
+
+        rows = []
+        for event, counts in fold_events(events, known("", events)).items():
+            rows.append((step, start, "", event, counts.total))
+            if clients := counts.clients:
+                left_out = without_room(clients, known(event, clients))
+                rows += [(step, start, event, OTHER if name in left_out else name, n) for name, n in clients.items()]
+        db.executemany(_ADD, rows)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction, which ends with the block. An error undoes it."""
+        with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with self._connection() as db:
+            db.execute("PRAGMA journal_mode = DELETE")
+            db.execute("BEGIN IMMEDIATE")
+            if not self._is_log(db):
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.execute("INSERT INTO log VALUES (?)", (str(self._retention),))
+            yield db
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """Yield a connection that reads one state of the file; None when there is no log yet."""
+        if not Path(self._path).exists():
+            yield None
+            return
+        with self._connection() as db:
+            db.execute("BEGIN")
+            yield db if self._is_log(db) else None
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        uri = f"file:{quote(self._path)}?mode=rw"
+        with self._errors(), closing(sqlite3.connect(uri, _BUSY, isolation_level=None, uri=True)) as db:
+            yield db
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise ``StoreError`` for an error of SQLite or of the file system."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+                raise StoreError(_DAMAGED.format(path=self._path, error=error)) from error
+            raise StoreError(f"the traffic log {self._path} failed: {error}") from error
+        except OSError as error:
+            raise StoreError(f"cannot create the traffic log {self._path}: {error.strerror}") from error
+
+    def _is_log(self, db: sqlite3.Connection) -> bool:
+        """Return whether the file is a traffic log; False for an empty file. Another retention is an error."""
+        if (application := db.execute("PRAGMA application_id").fetchone()[0]) == _APPLICATION:
+            return True
+        if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")
+        return False
+
+
+def open_address(address: LogAddress) -> SqliteCounts:
+    return SqliteCounts(str(address.place), address.retention)

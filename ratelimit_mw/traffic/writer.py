@@ -1,0 +1,171 @@
+"""``CountWriter``: the part of a ``TrafficLog`` that records events, and writes their counts."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+from typing import Final
+from weakref import WeakSet
+
+from ..clock import SECOND, Clock, checked_clock, now_us
+from ..errors import ConfigError, RateLimitError
+from ..forksafe import CHANCE, create_lock
+from ..quota import MAX_AMOUNT
+from ..stores import redacted_url
+from ..stores.heartbeat import Heartbeat
+from .address import parse_log_url
+from .batch import Batch, batch_of
+from .pending import PendingCounts
+from .store import open_counts
+
+INTERVAL: Final = 15.0
+"""Seconds from one write of a process to the next."""
+_log = logging.getLogger("ratelimit_mw")
+
+
+class CountWriter:
+    """Records events. ``TrafficLog`` inherits it."""
+
+    def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
+        address = parse_log_url(url, retention)
+        self.name = redacted_url(url)
+        self._retention = address.retention
+        self._clock = checked_clock(clock)
+        # Before a fork, locks are taken in the order of their creation, which is that of their use.
+        self._writing = create_lock(self, "_writing", threading.Lock)
+        self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
+        self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at the end")
+        self._store = open_counts(address)
+        self._start_over()
+        if not _of_process:
+            atexit.register(_close_all)
+        _of_process.add(self)
+
+    def _start_over(self) -> None:
+        """Also in a forked child: the parent writes its own counts."""
+        self._pending = PendingCounts(self._retention.finest.step)
+        self._unwritten: tuple[Batch, str] | None = None
+        self._is_same_log = self._has_failed = False
+
+    def record(self, event: str, by: str | None = None, n: int = 1, at: float | None = None) -> None:
+        """Count an event. This makes no call to the store.
+
+        Args:
+            event: The event, a text.
+            by: The client, a text. Default: the event counts for no client.
+            n: How many times to count the event, a whole number from 1 to 10**12.
+            at: The time in seconds since 1970. Default: now.
+
+        Raises:
+            ConfigError: An argument has another type, or the log does not keep that time.
+        """
+        time = self._clock() if at is None else self._checked_time(at)
+        with self._lock:
+            pending = self._pending
+            if pending.start <= time < pending.end and n.__class__ is int and 0 < n <= MAX_AMOUNT:
+                counts, key = pending.counts, (event, by)
+                if key in counts:
+                    counts[key] += n
+                    return
+            self._add(event, by, n, time)
+
+    def flush(self) -> None:
+        """Write the counts of this process now. Counts that cannot be written are kept for the next call.
+
+        Raises:
+            ConfigError: The log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        with self._writing:
+            for _ in range(1 if self._unwritten is None else 2):
+                if (batch := self._next_batch()) is not None:
+                    self._require_same_log()
+                    self._store.write(*batch, self._now())
+                    self._unwritten = None
+        self._has_failed = False
+
+    def close(self) -> None:
+        """Write the counts, and close the connections. A later record opens the log again.
+
+        Raises:
+            ConfigError: The log has another retention.
+            StoreError: The store could not be reached, or the file is damaged.
+        """
+        self._beat.close()
+        try:
+            self.flush()
+        finally:
+            self._store.close()
+
+    async def aflush(self) -> None:
+        """Async form of ``flush``."""
+        await asyncio.to_thread(self.flush)
+
+    async def aclose(self) -> None:
+        """Async form of ``close``."""
+        await asyncio.to_thread(self.close)
+
+    def _now(self) -> int:
+        return self._clock() // SECOND
+
+    def _add(self, event: str, by: str | None, number: int, time: int) -> None:
+        if type(number) is not int or not 0 < number <= MAX_AMOUNT:
+            raise ConfigError(f"expected a whole number from 1 to {MAX_AMOUNT:,}; got {number!r}", "n")
+        self._pending.add(event, by, number, time)
+        self._beat.hold(self)
+
+    def _checked_time(self, at: object) -> int:
+        """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long."""
+        now = self._now()
+        oldest, latest = now - self._retention.longest.kept, now + self._retention.finest.step
+        if not isinstance(at, int | float) or type(at) is bool or not oldest < at <= latest:
+            raise ConfigError(f"expected a time from {oldest} to {latest}, in seconds since 1970; got {at!r}", "at")
+        return int(at * SECOND)
+
+    def _next_batch(self) -> tuple[Batch, str] | None:
+        """Return the batch to write: the one whose write failed, or the counts since then."""
+        if self._unwritten is None:
+            with self._lock:
+                lost, records = self._pending.lost, self._pending.take()
+            if lost:
+                _log.error("the traffic log has lost %d counts, because it could not be written for a long time", lost)
+            if batch := batch_of(records, self._retention.resolutions, self._now()):
+                self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
+        return self._unwritten
+
+    def _require_same_log(self) -> None:
+        """Raise ``ConfigError`` if the log has another retention: its buckets would mean other times."""
+        if not self._is_same_log:
+            found = self._store.retention()
+            if found not in (None, str(self._retention)):
+                message = f'{self.name} has the retention "{found}"; got "{self._retention}". Use that of the log'
+                raise ConfigError(message, "retention")
+            self._is_same_log = found is not None
+
+    def _flush_due(self) -> None:
+        """Write the counts, at an interval. The thread ends when there are none."""
+        try:
+            self._flush_logged()
+        finally:
+            with self._lock:
+                if not self._pending.buckets and self._unwritten is None:
+                    self._beat.release(self)
+
+    def _flush_logged(self) -> None:
+        try:
+            self.flush()
+        except RateLimitError as error:
+            if not self._has_failed:
+                _log.warning("the traffic log is not written (%s). Its counts wait in memory", error)
+            self._has_failed = True
+
+
+_of_process: Final = WeakSet[CountWriter]()
+
+
+def _close_all() -> None:
+    """Write the counts of a process that ends."""
+    for log in tuple(_of_process):
+        log._flush_logged()

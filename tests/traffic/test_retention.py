@@ -1,0 +1,144 @@
+"""Retention: the syntax and the rules of Graphite, and the buckets that a range has at the boundaries of each one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.traffic.retention import DAY, DEFAULT, Resolution, Retention, Run
+
+NOW = 1_767_268_820
+
+
+@pytest.mark.parametrize(
+    ("text", "resolution"),
+    [
+        ("60:10", (60, 600)),
+        ("10:10s", (10, 10)),
+        ("10s:10", (10, 100)),
+        ("10s:10h", (10, 36_000)),
+        ("1m:1d", (60, DAY)),
+        ("1minute:2days", (60, 2 * DAY)),
+        ("1min:1w", (60, 7 * DAY)),
+        ("1h:1y", (3600, 365 * DAY)),
+        (" 7s:20s ", (7, 14)),
+    ],
+)
+def test_a_resolution_is_read_as_in_graphite(text: str, resolution: tuple[int, int]) -> None:
+    """Seconds need no unit, a number of points is a time, a unit may be written out, and a time has whole buckets."""
+    assert Retention(text).resolutions == (Resolution(*resolution),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "10:", "10x:10", "10X:10", "10:10$", "1M:1d", "1m-1d", "0:10", "10:0", "1m:10s", "1s:10y", "1m:1d,"],
+)
+def test_a_text_that_is_no_retention_is_an_error(text: str) -> None:
+    """The message shows the text, or the part that is wrong."""
+    with pytest.raises(ConfigError, match=r"retention|keeps|unit"):
+        Retention(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1m:1d,60s:2d", "have the same step"),
+        ("60s:1h,90s:1d", "must be a multiple"),
+        ("1m:1d,1h:1d", "must be kept longer"),
+        ("1m:1d,1h:12h", "must be kept longer"),
+        ("1m:30m,1h:1d", "at least one step"),
+    ],
+)
+def test_resolutions_that_do_not_fit_are_an_error(text: str, problem: str) -> None:
+    """These are the rules by which whisper checks its archives."""
+    with pytest.raises(ConfigError, match=problem):
+        Retention(text)
+
+
+def test_resolutions_may_be_in_any_order_and_have_one_text() -> None:
+    """The finest comes first, and the text has the largest units that are exact."""
+    assert str(Retention("604800:520, 1hours:90d,5m:7d,60:1440")) == "1m:1d,5m:1w,1h:90d,1w:520w"
+    assert str(Retention(DEFAULT)) == "1m:1d,5m:1w,1h:90d,1w:521w"
+
+
+@pytest.mark.parametrize("back", [0, 1, 59, 60, DAY - 1, DAY])
+def test_a_range_up_to_the_retention_is_covered_by_the_finest(back: int) -> None:
+    """The boundary belongs to the finer resolution, as in whisper."""
+    assert Retention("1m:1d,5m:7d").covering(NOW - back, NOW)[0].step == 60
+
+
+def test_a_range_beyond_a_retention_is_covered_by_the_next() -> None:
+    """One second more needs the next resolution, and the longest covers everything."""
+    retention = Retention("1m:1d,5m:7d")
+    assert retention.covering(NOW - DAY - 1, NOW)[0].step == 300
+    assert retention.covering(NOW - 7 * DAY, NOW)[0].step == 300
+    assert retention.covering(NOW - 7 * DAY - 1, NOW) == retention.resolutions[1:]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "run"),
+    [
+        (NOW, NOW, Run(60, 1_767_268_800, 1_767_268_860)),  # no length: one bucket
+        (1_767_268_800, 1_767_268_800, Run(60, 1_767_268_800, 1_767_268_860)),
+        (1_767_268_800, 1_767_268_860, Run(60, 1_767_268_800, 1_767_268_860)),  # whole buckets are not widened
+        (1_767_268_799, 1_767_268_861, Run(60, 1_767_268_740, 1_767_268_920)),  # one second more is
+    ],
+)
+def test_a_range_is_widened_to_the_buckets_that_it_touches(start: int, end: int, run: Run) -> None:
+    """The first and the last bucket are whole."""
+    assert Retention("1m:1d,5m:7d").curve(start, end, NOW, 300) == (60, run)
+
+
+def test_a_range_before_the_log_has_one_bucket() -> None:
+    """It is the bucket of the end of the range, which the log does not have any more."""
+    assert Retention("1m:1d,5m:7d").curve(0, 1, NOW, 300) == (300, Run(300, 0, 300))
+
+
+def test_a_range_that_starts_before_the_log_starts_with_its_oldest_bucket() -> None:
+    """The buckets before it have no counts, which would look like a time without requests."""
+    own, run = Retention("1m:1d,5m:7d").curve(0, NOW, NOW, 3000)
+    assert (own, run.step, run.start) == (300, 300, (NOW - 7 * DAY) // 300 * 300)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "points", "step"),
+    [
+        (3600, 300, 60),
+        (3600, 61, 60),
+        (3600, 60, 120),  # 61 buckets: the range starts within one
+        (DAY, 300, 300),
+        (7 * DAY, 300, 2400),
+        (7 * DAY, 10, DAY),
+        (30 * DAY, 300, 3 * 3600),
+        (90 * DAY, 10, 7 * DAY * 2),
+        (3650 * DAY, 300, 14 * DAY),
+        (DAY, 2, DAY),
+    ],
+)
+def test_a_curve_has_at_most_its_points(seconds: int, points: int, step: int) -> None:
+    """A longer step divides a day or has whole days, and no bucket of it is missing in the log."""
+    own, run = Retention(DEFAULT).curve(NOW - seconds, NOW, NOW, points)
+    assert run.step == step
+    assert run.step % own == 0
+    assert (run.end - run.start) // run.step <= points
+    assert run.start <= NOW - seconds + 14 * DAY
+    assert run.end >= NOW
+    (kept,) = (each.kept for each in Retention(DEFAULT).resolutions if each.step == own)
+    assert run.start + own > NOW - kept
+
+
+def test_steps_that_divide_no_day_have_any_multiple() -> None:
+    """Seven seconds have no multiple that divides a day."""
+    assert Retention("7s:1d").curve(NOW - 3600, NOW, NOW, 100)[1].step == 42
+
+
+def test_a_range_has_the_fewest_buckets() -> None:
+    """Coarse buckets are in the middle and fine ones on both sides, without a gap."""
+    start, end = NOW - DAY // 2 - 400, NOW
+    runs = Retention("1m:1d,5m:7d,1h:90d").runs(start, end, NOW)
+    assert [run.step for run in runs] == [60, 300, 3600, 60]
+    assert all(left.end == right.start for left, right in pairwise(runs))
+    assert (runs[0].start, runs[-1].end) == (start // 60 * 60, -(-end // 60) * 60)
+    assert sum((run.end - run.start) // run.step for run in runs) < 40

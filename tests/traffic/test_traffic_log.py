@@ -1,0 +1,340 @@
+"""The traffic log on every store: counts agree with a brute-force count, and stay exact after errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_handles import address
+from servers import Server, wait_for
+from traffic_records import NOW, BruteForce, ranges, record_all, records
+
+from ratelimit_mw import ConfigError, StoreError, forksafe
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog, batch, pending, writer
+
+DAY = 86_400
+SHORT = "1m:1h,5m:1d,1h:7d"
+FAR = 10_000 * DAY
+Open = Callable[..., TrafficLog]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log."""
+    if request.param == "redis":
+        server: Server = request.getfixturevalue("redis_server")
+        return address(server, f"?prefix={tmp_path.name}:")
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/traffic%20log.db"
+
+
+@pytest.fixture
+def log(url: str, clock: ManualClock) -> Iterator[TrafficLog]:
+    with_thread = TrafficLog(url, clock=clock)
+    yield with_thread
+    with_thread.close()
+
+
+def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
+    """For 200 random ranges of each length, at every resolution: curves, totals, clients and their number."""
+    found = records(4_000, 9 * 365 * DAY)
+    record_all(log, found)
+    brute, of_client, steps = BruteForce(found, "login é"), BruteForce(found, "login é", "192.0.2.2"), set()
+    for i, (start, end) in enumerate(ranges(200, 9 * 365 * DAY)):
+        points = (2, 50, 300, 5_000)[i % 4]
+        curve = log.curve("login é", start, end, points)
+        edges = range(curve.start, curve.end + 1, curve.step)
+        assert len(curve.counts) <= points
+        assert curve.start <= start <= end <= curve.end
+        assert curve.counts == [brute.total(*edge) for edge in pairwise(edges)]
+        steps.add(curve.step)
+        runs = log._retention.runs(int(start), ceil(end), NOW)
+        whole = runs[0].start, runs[-1].end
+        assert log.total("login é", start, end) == brute.total(*whole)
+        assert log.total("login é", start, end, by="192.0.2.2") == of_client.total(*whole)
+        clients = brute.clients(*whole)
+        assert log.top("login é", start, end) == clients[:10]
+        assert abs(log.distinct("login é", start, end) - len(clients)) <= 2
+    assert {60, 300, 3600, 7 * DAY} <= steps
+
+
+def test_a_curve_of_one_client_has_its_records_alone(log: TrafficLog) -> None:
+    log.record("a", "x", 2)
+    log.record("a", "y")
+    log.record("a")
+    assert sum(log.curve("a", NOW, NOW, by="x").counts) == 2
+    assert log.curve("a", NOW, NOW) == (NOW // 60 * 60, 60, [4])
+    assert log.events(NOW, NOW) == {"a": 4}
+
+
+def test_late_records_belong_to_their_bucket(log: TrafficLog, clock: ManualClock) -> None:
+    """A record for a past minute counts there, also after later minutes are written."""
+    for back in (0, 120, 60, 120):
+        log.record("a", at=NOW - back)
+        log.flush()
+    clock.advance(60)
+    log.record("a", at=NOW - 120)
+    assert log.curve("a", NOW - 120, NOW).counts == [3, 1, 1]
+
+
+def test_a_late_record_counts_in_the_resolutions_that_keep_its_time(url: str, clock: ManualClock) -> None:
+    """A record of yesterday is too late for minutes, and not for hours."""
+    log = TrafficLog(url, SHORT, clock)
+    log.record("a", at=NOW - 2 * DAY)
+    assert log.total("a", NOW - 2 * DAY, NOW) == 1
+    assert log.curve("a", NOW - 2 * DAY, NOW, 3).step >= 3600
+    clock.set(NOW - 2 * DAY)
+    assert log.curve("a", NOW - 2 * DAY, NOW - 2 * DAY) == ((NOW - 2 * DAY) // 60 * 60, 60, [0])
+
+
+@pytest.mark.parametrize("kept", [3_600, DAY, 7 * DAY])
+def test_a_bucket_is_kept_for_its_whole_retention(url: str, clock: ManualClock, kept: int) -> None:
+    """At the boundary a range still has the finer resolution, and a second later the next one, or nothing."""
+    log = TrafficLog(url, SHORT, clock)
+    log.record("a")
+    log.flush()
+    clock.advance(kept)
+    log.record("b")
+    assert log.total("a", NOW, NOW) == 1
+    clock.advance(2 * 3600)
+    log.record("b")
+    # A server of Redis drops buckets by its own clock.
+    assert log.total("a", NOW, NOW) == (0 if kept == 7 * DAY and not url.startswith("redis") else 1)
+
+
+@pytest.mark.parametrize("at", [NOW - FAR, NOW + 61, float("nan"), float("inf"), "now", True, 1e300])
+def test_a_time_that_the_log_does_not_keep_is_an_error(log: TrafficLog, at: Any) -> None:
+    """As in whisper: too old, or in the future. Milliseconds are far in the future."""
+    with pytest.raises(ConfigError, match="at: expected a time from"):
+        log.record("a", at=at)
+    assert log.events(NOW - 100, NOW) == {}
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "1", True, None, 10**12 + 1])
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_number_that_is_no_count_is_an_error(log: TrafficLog, n: Any, times: int) -> None:
+    """Also for an event that has a count already."""
+    for _ in range(times):
+        log.record("a")
+    with pytest.raises(ConfigError, match="n: expected a whole number from 1"):
+        log.record("a", n=n)
+    assert log.total("a", NOW, NOW) == times
+
+
+@pytest.mark.parametrize(("event", "by"), [("", None), (5, None), (None, "x"), ("a", 5), ("a", b"x")])
+def test_names_are_texts(log: TrafficLog, event: Any, by: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a text"):
+        log.record(event, by)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 10_000, "\ud800", "a\0b", "{x}", ":n:", "__other__", "\N{GRINNING FACE}", "'--"]
+)
+def test_any_text_of_a_client_is_a_client(log: TrafficLog, name: str) -> None:
+    """No text breaks a store, and two long texts with one start are two clients."""
+    log.record("a:n:b", name)
+    log.record("a:n:b", f"{name}x" * 200)
+    log.record("a")
+    assert log.total("a:n:b", NOW, NOW, by=name) == 1
+    assert log.total("a:n:b", NOW, NOW) == 2
+    assert log.events(NOW, NOW) == {"a": 1, "a:n:b": 2} or log.events(NOW, NOW) == {"a:n:b": 2, "a": 1}
+    assert log.distinct("a:n:b", NOW, NOW) == 2 - (name == "__other__" and not log.name.startswith("redis"))
+
+
+@pytest.mark.parametrize("end", [NOW - 1, "now", float("nan"), -1, NOW * 1000])
+def test_a_range_that_is_none_is_an_error(log: TrafficLog, end: Any) -> None:
+    """As in whisper, a range does not end before its start."""
+    with pytest.raises(ConfigError, match=r"range ends|seconds since 1970"):
+        log.total("a", NOW, end)
+    with pytest.raises(ConfigError, match="points"):
+        log.curve("a", NOW, NOW, 1)
+
+
+def test_further_events_and_clients_are_counted_together(log: TrafficLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest of the first batch stay, and later ones find no room. The totals are exact."""
+    for module in ("batch", "sqlite", "redis"):
+        monkeypatch.setattr(f"ratelimit_mw.traffic.{module}.MOST", 3)
+    for i in range(1, 6):
+        log.record("a", f"c{i}", i)
+        log.record(f"e{i}", "client", i)
+    log.flush()
+    assert log.top("a", NOW, NOW) == [("c5", 5), ("c4", 4), ("c3", 3)]
+    assert log.total("a", NOW, NOW, by="__other__") == 1 + 2
+    assert log.events(NOW, NOW) == {"a": 15, "__other__": 6, "e5": 5, "e4": 4}
+    assert log.top("__other__", NOW, NOW) == [("client", 6)]
+    for name in ("c1", "c6", "c5"):
+        log.record("a", name)
+    log.record("e6")
+    assert log.top("a", NOW, NOW) == [("c5", 6), ("c4", 4), ("c3", 3)]
+    assert log.total("a", NOW, NOW, by="__other__") == 3 + 2
+    assert log.events(NOW, NOW)["__other__"] == 7
+    assert sum(log.events(NOW, NOW).values()) == 34
+
+
+def test_waiting_counts_are_bounded(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """When many counts wait, clients count together, then events. Then counts are lost, which is logged."""
+    monkeypatch.setattr(pending, "MOST", 3)
+    log = TrafficLog(url, clock=clock)
+    for i in range(4):
+        log.record("a", f"c{i}")
+    for i in range(5):
+        log.record(f"e{i}", "x")
+        for back in (60, 120, 180):
+            log.record(f"e{i}", "x", at=NOW - back)
+    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
+        events = log.events(NOW - 180, NOW)
+    assert events["a"] == 4
+    assert log.total("a", NOW, NOW, by="__other__") == 1
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"the traffic log has lost {24 - sum(events.values())} counts")
+    log.close()
+
+
+def test_processes_add_to_the_same_buckets(url: str, clock: ManualClock) -> None:
+    """Two logs of one URL count together, except in memory."""
+    logs = [TrafficLog(url, clock=clock) for _ in range(2)]
+    for each in logs:
+        each.record("a", "x")
+        each.flush()
+    assert logs[0].total("a", NOW, NOW) == (1 if url == "memory://" else 2)
+    for each in logs:
+        each.close()
+
+
+def test_another_retention_is_an_error(url: str, clock: ManualClock) -> None:
+    """The message has the retention of the log, and the counts of the wrong one wait."""
+    log = TrafficLog(url, SHORT, clock)
+    log.record("a")
+    log.close()
+    if url != "memory://":
+        other = TrafficLog(url, clock=clock)
+        other.record("a")
+        with pytest.raises(ConfigError, match='has the retention "1m:1h,5m:1d,1h:1w"; got'):
+            other.total("a", NOW, NOW)
+        other._start_over()
+        assert TrafficLog(f"{url}{'&' if '?' in url else '?'}retention={SHORT}", clock=clock).total("a", NOW, NOW) == 1
+
+
+def test_a_batch_without_a_reply_is_written_again_with_its_token(
+    redis_server: Server, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis counts it once, whether the first call was executed or not. Later counts are in the next batch."""
+    log = TrafficLog(address(redis_server, f"?prefix={tmp_path.name}:"), clock=clock)
+    write, tokens, fails = log._store.write, list[str](), ["after", "before"]
+
+    def write_or_fail(counts: batch.Batch, token: str, now: int) -> None:
+        tokens.append(token)
+        outcome = fails.pop(0) if fails else ""
+        if outcome != "before":
+            write(counts, token, now)
+        if outcome:
+            raise StoreError("no reply")
+
+    monkeypatch.setattr(log._store, "write", write_or_fail)
+    log.record("a", "x")
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            log.flush()
+        log.record("a", "x")
+    log.flush()
+    assert log.total("a", NOW, NOW) == log.total("a", NOW, NOW, "x") == 3
+    assert len(tokens) == 4
+    assert len(set(tokens)) == 2
+
+
+def test_the_thread_writes_and_logs_an_outage_once(
+    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """The counts of an outage are written afterwards, and the thread ends when nothing is left."""
+    monkeypatch.setattr(writer, "INTERVAL", 0.01)
+    log = TrafficLog(url, clock=clock)
+    written: list[batch.Batch] = []
+    fails = [StoreError("down"), StoreError("down"), None]
+    write = log._store.write
+
+    def write_later(counts: batch.Batch, token: str, now: int) -> None:
+        if fails and (error := fails.pop(0)):
+            raise error
+        write(counts, token, now)
+        written.append(counts)
+
+    monkeypatch.setattr(log._store, "write", write_later)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        log.record("a")
+        wait_for(lambda: written, "the thread")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the traffic log is not written (down). Its counts wait in memory"
+    ]
+    assert log.total("a", NOW, NOW) == 1
+    wait_for(lambda: not len(log._beat), "the end of the thread")
+    log.close()
+
+
+def test_a_closed_log_opens_again(log: TrafficLog) -> None:
+    log.record("a")
+    log.close()
+    log.record("a")
+    assert log.total("a", NOW, NOW) == 2
+
+
+def test_a_process_writes_its_counts_when_it_ends(url: str, clock: ManualClock, caplog: Any) -> None:
+    """The function for the end of the process writes, and an error there is logged."""
+    log = TrafficLog(url, clock=clock)
+    log.record("a")
+    writer._close_all()
+    assert not log._pending.buckets
+    assert log.total("a", NOW, NOW) == 1
+
+
+def test_a_forked_child_has_no_counts_of_its_parent(log: TrafficLog) -> None:
+    """The parent writes its own counts, and the child those since the fork."""
+    log.record("a")
+    forksafe._in_child()
+    log.record("b")
+    assert log.events(NOW, NOW) == {"b": 1}
+
+
+def test_threads_lose_no_record(log: TrafficLog) -> None:
+    """Several threads record while one of them writes."""
+
+    def record() -> None:
+        for i in range(300):
+            log.record("a", f"c{i % 7}")
+            if i % 100 == 0:
+                log.flush()
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.total("a", NOW, NOW) == sum(number for _, number in log.top("a", NOW, NOW)) == 1200
+
+
+def test_async_forms_return_the_same(log: TrafficLog) -> None:
+    async def read() -> list[Any]:
+        log.record("a", "x")
+        await log.aflush()
+        found = [
+            await log.atotal("a", NOW, NOW, "x"),
+            await log.acurve("a", NOW, NOW),
+            await log.atop("a", NOW, NOW),
+            await log.adistinct("a", NOW, NOW),
+            await log.aevents(NOW, NOW),
+        ]
+        await log.aclose()
+        return found
+
+    assert asyncio.run(read()) == [1, (NOW // 60 * 60, 60, [1]), [("x", 1)], 1, {"a": 1}]

@@ -1,0 +1,103 @@
+"""A traffic log in Redis: expiry, size of calls, and the servers that a URL can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from redis_handles import address
+from servers import (
+    HOST,
+    STEADY,
+    Server,
+    certificates,
+    cluster_running,
+    redis_running,
+    sentinel_running,
+    tls_options,
+)
+from traffic_records import NOW
+
+from ratelimit_mw import StoreError
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog
+
+CLOCK = ManualClock(NOW)
+
+
+def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: Server) -> None:
+    """No key stays for ever, and a bucket lives a step longer than a range can ask for it."""
+    log = TrafficLog(address(own_server), "1m:1h,1h:7d", CLOCK)
+    log.record("a", "x", at=NOW - 600)
+    log.record("a", "x")
+    log.close()
+    lives = {key.decode(): server.ttl(key) for key in server.scan_iter()}
+    assert all(key.startswith("rl:{traffic}:") for key in lives)
+    start = NOW // 60 * 60
+    assert start + 120 + 3600 - NOW - 5 <= lives[f"rl:{{traffic}}:60:{start}"] <= start + 120 + 3600 - NOW
+    assert lives[f"rl:{{traffic}}:60:{start}:n:a"] <= start + 120 + 3600 - NOW
+    assert 7 * 86_400 < lives[f"rl:{{traffic}}:3600:{NOW // 3600 * 3600}"] <= 7 * 86_400 + 7200
+    assert min(lives.values()) > 0
+
+
+def test_a_large_batch_is_several_short_calls(server: redis.Redis, own_server: Server) -> None:
+    """The server serves others in between. Each client is counted once."""
+    log = TrafficLog(address(own_server), clock=CLOCK)
+    for i in range(2_500):
+        log.record("a", f"c{i}", 1 + (i == 2_000))
+    log.record("b")
+    log.flush()
+    assert log.total("a", NOW, NOW) == 2_501
+    assert len(log.top("a", NOW, NOW, 5_000)) == 1_000
+    assert log.top("a", NOW, NOW, 1) == [("c2000", 2)]
+    assert log.total("a", NOW, NOW, by="__other__") == 1_500
+    assert abs(log.distinct("a", NOW, NOW) - 2_500) < 100
+    calls = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert 10 <= calls <= 20
+    log.close()
+
+
+def test_an_unreachable_server_is_a_store_error(own_server: Server) -> None:
+    log = TrafficLog("redis://user:hidden@127.0.0.1:1/0", clock=CLOCK)
+    log.record("a")
+    with pytest.raises(StoreError) as raised:
+        log.flush()
+    assert "hidden" not in f"{raised.value} {log.name}"
+    log._start_over()  # nothing is left for the end of the process
+
+
+@contextmanager
+def server_of(kind: str, folder: Path) -> Iterator[str]:
+    """Run servers of a kind. Yield their URL."""
+    if kind == "cluster":
+        with cluster_running(folder, *STEADY) as nodes:
+            yield f"redis+cluster://{HOST}:{nodes[0].port}"
+        return
+    tls, path = kind == "tls", folder / "redis.sock"
+    options = tls_options(certificates(folder)) if tls else ["--unixsocket", str(path)]
+    with redis_running(folder, *options, tls=tls) as server:
+        if kind == "sentinel":
+            with sentinel_running(folder, "mymaster", server) as sentinel:
+                yield f"redis+sentinel://{HOST}:{sentinel.port}/mymaster/2"
+        elif tls:
+            yield f"rediss://localhost:{server.port}?ssl_ca_certs={folder}/cert.pem&protocol=3"
+        else:
+            yield f"unix://{path}?db=1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tls", "unix", "sentinel", "cluster"])
+def test_every_kind_of_server_keeps_a_log(kind: str, tmp_path: Path) -> None:
+    """The URLs are those of the Redis store."""
+    with server_of(kind, tmp_path) as url:
+        log = TrafficLog(url, clock=CLOCK)
+        for _ in range(2):
+            log.record("a", "x")
+            log.flush()
+        assert log.total("a", NOW, NOW) == 2
+        assert log.top("a", NOW, NOW) == [("x", 2)]
+        assert log.distinct("a", NOW, NOW) == 1
+        log.close()

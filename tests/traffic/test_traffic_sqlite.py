@@ -1,0 +1,164 @@
+"""A traffic log in SQLite: several writers, damaged files, and files of other programs."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folders import SUPPORT
+from traffic_records import NOW
+
+from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog, sqlite
+
+CLOCK = ManualClock(NOW)
+
+
+def opened(path: Path) -> TrafficLog:
+    return TrafficLog(f"sqlite:///{path}", clock=CLOCK)
+
+
+def recorded(path: Path, count: int = 1) -> TrafficLog:
+    log = opened(path)
+    for i in range(count):
+        log.record("a", f"c{i}")
+    log.flush()
+    return log
+
+
+def test_reading_creates_no_file(tmp_path: Path) -> None:
+    """A log without a record has no file, and an empty file is a log without a record."""
+    path = tmp_path / "log.db"
+    assert opened(path).total("a", NOW, NOW) == 0
+    assert not path.exists()
+    path.touch()
+    assert opened(path).events(NOW, NOW) == {}
+    assert opened(path).distinct("a", NOW, NOW) == 0
+    assert recorded(path).total("a", NOW, NOW) == 1
+
+
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    """The log has the names of clients."""
+    recorded(tmp_path / "log.db")
+    assert (tmp_path / "log.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_file_has_a_rollback_journal(tmp_path: Path) -> None:
+    """Also a file that another program has switched to a write-ahead log."""
+    path = tmp_path / "log.db"
+    recorded(path)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    assert recorded(path).total("a", NOW, NOW) == 2
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+@pytest.mark.parametrize("damage", [slice(0, 100), slice(100, 5000), slice(4096, None)])
+def test_a_damaged_file_is_an_error_that_names_the_recovery(tmp_path: Path, damage: slice) -> None:
+    """The message has the command, and the counts wait until the file is moved away."""
+    path = tmp_path / "log.db"
+    recorded(path, 500)
+    data = bytearray(path.read_bytes())
+    data[damage] = b"\xff" * len(data[damage])
+    path.write_bytes(data)
+    log = opened(path)
+    log.record("a", "c")
+    with pytest.raises(StoreError, match=r"log.db is damaged .* move the file away. .* sqlite3 .*log.db .recover"):
+        log.flush()
+    path.unlink()
+    assert log.total("a", NOW, NOW) == 1
+
+
+def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE orders (id)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"shop.db is a database of another program. Name another file"):
+        recorded(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the folder of the traffic log .* does not exist"):
+        opened(tmp_path / "absent" / "log.db")
+    log = opened(tmp_path / "log.db")
+    (tmp_path / "log.db").mkdir()
+    log.record("a")
+    with pytest.raises(StoreError, match=r"the traffic log .*log.db failed: unable to open"):
+        log.flush()
+    shutil.rmtree(tmp_path)
+    with pytest.raises(StoreError, match=r"cannot create the traffic log .*: No such file"):
+        log.flush()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("sqlite:///", "needs the path of a file"),
+        ("sqlite://traffic.db", "needs the path of a file"),
+        ("sqlite:///folder/", "needs the path of a file"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///a.db?mode=ro", "one option: retention"),
+        ("sqlite:///a.db?retention=1m:1d&retention=1m:1d", "twice"),
+        ("sqlite:///a.db?retention=1m", "cannot parse retention"),
+        ("sqlit:///a.db", "Did you mean 'sqlite'"),
+        ("lmdb:///a", "no store 'lmdb'"),
+        ("traffic.db", 'for example "sqlite:///traffic.db"'),
+        ("redis://cache:x/0", "store URL|HOST|NAME"),
+        (5, "expected the URL"),
+    ],
+)
+def test_a_url_that_is_no_log_is_an_error(url: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        TrafficLog(url)
+
+
+def test_the_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path belongs to the working directory of the start, and the URL may escape characters."""
+    monkeypatch.chdir(tmp_path)
+    log = TrafficLog("sqlite:///log%20%23%3F.db?retention=1m:1h", clock=CLOCK)
+    monkeypatch.chdir("/")
+    log.record("a")
+    log.flush()
+    assert [each.name for each in tmp_path.iterdir()] == ["log #?.db"]
+    with pytest.raises(ConfigError, match="Set it once"):
+        TrafficLog("sqlite:///log.db?retention=1m:1h", "1m:1h")
+
+
+def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush waits while another process writes. After its time the counts are kept."""
+    path = tmp_path / "log.db"
+    log = recorded(path)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        log.record("a")
+        monkeypatch.setattr(sqlite, "_BUSY", 0.01)
+        with pytest.raises(StoreError, match="locked"):
+            log.flush()
+        monkeypatch.setattr(sqlite, "_BUSY", 200)
+        waiting = threading.Thread(target=log.flush)
+        waiting.start()
+        db.execute("ROLLBACK")
+        waiting.join()
+    assert log.total("a", NOW, NOW) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["returns", "exits", "is terminated"])
+def test_processes_lose_no_record(tmp_path: Path, ending: str) -> None:
+    """Four processes, each with a forked child, record in one file, also in their last moment."""
+    program = [sys.executable, SUPPORT / "traffic_worker.py", f"sqlite:///{tmp_path}/log.db", ending, "2000"]
+    workers = [subprocess.Popen(program) for _ in range(4)]
+    assert [worker.wait(200) for worker in workers] == [0] * 4
+    log = TrafficLog(f"sqlite:///{tmp_path}/log.db")
+    assert log.events(0, 1e10) == {"child": 4 * 2000, "parent": 4 * 2000}
