@@ -48,7 +48,7 @@ Records = Mapping[int, Mapping[tuple[str, str | None], int]]
 
 
 def batch_of(records: Records, resolutions: Collection[Resolution], now: int) -> Batch:
-    """Return the buckets of all resolutions that records belong to, without those that are not kept any more."""
+    """Return the buckets of all resolutions that records belong to, without those that are no longer kept."""
     batch: Batch = {}
     for time, counts in records.items():
         for step, kept in resolutions:

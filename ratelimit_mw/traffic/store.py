@@ -20,7 +20,7 @@ class CountStore(ABC):
 
     @abstractmethod
     def write(self, batch: Batch, token: str, now: int) -> None:
-        """Add the counts of a batch, and drop buckets that are not kept any more.
+        """Add the counts of a batch, and drop buckets that are no longer kept.
 
         A batch that failed is written again with the same token until it succeeds, and counts once.
         """

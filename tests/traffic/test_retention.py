@@ -92,7 +92,7 @@ def test_a_range_is_widened_to_the_buckets_that_it_touches(start: int, end: int,
 
 
 def test_a_range_before_the_log_has_one_bucket() -> None:
-    """It is the bucket of the end of the range, which the log does not have any more."""
+    """It is the bucket of the end of the range, which the log no longer has."""
     assert Retention("1m:1d,5m:7d").curve(0, 1, NOW, 300) == (300, Run(300, 0, 300))
 
 

@@ -80,7 +80,7 @@ def test_a_curve_of_one_client_has_its_records_alone(log: TrafficLog) -> None:
 
 
 def test_late_records_belong_to_their_bucket(log: TrafficLog, clock: ManualClock) -> None:
-    """A record for a past minute counts there, also after later minutes are written."""
+    """A record for a past minute counts there, even after later minutes are written."""
     for back in (0, 120, 60, 120):
         log.record("a", at=NOW - back)
         log.flush()

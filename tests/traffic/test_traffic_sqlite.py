@@ -156,7 +156,7 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["returns", "exits", "is terminated"])
 def test_processes_lose_no_record(tmp_path: Path, ending: str) -> None:
-    """Four processes, each with a forked child, record in one file, also in their last moment."""
+    """Four processes, each with a forked child, record in one file, even in their last moment."""
     program = [sys.executable, SUPPORT / "traffic_worker.py", f"sqlite:///{tmp_path}/log.db", ending, "2000"]
     workers = [subprocess.Popen(program) for _ in range(4)]
     assert [worker.wait(200) for worker in workers] == [0] * 4
