@@ -50,6 +50,7 @@ LINKS: Final = {
     "cost_from": "[costs](#costs)",
     "unit": "[costs](#costs)",
     "ban": "[bans](bans.md)",
+    "schedule": "[schedules](schedules.md)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
     "consistency": "[consistency](stores.md#exact-leased-or-reported)",

@@ -14,8 +14,8 @@ from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
+from ..rules.compiled import CompiledRule
 from ..rules.describe import describe_overrides
-from ..rules.plan import CompiledRule
 from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .output import command, json_option, print_json, print_table, print_text

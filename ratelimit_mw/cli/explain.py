@@ -8,8 +8,9 @@ import click
 from ..asgi.request import ASGIRequest
 from ..keys.features import INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
+from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_overrides, function_name, modes_of
-from ..rules.plan import CompiledRule
+from ..testmode import process_clock
 from .access_log import InvalidLineError, RequestTarget, parse_target
 from .live import as_counted, read_features
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
@@ -116,7 +117,8 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         reason = f"key: {missing} is missing"
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
-    found = rule.limits if key is None else rule.limits_for(features)
+    now = rule.at(time := process_clock())
+    found = now.limits if key is None else now.limits_for(features)
     limits = [(str(limit.quota), limit.policy) for limit in found]
     limits = limits or [(function_name(rule.source.limits), rule.name)]  # the command does not call the function
     return {
@@ -126,7 +128,8 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         **consistency_of(rule),
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
-        "algorithm": algorithm_of(rule),
+        "algorithm": algorithm_of(now),
+        **({"schedule": rule.source.schedule.at(time)} if rule.source.schedule else {}),
         "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 
@@ -143,10 +146,11 @@ def _print(features: Features, explanations: dict[CompiledRule, dict[str, Any]])
 
 def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
     rejects, key = explanation["rejects"], explanation["key"]
+    in_schedule = [f"in {text}"] if (text := explanation.get("schedule")) else []
     return {
         "rule": rule.name,
         "key": f"rejected: {rejects}" if rejects else key or "(one for all clients)",
-        "limits": [limit["limit"] for limit in explanation["limits"]],
+        "limits": [limit["limit"] for limit in explanation["limits"]] + in_schedule,
         "algorithm": explanation["algorithm"],
         "mode": modes_of(rule),
         "cost": cost_of(rule),

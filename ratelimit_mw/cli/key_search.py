@@ -9,7 +9,7 @@ from ..errors import StoreError
 from ..keys.features import Features
 from ..keys.parts import Part, part_of
 from ..limiter.limiter import Limiter
-from ..rules.plan import CompiledRule
+from ..rules.compiled import CompiledRule
 from ..stores import Store
 from .live import command_line, missing_in_key, word_of
 from .output import Failure

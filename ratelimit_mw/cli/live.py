@@ -21,7 +21,7 @@ from ..keys.networks import parse_network
 from ..keys.parts import Part, checked_part, part_of
 from ..limiter.limiter import Limiter
 from ..limiter.override_reader import name_of
-from ..rules.plan import CompiledRule
+from ..rules.compiled import CompiledRule
 from ..stores import Store, redacted_url
 from .output import Failure
 from .source import Source

@@ -11,7 +11,7 @@ from ..clock import SECOND
 from ..decision import Decision
 from ..keys.features import Features
 from ..limiter.limiter import Limiter
-from ..rules.plan import CompiledRule
+from ..rules.compiled import CompiledRule
 from ..stores import Store
 from .key_search import missing_in_tables, secret_hint, states_of
 from .live import as_counted, check_key, checked_rule, command_line, features_argument, open_limiter, words_of

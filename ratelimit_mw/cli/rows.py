@@ -12,7 +12,7 @@ from ..decision import Decision
 from ..errors import ConfigError
 from ..keys.features import Features
 from ..keys.parts import part_of
-from ..rules.plan import CompiledRule
+from ..rules.compiled import CompiledRule
 from .live import as_counted, command_line, missing_in_key, read_features, word_of, words_of
 from .output import Cell
 from .source import Source

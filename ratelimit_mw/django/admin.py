@@ -22,7 +22,7 @@ from ..errors import ConfigError, RateLimitError
 from ..http.client_ip import ip_key
 from ..keys.parts import part_of
 from ..limiter.inspection import KeyStates
-from ..rules.plan import CompiledRule
+from ..rules.compiled import CompiledRule
 from ..stores import redacted_url
 from .limits import limiter, project_limits
 from .models import LimitedClient

@@ -19,8 +19,9 @@ from ..errors import ConfigError, MissingMiddlewareError, suggestion
 from ..http.rules import plan_without
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..quota import Quota
+from ..rules.compiled import CompiledRule
 from ..rules.names import name_of
-from ..rules.plan import CompiledRule, Plan
+from ..rules.plan import Plan
 from ..testmode import testmode
 from .admission import DjangoAdmission, resolve
 from .direct import admission_of

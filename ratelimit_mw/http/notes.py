@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
+from ..rules.compiled import CompiledRule
 from ..rules.decorators import marks_made
 from ..rules.marks import Mark, marks_of
 from ..rules.overlap import overlap
-from ..rules.plan import CompiledRule
 from ..stores.memory.store import MemoryStore
 from .features import IDENTIFY
 from .layers import has_inner, is_inner, is_of_framework, layers_of

@@ -16,8 +16,9 @@ from ..errors import ConfigError
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
+from ..rules.compiled import CompiledRule
 from ..rules.marks import Mark
-from ..rules.plan import CompiledRule, Plan
+from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..stores import redacted_url

@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 
 from ..decision import Decision, Verdict
 from ..errors import ConfigError
+from ..rules.compiled import CompiledRule
 from ..rules.names import printable
-from ..rules.plan import CompiledRule, Plan
+from ..rules.plan import Plan
 from .admission import Admission
 from .checks import check_features, find_admissions, needs_loop
 from .features import aread, read

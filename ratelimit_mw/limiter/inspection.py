@@ -163,8 +163,8 @@ class Inspection(Resets):
         return list({hit.key: hit for hit in (*bans, *kept)}.values())
 
     def _lowest_limits(self) -> dict[str, Limit]:
-        """Return a limit for the keys of each prefix: the lowest one."""
-        limits = (limit for rule in self.rules.rules for limit in rule.all_limits())
+        """Return a limit for the keys of each prefix: the lowest one of this time."""
+        limits = (limit for rule in self.rules.rules for limit in rule.at(self._time()).all_limits())
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
 
     def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:

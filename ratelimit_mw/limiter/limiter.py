@@ -217,7 +217,7 @@ class Limiter(Bans):
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if plan.looks_up:
+        if plan.looks_up and (plan := plan.at(self._time())).looks_up:
             plan = run(plan.look_up(features, self._time))
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
@@ -239,7 +239,7 @@ class Limiter(Bans):
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
-        if plan.looks_up:
+        if plan.looks_up and (plan := plan.at(self._time())).looks_up:
             plan = await arun(plan.look_up(features, self._time))
         if not (self.waits or plan.waits):
             return self.decide(plan, features, cost, consume, request)

@@ -14,6 +14,7 @@ from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import INVALID, Features
 from ..keys.parts import part_of
 from ..quota import parse_duration
+from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import (
     ClientOverride,
@@ -25,7 +26,6 @@ from ..rules.overrides import (
     load_overrides,
     with_overrides,
 )
-from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..stores.base import MAX_RECORD

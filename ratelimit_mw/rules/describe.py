@@ -10,13 +10,13 @@ from ..algorithms.ban import BanTerms
 from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.parts import feature_of
-from ..quota import format_duration
+from ..quota import Quota, format_duration
+from .compiled import CompiledRule
 from .costs import REQUESTS
 from .marks import Destination, Mark, ViewMarks
 from .match import Match
 from .names import name_of
 from .outcomes import as_json, texts_of
-from .plan import CompiledRule
 from .routed import PathPatterns
 from .rule import Rule
 from .ruleset import Override, RuleSet
@@ -100,7 +100,7 @@ class Overview:
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
         """A rule for programs. It has most options only when the rule has them."""
         source = rule.source
-        tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
+        tables, zone = {name: _texts_of(table) for name, table in source.tables}, source.options["timezone"]
         per_key = tables.pop("", None) or function_name(source.options["per_key"])
         return {
             "name": rule.name,
@@ -109,6 +109,7 @@ class Overview:
             "limits": function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
+            **({"schedule": _texts_of(source.schedule.limits), "timezone": zone} if source.schedule else {}),
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
             **consistency_of(rule),
@@ -232,6 +233,8 @@ def _limits(rule: CompiledRule) -> list[str]:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
         lines += [f"and {len(table) - _SHOWN_VALUES} more"] if len(table) > _SHOWN_VALUES else []
+    for text, limits in rule.ranges.items():
+        lines.append(f"{text} ({options['timezone']}): {_line(map(str, (limit.quota for limit in limits)))}")
     return [*lines, *([ban_text(rule.source.ban)] if rule.source.ban else [])]
 
 
@@ -265,6 +268,10 @@ def _match(match: Match) -> dict[str, list[str]]:
 def _conditions(rule: CompiledRule) -> str:
     """The conditions on features, which depend on a real request."""
     return " ".join(f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features)
+
+
+def _texts_of(table: Mapping[str, Iterable[Quota]]) -> dict[str, list[str]]:
+    return {value: list(map(str, quotas)) for value, quotas in table.items()}
 
 
 def _texts(values: Iterable[object]) -> list[str]:

@@ -47,7 +47,8 @@ else:  # a file can hold no functions and no objects
     Match = Mapping[str, Limits]
     Algorithm = str | Mapping[str, Any]
     Cost = int | str
-LimitsByFeature = Mapping[str, Mapping[str, FixedLimits]]
+LimitsByText = Mapping[str, FixedLimits]
+LimitsByFeature = Mapping[str, LimitsByText]
 
 
 Statuses = int | str | Sequence[int | str]
@@ -115,6 +116,9 @@ BanOption = Annotated[
 ]
 
 
+TimezoneOption = Annotated[str, option('The time zone of `schedule`, such as `"Europe/Berlin"`.', "UTC")]
+
+
 ModeOption = Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
 
 
@@ -128,6 +132,7 @@ class RuleDefaults(TypedDict, total=False):
     on_store_error: OnStoreErrorOption
     consistency: ConsistencyOption
     ban: BanOption
+    timezone: TimezoneOption
 
 
 class RuleOptions(TypedDict, total=False):
@@ -150,6 +155,10 @@ class RuleOptions(TypedDict, total=False):
         LimitsOfKey, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
     ]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
+    schedule: Annotated[
+        LimitsByText, option('Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {})
+    ]
+    timezone: TimezoneOption
     limits_ttl: Annotated[str | float, option("How long limits from a function are kept, in Python.", "1m")]
     on_store_error: OnStoreErrorOption
     hold_at_most: Annotated[

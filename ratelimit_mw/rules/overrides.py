@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock
 from ..errors import ConfigError
+from .compiled import CompiledRule
 from .lookup import NO_LIMITS, UNLIMITED
-from .plan import CompiledRule
 from .ruleset import RuleSet
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "

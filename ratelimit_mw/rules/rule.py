@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import Any, Final, Unpack
 
 from ..algorithms import checked_spec
@@ -24,6 +25,7 @@ from .match import Match
 from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
+from .schedule import Schedule, parse_timezone
 from .values import checked_table, parse_cost, parse_count, parse_flag, parse_hold
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
@@ -62,6 +64,8 @@ class Rule:
     entries: tuple[tuple[str, ...], ...] = field(compare=False)
     matches: Match = field(compare=False)
     tables: Tables = field(compare=False)
+    timezone: tzinfo = field(compare=False)
+    schedule: Schedule | None = field(compare=False)
     limits_ttl_us: int = field(compare=False)
     wait_us: int = field(compare=False)
     max_waiting: int = field(compare=False)
@@ -101,6 +105,7 @@ class Rule:
             "ban": ("ban", self._ban),
             "consistency": ("consistency", self._consistency),
             "lease": ("lease_percent", self._lease_percent),
+            "timezone": ("timezone", parse_timezone),
             "limits_ttl": ("limits_ttl_us", parse_duration),
             "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
             "max_waiting": ("max_waiting", parse_count),
@@ -114,6 +119,9 @@ class Rule:
                 self.__dict__[attribute] = parse(options[name])
         self.__dict__["is_marked"] = is_marked(self.options.get("count_when"))
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
+        scheduled = self._limits_by_value("schedule", options["schedule"])
+        with error_path("schedule"):
+            self.__dict__["schedule"] = Schedule(scheduled, self.timezone) if scheduled else None
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         for name, value in (("limits", self.limits), ("per_key", options["per_key"])):
@@ -204,7 +212,7 @@ class Rule:
     @property
     def _may_hold_slots(self) -> bool:
         tables = (quotas for _, table in self.tables for quotas in table.values())
-        quotas = itertools.chain(self.quotas, *tables)
+        quotas = itertools.chain(self.quotas, *tables, *(self.schedule.limits.values() if self.schedule else ()))
         return any(map(callable, (self.limits, self.options["per_key"]))) or any(quota.concurrent for quota in quotas)
 
     @property

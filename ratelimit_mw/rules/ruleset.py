@@ -16,11 +16,12 @@ from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
+from .compiled import CompiledRule
 from .lookup import Lookups
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
 from .names import printable
 from .options import RuleDefaults
-from .plan import CompiledRule, Plan
+from .plan import Plan
 from .routed import PathPatterns
 from .rule import Rule, build_rule, overridden, with_defaults
 
@@ -124,7 +125,7 @@ class RuleSet:
     def hits(self, name: str, features: Features, clock: Clock) -> Lookups[list[Hit]]:
         """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
         rule, key = self._keyed(name, features)
-        limits = yield from rule.look_up(features, clock)
+        limits = yield from rule.at(clock()).look_up(features, clock)
         return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
 
     def named(self, name: str) -> CompiledRule:

@@ -454,7 +454,8 @@ def test_a_call_ends_when_its_thread_ends() -> None:
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps two generations of values, and as many different limits."""
     monkeypatch.setattr(lookup, "_MAX_VALUES", 4)
-    monkeypatch.setattr("ratelimit_mw.rules.plan._MAX_FOUND", 3)
+    for module in ("compiled", "plan"):
+        monkeypatch.setattr(f"ratelimit_mw.rules.{module}.MAX_FOUND", 3)
     limiter = build(lambda user: f"{user}/minute")
     for user in range(1, 20):
         assert quotas(limiter, {"user": user}) == [f"{user}/minute"]

@@ -15,7 +15,7 @@ from ratelimit_mw.starlette import exempt, limit, messages
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 
-@limit("5/minute", key=["user|ip"], count_when={"status": [401, 403]})
+@limit("5/minute", key=["user|ip"], count_when={"status": [401, 403]}, schedule={"sat,sun": ["9/minute"]})
 async def login(request: Any) -> str:
     return "hello"
 

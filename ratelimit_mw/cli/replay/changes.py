@@ -111,7 +111,7 @@ def _rule_fields(rule: Rule) -> _Fields:
 
 
 def _normal(option: str, value: Any) -> Any:
-    if option in ("limits", "per", "per_key"):
+    if option in ("limits", "per", "per_key", "schedule"):
         return [str(quota) for quota in parse_quotas(value)]
     if option in ("wait", "limits_ttl", "hold_at_most") or (option == "ban" and isinstance(value, str)):
         return format_duration(parse_duration(value))

@@ -58,7 +58,9 @@ def differences(source: Source) -> Iterator[str]:
     yield from describe_overrides(settings.overrides)
     if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
         yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
-    if slots := [rule.name for rule in source.rules.rules if any(limit.quota.concurrent for limit in rule.limits)]:
+    if slots := [
+        rule.name for rule in source.rules.rules if any(limit.quota.concurrent for limit in rule.all_limits())
+    ]:
         yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ...decision import Verdict
-from ...rules.plan import CompiledRule
+from ...rules.compiled import CompiledRule
 from ..access_log import LogEntry
 from .simulation import Simulation
 
@@ -110,7 +110,7 @@ class RuleReport:
         self.rejected = 0
         self.delayed = 0
         self.banned = 0
-        # The limits of the rule first. A limit of a single client is added when it rejects.
+        # The limits of the rule first. A limit of a single client, or of a schedule, is added when it rejects.
         self.rejected_by_limit = {str(limit.quota): 0 for limit in rule.limits}
 
 

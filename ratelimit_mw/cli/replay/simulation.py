@@ -11,7 +11,7 @@ from ...http.client_ip import ClientIP
 from ...keys.features import INVALID, UNKNOWN_IP
 from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
-from ...rules.plan import CompiledRule
+from ...rules.compiled import CompiledRule
 from ...settings import Settings
 from ...stores import MemoryStore, Store, check_store_url
 from ..access_log import LogEntry

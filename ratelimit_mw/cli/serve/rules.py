@@ -12,8 +12,9 @@ from ...keys.email import normalized_email
 from ...keys.features import INVALID, checked_name, is_email
 from ...keys.networks import parse_network
 from ...limiter.limiter import Limiter
+from ...rules.compiled import CompiledRule
 from ...rules.declaration import check_names
-from ...rules.plan import CompiledRule, Plan
+from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from ..live import missing_in_key

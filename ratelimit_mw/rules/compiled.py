@@ -1,0 +1,219 @@
+"""A ``CompiledRule``: a rule with its limits and its key maker built, and the limits of each client. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..algorithms.ban_limit import BanLimit
+from ..algorithms.limit import Limit
+from ..clock import SECOND, Clock
+from ..decision import Hit, make_hit
+from ..errors import ConfigError
+from ..keys.features import INVALID, UNMATCHED, Features
+from ..keys.key import KeyMaker
+from ..keys.parts import part_of
+from ..quota import Quota, checked_cost
+from .captures import CapturingKey
+from .costs import FeatureCost
+from .lookup import UNLIMITED, LimitsLookup, Lookups
+from .rule import Rule
+
+if TYPE_CHECKING:
+    from .overrides import OverrideTable
+
+Limits = tuple[Limit, ...]
+MAX_FOUND: Final = 10_000
+"""The most different results of functions that are kept."""
+
+
+class CompiledRule:
+    """A rule with its limits and its key maker built."""
+
+    def __init__(
+        self, rule: Rule, name: str, make_key: Callable[..., KeyMaker] = KeyMaker, may_hold_slots: bool = True
+    ) -> None:
+        self.source = rule
+        self.name = name
+        self.shadow = rule.mode == "shadow"
+        self.check: Callable[[Limit], None] = lambda _: None
+        """The store's check of limits from a function."""
+        self.may_hold_slots = may_hold_slots
+        """Whether limits from a function may be concurrency limits: not for messages."""
+        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
+        self.captures = rule.captures
+        if self.captures.names:
+            self.key = CapturingKey(self.key, self.captures)
+        self.limits = self._build(rule.quotas)
+        self._found: dict[tuple[Quota, ...], Limits] = {}
+        self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
+        self.looks_up = self._of_key is not None or self._of_rule is not None
+        self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
+        """Used for limits from a function that are not known."""
+        self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
+        self.tables = [
+            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
+            for by, table in rule.tables
+        ]
+        self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
+        """The limits in the ranges of the schedule."""
+        self.overrides: OverrideTable | None = None
+        self.varies = bool(self.tables)
+        """Whether the limits of a client may be others than those of the rule, without a function."""
+        self.where = rule.matches.takes_features if rule.matches.needs else None
+        if self.captures.names:
+            self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
+        self.build_key = self.key.with_prefix("")
+        self.is_unlimited = False
+        """Whether a function has returned that this client has no limits."""
+        self.rejects_missing = rule.when_missing == "reject" and not self.shadow
+        self.needs = rule.needs
+        self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
+        self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
+        self.least_cost = self.fixed_cost or 1
+        """The cost of the next request, as far as it is known without the request."""
+
+    def is_same(self, rule: Rule, may_hold_slots: bool) -> bool:
+        """Return whether another rule of this name is the same, so that the limits of this one stay known."""
+        return self.source == rule and self.may_hold_slots == may_hold_slots
+
+    def _build(self, quotas: Iterable[Quota]) -> Limits:
+        rule = self.source
+        options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
+        reports = rule.consistency == "reported"
+        limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
+        for limit in limits:
+            limit.values_of = self.key.parse
+        if rule.ban is not None and limits:
+            ban = BanLimit(rule.ban, limits[0])
+            for limit in limits:
+                limit.ban = ban
+        return limits
+
+    def _lookup(self, option: str) -> LimitsLookup | None:
+        source, own = self.source, option == "per_key"
+        function = source.options.get(option, source.limits)
+        if not callable(function):
+            return None
+        effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
+        name = f"rule {self.name!r}: {option}"
+        return LimitsLookup(function, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect)
+
+    def _parse_own(self, result: object) -> Limits | None:
+        return None if result is None else self.parse(result)
+
+    def parse(self, result: object) -> Limits:
+        """Return the limits for the result of a function: the same objects for the same quotas."""
+        if result == UNLIMITED:
+            return ()
+        quotas = self.source.parse_limits(result, is_result=True)
+        limits = self._found.get(quotas)
+        if limits is None:
+            limits = self.build_checked(quotas)
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            self._found[quotas] = limits
+        return limits
+
+    def build_checked(self, quotas: Iterable[Quota]) -> Limits:
+        """Return limits that are known only now; ``ConfigError`` for those that cannot be used."""
+        limits = self._build(quotas)
+        for limit in limits:
+            if limit.quota.concurrent and not self.may_hold_slots:
+                raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
+            self.check(limit)
+        return limits
+
+    def look_up(self, features: Features, clock: Clock) -> Lookups[Limits | None]:
+        """Find the limits of a client, from functions too; None when a function failed that had to return them."""
+        if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
+            return other
+        values = self.key.values(features)
+        limits: Limits | None = self.limits
+        if self._of_key is not None and (own := (yield from self._of_key.find(values, clock))) is not None:
+            return own
+        if self._of_rule is not None:
+            limits = yield from self._of_rule.find(values, clock)
+        return self.limits_for(features, limits or ()) or limits
+
+    def at(self, now: int) -> CompiledRule:
+        """Return the rule with the limits that its schedule has at this time."""
+        if self.source.schedule is None or not self.ranges:
+            return self
+        rule, text = copy.copy(self), self.source.schedule.at(now)
+        rule.ranges = {}
+        if text is not None:
+            rule.limits, rule._of_rule, rule.looks_up = self.ranges[text], None, self._of_key is not None
+        return rule
+
+    def with_limits(self, limits: Limits | None) -> CompiledRule:
+        """Return the rule with these limits for all clients; without them, its requests are rejected."""
+        rule = copy.copy(self)
+        rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
+        rule.overrides, rule.varies, rule._found = None, False, {}  # it has no other limits
+        return rule
+
+    def without_cost(self) -> CompiledRule:
+        """Return the rule for a peek, which needs no features of its cost."""
+        rule = copy.copy(self)
+        rule.needs = self.source.needs_without_cost
+        return rule
+
+    def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
+        """Build the hits of a request whose cost your function returns, or a feature has."""
+        if self.estimate is not None:
+            estimate = self.estimate.read(self.captures.add(features))
+            return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
+        asked = features if request is None else getattr(request, "own", request)
+        cost = self.source.cost(asked)  # type: ignore[operator]
+        try:
+            checked_cost(cost)
+        except ConfigError as error:
+            raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
+        return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
+
+    def limits_for(self, features: Features, limits: Limits | None = None, key: str | None = None) -> Limits:
+        """The limits of a client: its override, else from ``per_key``, else from ``per``, else ``limits``.
+
+        The default of ``limits`` are the limits of the rule, and ``key`` is the key if it is known. An invalid feature
+        may have any value, so it gets the smallest limits.
+        """
+        own = None if self.overrides is None else self.overrides.find(key or self.build_key(features))
+        if own is not None:
+            return own
+        features = self.captures.add(features)
+        smallest: list[Limits] = []
+        limits = self.limits if limits is None else limits
+        for parts, table in self.tables:
+            texts = (part.written(features) for part in parts)
+            text = next((text for text in texts if text is not None), None)
+            if text is INVALID:
+                smallest += table.values()
+            elif text is not None and (found := table.get(text)):
+                limits = found
+                break
+        return min(filter(None, (limits, *smallest)), key=_rate) if smallest else limits
+
+    def all_limits(self) -> list[Limit]:
+        """The limits of all clients, as far as they are known, and the ban."""
+        tables = (*(table for _, table in self.tables), self.ranges, self.overrides or {})
+        groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
+        bans = () if self.ban is None else (self.ban,)
+        return [*self.limits, *(limit for limits in groups for limit in limits), *bans]
+
+    @property
+    def may_decide_here(self) -> bool:
+        """Whether a process may decide a request without its store."""
+        is_inexact = self.source.consistency != "exact"
+        return any(limit.lease or limit.reports for limit in self.all_limits()) or (self.looks_up and is_inexact)
+
+    @property
+    def never_fitting(self) -> list[Limit]:
+        """The limits that reject every request, because its cost is above them."""
+        return [limit for limit in self.all_limits() if (self.fixed_cost or 0) > limit.limit]
+
+
+def _rate(limits: Iterable[Limit]) -> float:
+    """The most that the limits allow per microsecond in the long run."""
+    return min(limit.quota.amount / (limit.quota.period_us or 1) for limit in limits)

@@ -1,0 +1,272 @@
+"""The options ``schedule`` and ``timezone``: their form, their mistakes, and the range of each moment."""
+
+from __future__ import annotations
+
+import sys
+import zoneinfo
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.rules.describe import Overview
+from ratelimit_mw.rules.schedule import Schedule
+
+BERLIN = ZoneInfo("Europe/Berlin")
+WORK = "mon-fri 08:00-18:00"
+MONDAY = date(2026, 1, 5)
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def rule_of(*ranges: str, **options: Any) -> Rule:
+    return Rule(name="exports", limits="200/minute", schedule=dict.fromkeys(ranges, "50/minute"), **options)
+
+
+def schedule_of(*ranges: str, zone: Any = UTC) -> Schedule:
+    return Schedule(dict.fromkeys(ranges, ()), zone)
+
+
+def us(moment: datetime) -> int:
+    """Return an aware moment in whole microseconds since 1970."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def is_in(text: str, moment: str) -> bool:
+    """Return whether a moment of UTC, such as "2026-01-05 08:00", is in a range."""
+    return schedule_of(text).at(us(datetime.fromisoformat(moment).replace(tzinfo=UTC))) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        (WORK, ["01-05 08:00", "01-09 17:59:59.999999"], ["01-05 07:59:59.999999", "01-09 18:00", "01-10 12:00"]),
+        ("MON-fri  8:00-18:00", ["01-05 08:00"], ["01-10 08:00"]),
+        ("sat,sun", ["01-10 00:00", "01-11 23:59"], ["01-09 23:59", "01-12 00:00"]),
+        ("sat-mon", ["01-10 12:00", "01-11 12:00", "01-12 12:00"], ["01-09 12:00", "01-13 12:00"]),
+        ("wed", ["01-07 12:00"], ["01-06 12:00", "01-08 12:00"]),
+        ("22:00-06:00", ["01-05 22:00", "01-05 05:59", "01-11 23:00"], ["01-05 06:00", "01-05 21:59"]),
+        ("fri 22:00-06:00", ["01-09 22:00", "01-10 05:59"], ["01-09 05:00", "01-10 06:00", "01-10 22:00"]),
+        ("sun 22:00-06:00", ["01-11 22:00", "01-12 05:59"], ["01-12 06:00", "01-11 05:00"]),
+        ("22:00-24:00", ["01-05 23:59"], ["01-05 00:00"]),
+        ("22:00-00:00", ["01-05 23:59"], ["01-05 00:00"]),
+        ("00:00-24:00", ["01-05 00:00", "01-05 23:59"], []),
+        ("2026-01-07", ["01-07 00:00", "01-07 23:59"], ["01-06 23:59", "01-08 00:00", "01-14 12:00"]),
+        ("2026-01-07,2026-01-09 12:00-13:00", ["01-07 12:00", "01-09 12:59"], ["01-08 12:00", "01-09 13:00"]),
+        ("2026-01-31 22:00-06:00", ["01-31 22:00", "02-01 05:59"], ["01-31 05:00", "02-01 22:00"]),
+    ],
+)
+def test_a_range_has_its_moments(text: str, inside: list[str], outside: list[str]) -> None:
+    """Its first microsecond is in the range, and its end is not. January 5, 2026 is a Monday."""
+    assert [moment for moment in inside if not is_in(text, f"2026-{moment}")] == []
+    assert [moment for moment in outside if is_in(text, f"2026-{moment}")] == []
+
+
+def test_a_date_comes_before_days_of_the_week() -> None:
+    """It replaces them at its own times only."""
+    schedule = schedule_of(WORK, "2026-01-07 10:00-12:00")
+    moments = [us(datetime(2026, 1, 7, hour, tzinfo=UTC)) for hour in (9, 10, 12, 18)]
+    assert [schedule.at(moment) for moment in moments] == [WORK, "2026-01-07 10:00-12:00", WORK, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "02:00-04:00",
+            {"spring": ["01:00", "01:30"], "autumn": ["00:00", "00:30", "01:00", "01:30", "02:00", "02:30"]},
+        ),
+        ("02:00-03:00", {"spring": [], "autumn": ["00:00", "00:30", "01:00", "01:30"]}),
+        ("02:00-02:30", {"spring": [], "autumn": ["00:00", "01:00"]}),
+    ],
+)
+def test_a_range_follows_the_clock_on_the_wall(text: str, expected: dict[str, list[str]]) -> None:
+    """In Berlin, 02:00 is skipped on March 29, 2026, and 02:00 to 03:00 occurs twice on October 25. Times are UTC."""
+    schedule, found = schedule_of(text, zone=BERLIN), dict[str, list[str]]()
+    for name, day in (("spring", date(2026, 3, 29)), ("autumn", date(2026, 10, 25))):
+        halves = [datetime.combine(day, time(), UTC) + timedelta(minutes=30 * i) for i in range(12)]
+        found[name] = [f"{half:%H:%M}" for half in halves if schedule.at(us(half))]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'expected days, times or both, such as "mon-fri 08:00-18:00", "sat,sun" or "2026-12-24"; got \'\''),
+        ("mon fri", "expected days, times or both"),
+        ("mon -fri", "expected days, times or both"),
+        ("monday", "expected days, times or both"),
+        ("mon-", "expected days, times or both"),
+        ("mon-xyz", "expected days, times or both"),
+        ("mon,", "expected days, times or both"),
+        ("2026-02-30", "expected days, times or both"),
+        ("9999-12-31 22:00-06:00", "expected days, times or both"),
+        ("2026-W01-1", "expected days, times or both"),
+        ("08:00", "expected days, times or both"),
+        ("08:00-18:00 mon", "expected days, times or both"),
+        ("mon 08:00\u201318:00", "expected days, times or both"),
+        ("mon \u0660\u0668:\u0660\u0660-18:00", "expected days, times or both"),
+        ("mon 08:60-18:00", "expected times from 00:00 to 24:00; got 'mon 08:60-18:00'"),
+        ("mon 08:00-24:01", "expected times from 00:00 to 24:00"),
+        ("mon 24:00-01:00", "expected times from 00:00 to 24:00"),
+        (
+            "mon 08:00-08:00",
+            "the range starts when it ends. For whole days, leave out the times; got 'mon 08:00-08:00'",
+        ),
+    ],
+)
+def test_a_text_that_is_no_range_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rule_of(text)
+    assert str(caught.value).startswith(f'rule "exports": schedule: {message}')
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "day"),
+    [
+        (WORK, "wed 12:00-13:00", "wed"),
+        (WORK, "MON-FRI 08:00-18:00", "mon"),
+        ("fri 22:00-06:00", "sat", "sat"),
+        ("sun 22:00-06:00", "mon 00:00-00:01", "mon"),
+        ("2026-12-24", "2026-12-24,2026-12-25 08:00-09:00", "2026-12-24"),
+        ("2026-12-31 22:00-01:00", "2027-01-01", "2027-01-01"),
+    ],
+)
+def test_ranges_that_overlap_are_an_error_with_both_names(one: str, other: str, day: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rule_of(one, other)
+    assert f"schedule: {one!r} and {other!r} overlap on {day}. Change one of them" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (WORK, f"schedule: expected a table; got '{WORK}'"),
+        ([WORK], f"schedule: expected a table; got ['{WORK}']"),
+        ({WORK: "5/minit"}, f"schedule['{WORK}']: cannot parse quota '5/minit'"),
+        ({WORK: []}, f"schedule['{WORK}']: a rule needs at least one limit"),
+        ({WORK: ["5/minute", "6/minute"]}, f"schedule['{WORK}']: two limits have the period"),
+        ({5: "5/minute"}, "schedule: expected days, times or both"),
+        ({WORK: lambda: "5/minute"}, f"schedule['{WORK}']: expected AMOUNT/PERIOD"),
+    ],
+)
+def test_a_mistake_in_the_table_names_its_place(value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Rule(limits="200/minute", schedule=value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Europe/Berln", ". Did you mean 'Europe/Berlin'?"),
+        *((name, "") for name in ("", "../etc/passwd", "\0", "/etc", 3, None, [1])),
+    ],
+)
+def test_an_unknown_time_zone_is_an_error(name: Any, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rule_of(WORK, timezone=name)
+    message = f'rule "exports": timezone: expected a name such as "Europe/Berlin"; got {name!r}'
+    assert str(caught.value) == message + hint
+
+
+def test_a_system_without_time_zones_knows_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install. The package tzdata is hidden, too."""
+    for name in ("tzdata", "tzdata.zoneinfo", "tzdata.zoneinfo.Asia"):
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.reset_tzpath(to=[])
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        assert rule_of(WORK, timezone="UTC").schedule
+        with pytest.raises(ConfigError, match="no data of time zones for 'Asia/Tokyo': pip install tzdata"):
+            rule_of(WORK, timezone="Asia/Tokyo")
+    finally:
+        zoneinfo.reset_tzpath()
+
+
+def test_defaults_may_have_the_time_zone() -> None:
+    rules = [{"limits": "9/minute", "schedule": {WORK: "5/minute"}}, {"limits": "9/minute", "timezone": "Asia/Tokyo"}]
+    found = load_settings({"defaults": {"timezone": "Europe/Berlin"}, "rules": rules}).rules
+    assert [str(rule.timezone) for rule in found] == ["Europe/Berlin", "Asia/Tokyo"]
+
+
+def test_a_mistake_in_a_file_names_the_line(tmp_path: Any) -> None:
+    file = tmp_path / "ratelimit.toml"
+    file.write_text(f'[[rules]]\nname = "api"\nlimits = "9/minute"\nschedule = {{ "{WORK}" = ["5/minit"] }}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert str(caught.value).startswith(f"{file}:4: rules[0] \"api\": schedule['{WORK}'][0]: cannot parse quota")
+
+
+def test_check_lists_all_ranges() -> None:
+    """For people with the time zone, and for programs."""
+    rule = rule_of(WORK, "sat", timezone="Europe/Berlin")
+    rules = Limiter([rule]).rules
+    overview, compiled = Overview(rules, {}), rules.rules[0]
+    lines = ["200/minute", f"{WORK} (Europe/Berlin): 50/minute", "sat (Europe/Berlin): 50/minute"]
+    assert overview.row(compiled)["limits"] == lines
+    shown = overview.as_json(compiled)
+    assert (shown["schedule"], shown["timezone"]) == ({WORK: ["50/minute"], "sat": ["50/minute"]}, "Europe/Berlin")
+
+
+# -- a calendar that knows nothing of the code ----------------------------------------------------------------------
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca"]
+MINUTES = st.integers(0, 1440 // 30 - 1).map(lambda half: half * 30)
+CHOSEN = st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True)
+DATED = st.lists(st.integers(0, 370), min_size=1, max_size=3, unique=True)
+RANGES = st.lists(st.tuples(st.booleans(), CHOSEN, DATED, MINUTES, MINUTES), min_size=1, max_size=4)
+
+
+class Range:
+    """A range as a set of first days, and as a span that may end on the next day."""
+
+    def __init__(self, is_dated: bool, days: list[int], dates: list[int], start: int, end: int) -> None:
+        self.is_dated, self.days = is_dated, {MONDAY + timedelta(each) for each in dates} if is_dated else days
+        self.start, self.end = timedelta(minutes=start), timedelta(minutes=end if end > start else end + 1440)
+        names = [each.isoformat() for each in self.days] if is_dated else [DAYS[each] for each in days]  # type: ignore[union-attr]
+        times = f"{start // 60:02}:{start % 60:02}-{end // 60:02}:{end % 60:02}"
+        self.text = f"{','.join(names)} {times}" if start != end else ",".join(names)
+        if start == end:
+            self.start, self.end = timedelta(), timedelta(days=1)
+
+    def has(self, local: datetime) -> bool:
+        """Return whether a local time is in the span that begins on its day, or on the day before."""
+        for day in (local.date(), local.date() - timedelta(1)):
+            begins = day in self.days if self.is_dated else day.weekday() in self.days
+            midnight = datetime.combine(day, time())
+            if begins and midnight + self.start <= local < midnight + self.end:
+                return True
+        return False
+
+
+def overlap(ranges: list[Range]) -> bool:
+    """Return whether two ranges of one kind have a half hour in common, in two years."""
+    kinds = [[each for each in ranges if each.is_dated is is_dated] for is_dated in (True, False)]
+    halves = [datetime.combine(MONDAY, time()) + timedelta(minutes=30 * i) for i in range(48 * 8)]
+    dates = {day + timedelta(i) for each in kinds[0] for day in each.days for i in (0, 1)}  # type: ignore[operator]
+    halves += [datetime.combine(day, time()) + timedelta(minutes=30 * i) for day in dates for i in range(48)]
+    return any(sum(each.has(half) for each in kind) > 1 for half in halves for kind in kinds)
+
+
+@given(RANGES, st.sampled_from(ZONES), st.lists(st.integers(0, 380 * 86_400_000_000), min_size=1, max_size=50))
+def test_a_schedule_agrees_with_a_calendar(drawn: list[Any], zone: str, offsets: list[int]) -> None:
+    """Ranges that overlap are rejected, and all others hold at each microsecond of a year in every time zone."""
+    ranges = list({each.text: each for each in (Range(*one) for one in drawn)}.values())
+    if overlap(ranges):
+        with pytest.raises(ConfigError, match="overlap"):
+            schedule_of(*(each.text for each in ranges), zone=ZoneInfo(zone))
+        return
+    schedule = schedule_of(*(each.text for each in ranges), zone=ZoneInfo(zone))
+    begin = us(datetime.combine(MONDAY, time(), UTC))
+    edges = [
+        datetime.combine(MONDAY + timedelta(i // 48), time(), UTC) + timedelta(minutes=i % 48 * 30) for i in (0, 47, 90)
+    ]
+    for moment in (*(begin + offset for offset in offsets), *(us(edge) + more for edge in edges for more in (-1, 0))):
+        local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)).astimezone(ZoneInfo(zone))
+        found = [each for each in ranges if each.has(local.replace(tzinfo=None))]
+        first = next((each.text for each in sorted(found, key=lambda each: not each.is_dated)), None)
+        assert schedule.at(moment) == first
