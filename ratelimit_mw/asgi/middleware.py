@@ -98,7 +98,7 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.limits.in_force
         if limits.changes:
-            limits = limits.at(scope)
+            limits = await limits.aat(scope) if self.limiter.is_starting else limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)
@@ -158,7 +158,7 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.limits.in_force
         if limits.changes:
-            limits = limits.at(scope)
+            limits = await limits.aat(scope) if self.limiter.is_starting else limits.at(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)

@@ -9,7 +9,8 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..limiter.events import REJECTED, Outcome
-from ..limiter.history import LONGEST, RecordedOutcomes
+from ..limiter.history import RecordedOutcomes
+from ..limiter.records import LONGEST
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
 from ..stores import redacted_url

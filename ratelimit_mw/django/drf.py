@@ -16,7 +16,6 @@ from rest_framework.settings import api_settings
 from ..algorithms.limit import Limit
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, suggestion
-from ..http.rules import plan_without
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..quota import Quota
 from ..rules.compiled import CompiledRule
@@ -72,9 +71,9 @@ class Throttle:
         admission = admission_of(request)
         if admission is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
-        names, earlier = rules_of(admission.limits.rules, scope, type(view)), admission.request
-        plan = admission.limits.plan(earlier, earlier.to)
-        plan = plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))
+        limits, earlier = admission.limits, admission.request
+        names, plan = rules_of(limits.rules, scope, type(view)), limits.plan(earlier, earlier.to)
+        plan = limits.plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))
         self.verdict = _decide(admission, plan, request, {SCOPE: scope}, view)
         return self.verdict.allowed
 

@@ -28,7 +28,7 @@ from ..http.features import IDENTIFY, checked_functions
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_notes
 from ..http.route_checks import check_parameters, check_routes
-from ..http.rules import HttpRules, plan_without
+from ..http.rules import HttpRules
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.names import class_behind
@@ -208,7 +208,7 @@ def plan_of(limits: HttpRules, request: DjangoRequest, is_outer: bool = False) -
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
     plan = limits.undecided(limits.plan(request, request.to), request.server_data, is_outer)
     scoped = _RuleFacts(limits.rules).scoped
-    return plan_without(plan, scoped) if scoped else plan
+    return limits.plan_without(plan, scoped) if scoped else plan
 
 
 def rules_of(rules: RuleSet, scope: str, view: type | None) -> frozenset[str]:

@@ -70,6 +70,8 @@ class RateLimitMiddleware:
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
         project = project_limits()
+        if self._is_async and project.limits.limiter.is_starting:
+            await project.limits.limiter.astart()
         request = project.match(native, self._is_async)
         before = current.get()
         try:

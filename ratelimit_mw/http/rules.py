@@ -98,6 +98,8 @@ class HttpRules:
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
         self.rules = rules
         self.plan = rules.plan_for
+        # They are forgotten with these rules.
+        self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 
     def _use(self, settings: Settings) -> None:
         owner = self.owner
@@ -155,7 +157,7 @@ class HttpRules:
         names = [name for verdict in self.verdicts(native) for name in verdict.rules]
         if is_outer:
             names += self.left
-        return plan_without(plan, tuple(names))
+        return self.plan_without(plan, tuple(names))
 
     def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
         """Return the verdicts of outer middleware with the same rules."""
@@ -183,6 +185,11 @@ class HttpRules:
         outer = [admission.limits for admission in native[DECIDED].values()]
         return before if any(map(before._is_equal, outer)) and not any(map(self._is_equal, outer)) else self
 
+    async def aat(self, native: Mapping[str, Any]) -> HttpRules:
+        """Async form of ``at``. The first requests of a process wait until the store is open."""
+        await self.limiter.astart()
+        return self.owner.in_force.at(native)
+
     def _is_equal(self, other: HttpRules) -> bool:
         return self.is_same(other) and self.of_limiter == other.of_limiter
 
@@ -193,9 +200,12 @@ class HttpRules:
         return self._is_from_settings and other._is_from_settings and self.of_limiter == other.of_limiter
 
 
-@lru_cache(1024)
-def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
+def _plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
+
+
+def _peek_plan(rules: tuple[CompiledRule, ...]) -> Plan:
+    return Plan(rules).without_costs
 
 
 def requires_user(rule: CompiledRule) -> bool:

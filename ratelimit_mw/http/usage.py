@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, TypedDict
 
 from ..decision import Decision, Verdict
@@ -13,6 +12,7 @@ from ..rules.plan import Plan
 from .admission import Admission
 from .checks import check_features, find_admissions, needs_loop
 from .features import aread, read
+from .rules import HttpRules
 
 
 class LimitUsage(TypedDict):
@@ -42,7 +42,7 @@ class ClientUsage:
             if not self._order:
                 can_read = limits.reader.can_read
                 compiled = [rule for rule in compiled if can_read(rule.source.needs_without_cost, features)]
-            plan = _plan(tuple(rule for rule in compiled if not rule.shadow))
+            plan = limits.peek_plan(tuple(rule for rule in compiled if not rule.shadow))
             given = check_features("usage", features, plan, limits.reader, self._order)
             self._asked.append((admission, plan.rules, given))
 
@@ -52,9 +52,10 @@ class ClientUsage:
             limits, request, found = admission.limits, admission.now, []
             for rule in rules:
                 with self._leaving_out():
-                    features = read(limits, _plan((rule,)), request, features, admission.resolve)
+                    features = read(limits, limits.peek_plan((rule,)), request, features, admission.resolve)
                     found.append(rule)
-            verdicts += [limits.limiter.decide(plan, features, 0, consume=False) for plan in _plans(found, features)]
+            plans, decide = _plans(limits, found, features), limits.limiter.decide
+            verdicts += [decide(plan, features, 0, consume=False) for plan in plans]
         return self._in_order(verdicts)
 
     async def aread(self) -> dict[str, LimitUsage]:
@@ -63,9 +64,9 @@ class ClientUsage:
             limits, request, found = admission.limits, admission.now, []
             for rule in rules:
                 with self._leaving_out():
-                    features = await aread(limits, _plan((rule,)), request, features)
+                    features = await aread(limits, limits.peek_plan((rule,)), request, features)
                     found.append(rule)
-            plans, adecide = _plans(found, features), limits.limiter.adecide
+            plans, adecide = _plans(limits, found, features), limits.limiter.adecide
             verdicts += [await adecide(plan, features, 0, consume=False) for plan in plans]
         return self._in_order(verdicts)
 
@@ -89,16 +90,11 @@ class ClientUsage:
         return {rule: _usage_of(found[rule]) for rule in self._order or found if rule in found}
 
 
-@lru_cache(1024)
-def _plan(rules: tuple[CompiledRule, ...]) -> Plan:
-    return Plan(rules).without_costs
-
-
-def _plans(rules: Iterable[CompiledRule], features: Mapping[str, Any]) -> list[Plan]:
+def _plans(limits: HttpRules, rules: Iterable[CompiledRule], features: Mapping[str, Any]) -> list[Plan]:
     """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
     keyed = [rule for rule in rules if rule.key.build(features) is not None]
     alone = [(rule,) for rule in keyed if rule.looks_up]
-    return list(map(_plan, [tuple(rule for rule in keyed if not rule.looks_up), *alone]))
+    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.looks_up), *alone]))
 
 
 def _usage_of(decision: Decision) -> LimitUsage:

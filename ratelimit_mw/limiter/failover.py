@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 from ..clock import Clock
 from ..decision import Decision, Hit, build_denial, count_hits
@@ -27,6 +26,7 @@ from .breaker import CircuitBreaker, NotAskedError
 from .fleet import Fleet
 from .last_decision import LastDecision
 from .link import ChainLink
+from .registry import Registry
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -287,11 +287,11 @@ def _local_hit(hit: Hit, limit: Limit) -> Hit:
     return hit._replace(limit=limit, cost=limit.limit if is_held else hit.cost)
 
 
-_open_stores: Final[WeakSet[FailoverStore]] = WeakSet()
+_open_stores: Final = Registry[FailoverStore]()
 
 
 def _leave_fleets() -> None:
     """Leave the fleets at the end of this process: a worker that its server replaces does not count."""
-    for store in list(_open_stores):
+    for store in _open_stores:
         with suppress(Exception):  # the interpreter may no longer start threads
             store.leave_fleet()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from hashlib import blake2b
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import msgspec
 
 from ..clock import SECOND
 from ..errors import ConfigError
@@ -14,28 +13,12 @@ from ..settings import Settings
 from ..stores.blocking import run_blocking
 from .events import Outcome
 from .inspection import Call, Inspection
-from .summary import Summary
+from .records import LONGEST, OUTCOMES, SPANS, Span, clients_of, read_sum
 
 if TYPE_CHECKING:
     from .observers import Observers
     from .recorder import Recorder
 
-
-class Span(NamedTuple):
-    """The length of the time that one record is about, and how long records are kept, in microseconds."""
-
-    width: int
-    kept: int
-
-
-_MINUTE, _HOUR, _DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
-SPANS: Final = (Span(5 * _MINUTE, 2 * _HOUR), Span(_HOUR, 8 * _DAY))
-LONGEST: Final = 7 * _DAY / SECOND
-"""The longest time range in seconds that can be read."""
-OUTCOMES: Final = "outcomes"
-"""The name of records that count ``"OUTCOME RULE"``. The others count clients."""
-SIZES: Final = {True: 2_000, False: 100}
-"""The most counts of a record: of outcomes (True), or of clients."""
 _DAY_S: Final = 86_400.0
 
 
@@ -168,7 +151,7 @@ class History(Inspection):
 
     async def _read_outcomes(self, call: Call, last: float) -> RecordedOutcomes:
         start, end, span = self._range(last)
-        counts = (await _read(call, OUTCOMES, span, start, end)).counts
+        counts = (await read_sum(call, OUTCOMES, span, start, end)).counts
         rules: defaultdict[str, dict[Outcome, int]] = defaultdict(dict)
         for text in sorted(counts):
             outcome, _, rule = text.partition(" ")
@@ -177,12 +160,15 @@ class History(Inspection):
 
     async def _read_top(self, call: Call, rule: str | None, last: float, limit: int) -> list[RejectedClient]:
         start, end, span = self._range(last)
-        names = [rule] if rule is not None else [name for name in (await self._read_outcomes(call, last)).rules if name]
+        rejected = {rule: math.inf} if rule is not None else _rejections((await self._read_outcomes(call, last)).rules)
         found: list[RejectedClient] = []
-        for name in names:
-            clients = await _read(call, clients_of(name), span, start, end)
+        for name in sorted(rejected, key=lambda name: -rejected[name]):
+            if len(found) == limit and rejected[name] < found[-1].rejected:
+                break  # no client of the other rules has as many
+            clients = await read_sum(call, clients_of(name), span, start, end)
             found += [RejectedClient(name, text, number, clients.error) for text, number in clients.counts.items()]
-        return sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:limit]
+            found = sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:limit]
+        return found
 
     def _range(self, last: float) -> tuple[int, int, Span]:
         """Return the start and the end of a time range, and the span of its records."""
@@ -191,26 +177,7 @@ class History(Inspection):
         return int(now - last * SECOND) // span.width * span.width, now, span
 
 
-def clients_of(rule: str) -> str:
-    """Return the name of the records of a rule's clients. A name of a rule may have any length and any characters."""
-    return f"clients-{blake2b(rule.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
-
-
-def name_at(name: str, span: Span, at: int) -> str:
-    """Return the name of the record for a time in microseconds."""
-    return f"{name}:{span.width // SECOND}:{at // span.width * span.width // SECOND}"
-
-
-def decode(data: bytes | None) -> Summary:
-    """Return the counts of a record. A record that cannot be decoded starts anew."""
-    try:
-        return Summary() if data is None else msgspec.msgpack.decode(data, type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Summary()
-
-
-async def _read(call: Call, name: str, span: Span, start: int, end: int) -> Summary:
-    total = Summary()
-    for at in range(start, end + 1, span.width):
-        total.merge(decode(await call("read_record", name_at(name, span, at))), 100 * SIZES[name == OUTCOMES])
-    return total
+def _rejections(rules: Mapping[str, Mapping[Outcome, int]]) -> dict[str, float]:
+    """Return how many requests each rule has rejected, or would have rejected. A rule without any is left out."""
+    totals = {name: sum(outcomes.values()) - outcomes.get("allowed", 0) for name, outcomes in rules.items() if name}
+    return {name: total for name, total in totals.items() if total}

@@ -26,6 +26,7 @@ from .bans import Bans
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .observers import Observer, Observers
+from .override_reader import OverrideReader, keeps_records
 from .recorder import recorder_of
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
@@ -83,11 +84,12 @@ class Limiter(Bans):
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
         self._chain, self._failover = self.store, None
+        self._override_reader = OverrideReader(self) if keeps_records(self.store) else None
         if self.waits:
             self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._slots.lose)
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
-            self._starting = StartingStore(cache, self.store, self._start_chain)
+            self._starting = StartingStore(cache, self.store, self._start_chain, self._override_reader)
         with error_path("record"):
             self.recorder = recorder_of(self)
         with error_path("observers"):
@@ -95,7 +97,7 @@ class Limiter(Bans):
         functions = functions if self.recorder is None else (*functions, self.recorder)
         self.observers = Observers(functions, self.settings.event_features, self.store)
         self.is_observed = bool(functions)
-        self.breaker = self._failover and self._failover.breaker
+        self.breaker = self._failover.breaker if self._failover else None
         self._check(self.rules)
         self.reloader = reloader_of(self)
         self._follow_overrides()
@@ -174,6 +176,8 @@ class Limiter(Bans):
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
+        if self.is_starting:
+            await self.astart()
         verdict = await self.adecide(self.match(features), features, cost)
         verdict.settler = self
         if self.is_observed:
@@ -197,6 +201,8 @@ class Limiter(Bans):
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``peek``."""
+        if self.is_starting:
+            await self.astart()
         return await self.adecide(self.match(features), features, cost, consume=False)
 
     def decide(

@@ -1,46 +1,43 @@
 """``OverrideReader``: follows the overrides in the store that other processes have changed.
 
-Once per ``reload_interval``, a request starts a thread that reads one record. A worker begins with the overrides: it
-reads them at its start, or at its first request. While the store is away, or the record is
-damaged, the last known overrides stay active.
+A worker begins with the overrides: it reads them when it opens the store. Then, once per ``reload_interval``, a request
+starts a task or a thread that reads the head of their record, and the whole record if the head has changed. While the
+store is away, or the record is damaged, the last known overrides stay active.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND
 from ..errors import RateLimitError
-from ..forksafe import create_lock
+from ..forksafe import run_in_child
+from ..rules.overrides import head_of, lost_record
 from ..stores import Store
 from ..stores.background import run_once
-from .slot_queues import is_on_event_loop
+from ..stores.blocking import run_blocking
+from .inspection import Call
 
 if TYPE_CHECKING:
     from .overrides import RunTimeOverrides
 
 RECORD: Final = "overrides"
+HEAD: Final = "overrides.head"
+"""The record with the first line of the other one. It shows whether the other one has changed."""
+_WHOLE_EVERY: Final = 60.0
+"""Seconds after which the whole record is read again: Memcached evicts a record that is not read."""
+_TRY_AGAIN: Final = 2.0  # seconds, where no interval is set and no read has succeeded
+_RIGHTS: Final = "Check that the login of the store may use all keys with its prefix"
+_DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
 _log = logging.getLogger("ratelimit_mw")
-
-
-class Changing:
-    """A lock of this process, held from a read or a change of overrides until they are active.
-
-    So no thread puts the overrides of an earlier read into effect after those of a later change.
-    """
-
-    def __init__(self) -> None:
-        self.lock = create_lock(self, "lock", threading.RLock)
-
-
-CHANGING: Final = Changing()
 
 
 def keeps_records(store: Store) -> bool:
@@ -54,67 +51,98 @@ def name_of(store: Store) -> str:
 
 
 class OverrideReader:
-    """Reads the overrides of a limiter, the first time at its first request."""
+    """Reads the overrides of a limiter."""
 
     def __init__(self, limiter: RunTimeOverrides) -> None:
         self._limiter = limiter
-        self._is_open = self._is_closed = False
+        self._has_read = False
+        self._start_over()
+        run_in_child(self, OverrideReader._start_over)
+
+    def _start_over(self) -> None:
+        """Also in a forked child, which opens the store itself."""
         self._problem: type[Exception] | None = None
-        self.due_at = 0.0
+        self._thread: Future[None] | None = None
+        self.due_at = self._whole_at = 0.0
 
     def look(self) -> None:
-        """Start a thread that reads the record. The first request waits for it, but never on an event loop."""
-        is_first = not self._is_open
-        self._schedule()
-        self._is_open, self._is_closed = True, False
-        if is_first and not is_on_event_loop():
+        """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
+        if self._limiter.is_starting:
             self._limiter.start()
+            return
+        self._schedule()
+        if self._limiter._must_not_wait():
+            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
+            task = self._limiter._start(self.aread())
+            task.add_done_callback(lambda task: self._read_in_thread() if task.cancelled() else None)
         else:
-            run_once(self, partial(self._read, is_first))
+            self._read_in_thread()
 
     def hasten(self) -> None:
         """Look no later than after ``reload_interval``, which may have changed."""
         self.due_at = min(self.due_at, monotonic() + self._interval)
 
     def close(self) -> None:
-        """Let a thread that reads now close its connection. The next look opens the store again."""
-        self._is_closed = True
+        """Wait for a thread that reads now, so that it leaves no connection open."""
+        if self._thread is not None:
+            wait([self._thread])
 
     def read(self) -> None:
-        """Read the record now. A store that cannot be reached is logged."""
-        self._schedule()
-        self._is_open = True
-        with CHANGING.lock, self._keeping_last():
-            self._limiter.use_overrides(self._limiter.store.read_record(RECORD))
+        """Read the overrides now, and put them into effect. A failure is logged."""
+        with self._reporting():
+            run_blocking(self.follow(self._limiter._call))
 
-    def _read(self, is_first: bool) -> None:
-        if is_first:  # the connect may take longer than a call
-            with suppress(RateLimitError):
-                self._limiter.store.start()
-        self.read()
-        if self._is_closed:
-            self._limiter.store.close()
+    async def aread(self) -> None:
+        """Async form of ``read``."""
+        with self._reporting():
+            while (use := await self._find(self._limiter._acall)) and not await asyncio.to_thread(use):
+                pass
+
+    async def follow(self, call: Call) -> None:
+        """Put the overrides of the store into effect. If others are active since the read, read again."""
+        while (use := await self._find(call)) and not use():
+            pass
+
+    async def _find(self, call: Call) -> Callable[[], bool] | None:
+        """Return the function that puts the record into effect; None if it is active."""
+        known = self._limiter.override_record
+        head = await call("read_record", HEAD)
+        if head == head_of(known) and monotonic() < self._whole_at:
+            return None
+        record = await call("read_record", RECORD)
+        if record is None:
+            record = lost_record(head, known)
+            if record is not None:
+                await call("write_record", RECORD, record, None)
+        self._whole_at, self._has_read = monotonic() + _WHOLE_EVERY, True
+        return None if record == known else partial(self._limiter.use_overrides, record, known)
+
+    def _read_in_thread(self) -> None:
+        self._thread = run_once(self, self.read)
 
     def _schedule(self) -> None:
         self.due_at = monotonic() + self._interval
 
     @property
     def _interval(self) -> float:
-        return self._limiter.settings.reload_interval / SECOND or math.inf
+        return self._limiter.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
 
     @contextmanager
-    def _keeping_last(self) -> Iterator[None]:
-        """Log a problem once, and its end. Without known overrides, the log of the limiter on its store is enough."""
+    def _reporting(self) -> Iterator[None]:
+        """Log a problem once, and its end. The limiter logs a store that fails for decisions, too."""
         try:
             yield
         except Exception as error:
             is_known = isinstance(error, RateLimitError | ValueError)
-            is_quiet = isinstance(error, RateLimitError) and not self._limiter.has_overrides
+            breaker = self._limiter.breaker
+            is_quiet = isinstance(error, RateLimitError) and breaker and (breaker.open or breaker.failures)
             if not is_quiet and type(error) is not self._problem:
-                message = "store %s: cannot read the overrides (%s). The last known overrides stay active"
-                _log.warning(message, name_of(self._limiter.store), error, exc_info=None if is_known else error)
+                name, fix = name_of(self._limiter.store), _RIGHTS if isinstance(error, RateLimitError) else _DAMAGE
+                message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
+                _log.warning(message, name, error, fix, exc_info=None if is_known else error)
                 self._problem = type(error)
         else:
             if self._problem is not None:
                 _log.warning("store %s: the overrides are read again", name_of(self._limiter.store))
                 self._problem = None
+        self._schedule()

@@ -1,6 +1,6 @@
 """``RunTimeOverrides``: the part of a ``Limiter`` that gives single clients other limits, kept in the store.
 
-All overrides are one record. A change reads it, and writes it again if no other process has changed it meanwhile.
+All overrides are one record. A second one has its first line, so that workers see cheaply whether it has changed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any, Final
-from weakref import WeakSet
 
 from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import INVALID, Features
@@ -22,20 +21,27 @@ from ..rules.overrides import (
     Overrides,
     bare_rules,
     dump_overrides,
+    head_of,
     limits_of,
     load_overrides,
+    lost_record,
     with_overrides,
 )
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..stores.base import MAX_RECORD
-from .override_reader import CHANGING, RECORD, OverrideReader, keeps_records, name_of
+from ..stores.blocking import run_blocking
+from .breaker import CircuitBreaker
+from .inspection import Call
+from .override_reader import HEAD, RECORD, OverrideReader, name_of
+from .records import update
+from .registry import Registry
 from .reloads import Reloads
 from .watch import Watch, Watches
 
-_MAX_TRIES: Final = 50
+_TRIES: Final = 100
 _log = logging.getLogger("ratelimit_mw")
-_limiters: Final = WeakSet["RunTimeOverrides"]()
+_limiters: Final = Registry["RunTimeOverrides"]()
 """All limiters of this process. Those with one store object apply a change at once."""
 
 
@@ -43,8 +49,9 @@ class RunTimeOverrides(Reloads):
     """Holds overrides. ``Limiter`` inherits it."""
 
     _overrides: Overrides = ()
-    _override_record: bytes | None = None
-    """The record that the overrides are from."""
+    breaker: CircuitBreaker | None
+    override_record: bytes | None = None
+    """The record of the active overrides."""
     _override_reader: OverrideReader | None = None
     _reported: frozenset[tuple[str, str]] = frozenset()
 
@@ -79,14 +86,16 @@ class RunTimeOverrides(Reloads):
             999
         """
         override = self._override(rule, features, limits, duration)
-        self._change(override.rule, override.key, override)
+        run_blocking(self._change(self._call, override.rule, override.key, override))
         return override
 
     async def aset_override(
         self, rule: str, features: Features, limits: Any, duration: float | str | None = None
     ) -> ClientOverride:
         """Async form of ``set_override``."""
-        return await asyncio.to_thread(self.set_override, rule, features, limits, duration)
+        override = self._override(rule, features, limits, duration)
+        await self._change(self._acall, override.rule, override.key, override)
+        return override
 
     def remove_override(self, rule: str, features: Features) -> bool:
         """Remove the override of a client, so that it has the limits of the rule again.
@@ -102,11 +111,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store could not be reached.
         """
-        return self._change(*self._client(rule, features))
+        return run_blocking(self._change(self._call, *self._client(rule, features)))
 
     async def aremove_override(self, rule: str, features: Features) -> bool:
         """Async form of ``remove_override``."""
-        return await asyncio.to_thread(self.remove_override, rule, features)
+        return await self._change(self._acall, *self._client(rule, features))
 
     def clear_overrides(self) -> None:
         """Remove the overrides of all clients and rules, even where their record is damaged.
@@ -114,11 +123,11 @@ class RunTimeOverrides(Reloads):
         Raises:
             StoreError: The store could not be reached.
         """
-        self._change(None)
+        run_blocking(self._change(self._call, None))
 
     async def aclear_overrides(self) -> None:
         """Async form of ``clear_overrides``."""
-        await asyncio.to_thread(self.clear_overrides)
+        await self._change(self._acall, None)
 
     def overrides(self) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.
@@ -130,27 +139,24 @@ class RunTimeOverrides(Reloads):
             ConfigError: The store keeps no records.
             StoreError: The store could not be reached, or the record is damaged.
         """
-        return list(self._overrides_in(self.store.read_record(RECORD)))
+        return run_blocking(self._stored(self._call))
 
     async def aoverrides(self) -> list[ClientOverride]:
         """Async form of ``overrides``."""
-        return list(self._overrides_in(await self.store.aread_record(RECORD)))
-
-    @property
-    def has_overrides(self) -> bool:
-        """Whether overrides are known, active or not."""
-        return bool(self._overrides)
+        return await self._stored(self._acall)
 
     def start(self) -> None:
-        super().start()
-        if self._override_reader is not None and self.rules.enabled:
+        if self.is_starting or self._override_reader is None:
+            super().start()
+        elif self.waits and self.rules.enabled:
             self._override_reader.read()
 
     async def astart(self) -> None:
         """Async form of ``start``."""
-        await super().astart()
-        if self._override_reader is not None and self.rules.enabled:
-            await asyncio.to_thread(self._override_reader.read)
+        if self.is_starting or self._override_reader is None:
+            await super().astart()
+        elif self.waits and self.rules.enabled:
+            await self._override_reader.aread()
 
     def close(self) -> None:
         if self._override_reader is not None:
@@ -159,7 +165,7 @@ class RunTimeOverrides(Reloads):
 
     async def aclose(self) -> None:
         if self._override_reader is not None:
-            self._override_reader.close()
+            await asyncio.to_thread(self._override_reader.close)
         await super().aclose()
 
     def watch_of(self, settings: Settings) -> Watch | None:
@@ -169,41 +175,43 @@ class RunTimeOverrides(Reloads):
             settings: The settings of this limiter.
         """
         files = super().watch_of(settings)
-        if self._override_reader is None:
+        if self._override_reader is None or not self.waits:
             return files
         self._override_reader.hasten()
         return Watches([self._override_reader, *([files] if files else [])])
 
-    def use_overrides(self, record: bytes | None) -> None:
+    def use_overrides(self, record: bytes | None, before: bytes | None) -> bool:
         """Put the overrides of a record into effect, in this limiter. Requests that have begun keep theirs.
 
         Args:
             record: The record, as the store has it.
+            before: The ``override_record`` before the record was read.
+
+        Returns:
+            Whether they are active. False if another record was put into effect since.
 
         Raises:
             ValueError: The record is damaged.
         """
         with self.adopting:
-            if record == self._override_record:
-                return
+            if self.override_record is not before:
+                return False
             overrides = load_overrides(record)
             if record is None:
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", name_of(self.store))
             rules = self._overlaid(bare_rules(self.rules), overrides)
             renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
-            self.rules, self._overrides, self._override_record = rules, overrides, record
+            self.rules, self._overrides = rules, overrides
             for renewal in renewals:
                 renewal()
+            self.override_record = record  # last: after an error, the next read tries again
+            return True
 
     def _follow_overrides(self) -> None:
         """Begin to follow the overrides in the store. Those in the memory of this process are read now."""
         _limiters.add(self)
-        if keeps_records(self.store):
-            reader = OverrideReader(self)
-            if self.waits:
-                self._override_reader = reader
-            else:
-                reader.read()
+        if self._override_reader is not None and not self.waits:
+            self._override_reader.read()
 
     def _with_overrides(self, rules: RuleSet) -> RuleSet:
         return self._overlaid(rules, self._overrides)
@@ -239,20 +247,29 @@ class RunTimeOverrides(Reloads):
         _check_features(rule, features)
         return rule.name, rule.build_key(features) or ""
 
-    def _change(self, rule: str | None, key: str = "", override: ClientOverride | None = None) -> bool:
+    async def _change(self, call: Call, rule: str | None, key: str = "", new: ClientOverride | None = None) -> bool:
         """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
-        with CHANGING.lock:
-            for _ in range(_MAX_TRIES):
-                before = self.store.read_record(RECORD)
-                known = () if rule is None else self._overrides_in(before)
-                others = [each for each in known if (each.rule, each.key) != (rule, key)]
-                record = self._dump([*others, *([override] if override else [])])
-                if self.store.write_record(RECORD, record, before):
-                    for limiter in list(_limiters):
-                        if limiter.store is self.store:
-                            limiter.use_overrides(record)
-                    return len(others) < len(known)
-        raise StoreError("other processes changed the overrides all the time; try again")
+        known: Overrides = ()
+        others: list[ClientOverride] = []
+
+        async def change(record: bytes | None) -> bytes:
+            nonlocal known, others
+            known = () if rule is None else await self._overrides_in(call, record)
+            others = [each for each in known if (each.rule, each.key) != (rule, key)]
+            return self._dump([*others, *([new] if new else [])])
+
+        async def show(_: bytes | None) -> bytes | None:
+            return head_of(await call("read_record", RECORD))
+
+        if not (await update(call, RECORD, change, _TRIES) and await update(call, HEAD, show, _TRIES)):
+            raise StoreError("other processes changed the overrides all the time; try again")
+        for limiter in _limiters:
+            if limiter.store is self.store and limiter._override_reader:
+                await limiter._override_reader.follow(call)
+        return len(others) < len(known)
+
+    async def _stored(self, call: Call) -> list[ClientOverride]:
+        return list(await self._overrides_in(call, await call("read_record", RECORD)))
 
     def _dump(self, overrides: list[ClientOverride]) -> bytes:
         record = dump_overrides(overrides)
@@ -261,8 +278,12 @@ class RunTimeOverrides(Reloads):
             raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
         return record
 
-    def _overrides_in(self, record: bytes | None) -> Overrides:
+    async def _overrides_in(self, call: Call, record: bytes | None) -> Overrides:
+        """Return the overrides of a record that was read, without those that have ended."""
         try:
+            if record is None and (head := await call("read_record", HEAD)) is not None:
+                # Another process may have written both since.
+                record = await call("read_record", RECORD) or lost_record(head, self.override_record)
             overrides, now = load_overrides(record), self._time()
         except ValueError as error:
             hint = "clear_overrides(), or the command `override clear`, removes all of them"

@@ -9,7 +9,7 @@ import atexit
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 import msgspec
 
@@ -21,9 +21,10 @@ from ..stores.blocking import run_blocking
 from ..stores.heartbeat import Heartbeat
 from .counts import Counter, Labels, OutcomeCounts
 from .events import Event
-from .history import OUTCOMES, SIZES, SPANS, Span, clients_of, decode, name_at
 from .inspection import Call
 from .override_reader import name_of
+from .records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
+from .registry import Registry
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ _TRIES: Final = 20
 _TRIES_AT_END: Final = 3
 _TOKENS: Final = 200
 _log = logging.getLogger("ratelimit_mw")
-_Place = tuple[str, Span]
-"""The name of records, and their span."""
-_Waiting = dict[_Place, Summary]
+_Waiting = dict[CountsRecord, Summary]
+_Unknown = list[tuple[CountsRecord, int, Summary]]
+"""Counts that are written or not, with the token of their write."""
 
 
 def recorder_of(limiter: Limiter) -> Recorder | None:
@@ -75,7 +76,7 @@ class Recorder:
         self._taken: dict[Labels, int] = {}
         self._clients: dict[str, Summary] = {}
         self._waiting: _Waiting = {}
-        self._unknown: list[tuple[str, int, _Place, Summary]] = []  # written or not: the record, and the token
+        self._unknown: _Unknown = []
         self._is_running = self._has_failed = False
 
     def counter_of(self, labels: Labels) -> Counter | None:
@@ -90,7 +91,7 @@ class Recorder:
             clients = {each.rule: each.client for each in event.rejections if each.key}
             with self._lock:
                 for rule, client in clients.items():
-                    self._clients.setdefault(rule, Summary()).add(_readable(client), 1, SIZES[False])
+                    self._clients.setdefault(rule, Summary()).add(_readable(client), 1, CLIENTS_SIZE)
 
     def flush(self) -> None:
         """Write the counts. When the store fails, they are kept for the next call."""
@@ -127,66 +128,65 @@ class Recorder:
             self._beat.hold(self)
 
     async def _flush(self, call: Call) -> None:
-        waiting, failure = self._take(), None
+        (waiting, unknown), failure = self._take(), None
         try:
-            while self._unknown:
-                await self._find_out(call, waiting, *self._unknown.pop())
-            for place in tuple(waiting):
-                await self._write(call, place, waiting)
+            while unknown:
+                await self._find_out(call, waiting, *unknown[-1])
+                unknown.pop()
+            for record in tuple(waiting):
+                await self._write(call, record, waiting, unknown)
         except RateLimitError as error:
             failure = error
         finally:
             with self._lock:
-                for place, counts in waiting.items():
-                    _add(self._waiting, place, counts)
+                self._unknown += unknown
+                for record, counts in waiting.items():
+                    _add(self._waiting, record, counts)
         if failure is not None and not self._has_failed:
             message = "store %s: cannot record outcomes (%s). This process keeps them and tries again in 5 s"
             _log.warning(message, name_of(self._store), failure)
         self._has_failed = failure is not None
 
-    async def _write(self, call: Call, place: _Place, waiting: _Waiting) -> None:
-        """Add counts to their record. They keep waiting if other processes were faster each time."""
-        name, span = place
-        record, token = name_at(name, span, self._clock()), CHANCE.getrandbits(63)
-        for _ in range(_TRIES):
-            before = await call("read_record", record)
-            after = decode(before).merge(waiting[place], _size(place))
-            after.tokens = [*after.tokens[1 - _TOKENS :], token]
-            data, counts = msgspec.msgpack.encode(after), waiting.pop(place)
-            try:
-                if await call("write_record", record, data, before, span.kept + span.width):
-                    return
-            except BaseException:
-                self._unknown.append((record, token, place, counts))
-                raise
-            waiting[place] = counts
+    async def _write(self, call: Call, record: CountsRecord, waiting: _Waiting, unknown: _Unknown) -> None:
+        """Add counts to their record, unless it has ended. They wait on if other processes were faster each time."""
+        counts, token = waiting.pop(record), CHANCE.getrandbits(63)
+        if record.begin + record.lifetime <= self._clock():
+            return
 
-    async def _find_out(
-        self, call: Call, waiting: _Waiting, record: str, token: int, place: _Place, counts: Summary
-    ) -> None:
-        """Let counts wait again if a call without a reply has not written them."""
+        async def add(before: bytes | None) -> bytes:
+            after = decode(before).merge(counts, record.size)
+            after.tokens = [*after.tokens[1 - _TOKENS :], token]
+            return msgspec.msgpack.encode(after)
+
         try:
-            is_written = token in decode(await call("read_record", record)).tokens
+            is_written = await update(call, record.name, add, _TRIES, record.lifetime)
         except BaseException:
-            self._unknown.append((record, token, place, counts))
+            unknown.append((record, token, counts))
             raise
         if not is_written:
-            _add(waiting, place, counts)
+            _add(waiting, record, counts)
 
-    def _take(self) -> _Waiting:
-        """Return the counts since the last call, and those that wait to be written."""
+    async def _find_out(self, call: Call, waiting: _Waiting, record: CountsRecord, token: int, counts: Summary) -> None:
+        """Let counts wait again if a call without a reply has not written them."""
+        if token not in decode(await call("read_record", record.name)).tokens:
+            _add(waiting, record, counts)
+
+    def _take(self) -> tuple[_Waiting, _Unknown]:
+        """Return the counts to write: those since the last call, and those that wait."""
         with self._lock:
+            now = self._clock()
             totals, before = self._counts.totals(), self._taken
             self._taken, outcomes = totals, Summary()
             for labels, total in totals.items():
                 if number := total - before.get(labels, 0):
-                    outcomes.add(_readable(f"{labels[1]} {labels[0]}"), number, SIZES[True])
+                    outcomes.add(_readable(f"{labels[1]} {labels[0]}"), number, OUTCOMES_SIZE)
             found = {OUTCOMES: outcomes, **{clients_of(rule): counts for rule, counts in self._clients.items()}}
-            waiting, self._clients, self._waiting = self._waiting, {}, {}
+            waiting, unknown = self._waiting, self._unknown
+            self._clients, self._waiting, self._unknown = {}, {}, []
             for name, counts in found.items():
-                for span in SPANS if counts.counts else ():
-                    _add(waiting, (name, span), counts)
-            return waiting
+                for record in records_at(name, now) if counts.counts else ():
+                    _add(waiting, record, counts)
+            return waiting, unknown
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         return getattr(self._store, name)(*arguments)
@@ -195,21 +195,17 @@ class Recorder:
         return await getattr(self._store, f"a{name}")(*arguments)
 
 
-_of_process: Final = WeakSet[Recorder]()
+_of_process: Final = Registry[Recorder]()
 
 
 def _close_all() -> None:
     """Write the rest, even in a worker of WSGI, whose server closes no limiter."""
-    for recorder in tuple(_of_process):
+    for recorder in _of_process:
         recorder.close()
 
 
-def _size(place: _Place) -> int:
-    return SIZES[place[0] == OUTCOMES]
-
-
-def _add(waiting: _Waiting, place: _Place, counts: Summary) -> None:
-    waiting.setdefault(place, Summary()).merge(counts, _size(place))
+def _add(waiting: _Waiting, record: CountsRecord, counts: Summary) -> None:
+    waiting.setdefault(record, Summary()).merge(counts, record.size)
 
 
 def _readable(text: str) -> str:

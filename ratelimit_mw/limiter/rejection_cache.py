@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 from ..algorithms.window_log import RejectionCountingLog
 from ..decision import Decision, Hit
@@ -19,6 +18,7 @@ from ..receipt import Correction
 from ..stores import Store
 from ..testmode import testmode
 from .link import ChainLink
+from .registry import Registry
 
 _MAX_KEYS: Final = 50_000
 
@@ -46,15 +46,15 @@ class _Rejection(NamedTuple):
 class RejectionCache(ChainLink):
     """Caches a rejection for its ``retry_us``, at most ``span_us``. A span of 0 caches nothing."""
 
-    everywhere: Final[WeakValueDictionary[int, RejectionCache]] = WeakValueDictionary()
-    """The caches of all limiters in this process, each under its ``id``."""
+    everywhere: Final[Registry[RejectionCache]] = Registry()
+    """The caches of all limiters in this process."""
 
     def __init__(self, store: Store, span_us: int) -> None:
         super().__init__(store)
         self._span = span_us
         self._young: dict[str, _Rejection] = {}
         self._old: dict[str, _Rejection] = {}
-        self.everywhere[id(self)] = self
+        self.everywhere.add(self)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         at = _process_us()  # before the call, so that no rejection is kept beyond its time
@@ -119,7 +119,7 @@ class RejectionCache(ChainLink):
 
     def forget_here(self, keys: Iterable[str]) -> None:
         """Drop the keys from the caches of all limiters in this process."""
-        for cache in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
+        for cache in self.everywhere:
             cache._drop(keys)
 
     def _drop(self, keys: Iterable[str]) -> None:

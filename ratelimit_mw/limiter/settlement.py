@@ -20,6 +20,7 @@ from .breaker import NotAskedError
 from .held_slots import HeldSlots
 from .outcomes import OutcomeWatch
 from .slot_queues import SlotQueues, is_on_event_loop
+from .start import StartingStore
 
 if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet
@@ -33,6 +34,8 @@ class Settlement:
 
     rules: RuleSet
     waits: bool
+    is_starting = False
+    """Whether the store is to be opened by ``start``, or by the next request of this process."""
     _chain: Store
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
@@ -129,7 +132,7 @@ class Settlement:
             await self._chain.astart()
 
     def _start_chain(self, chain: Store) -> None:
-        self._chain = chain
+        self._chain, self.is_starting = chain, isinstance(chain, StartingStore)
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ..decision import Decision, Hit
 from ..errors import RateLimitError
@@ -18,19 +19,26 @@ from ..stores import Store
 from ..stores.per_loop import PerLoop
 from .link import ChainLink
 
+if TYPE_CHECKING:
+    from .override_reader import OverrideReader
+
 
 class StartingStore(ChainLink):
     """Opens ``target`` before the first decision of a process, outside the time budget, and leaves the chain.
 
     ``use`` replaces the first link of the chain: by this one in a forked child, by the next one when the store is open
-    or could not be opened. In the latter case, the first decision raises the error.
+    or could not be opened. In the latter case, the first decision raises the error. ``reader`` reads the overrides of
+    an open store before the first decision.
     """
 
-    def __init__(self, store: Store, target: Store, use: Callable[[Store], None]) -> None:
+    def __init__(
+        self, store: Store, target: Store, use: Callable[[Store], None], reader: OverrideReader | None
+    ) -> None:
         super().__init__(store)
         self._target = target
         self._use = use
-        self._is_open = False
+        self._reader = reader
+        self.is_open = False
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._turns = PerLoop(asyncio.Lock)
         run_in_child(self, StartingStore._return)
@@ -38,16 +46,20 @@ class StartingStore(ChainLink):
 
     def start(self) -> None:
         with self._lock:
-            if not self._is_open:
+            if not self.is_open:
                 with suppress(RateLimitError):
                     self._target.start()
+                    if self._reader is not None:
+                        self._reader.read()
                 self._leave()
 
     async def astart(self) -> None:
         async with self._turns.get():
-            if not self._is_open:
+            if not self.is_open:
                 with suppress(RateLimitError):
                     await self._target.astart()
+                    if self._reader is not None:
+                        await self._reader.aread()
                 self._leave()
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -59,10 +71,10 @@ class StartingStore(ChainLink):
         return await self.store.aapply(hits, now, consume)
 
     def _leave(self) -> None:
-        self._is_open = True
+        self.is_open = True
         self._use(self.store)
 
     def _return(self) -> None:
-        self._is_open = False
+        self.is_open = False
         self._turns.values.clear()
         self._use(self)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
+from ..forksafe import run_in_child
+
 
 class Watch(Protocol):
     """Looks for changes that another process, or an operator, has made."""
@@ -23,6 +25,10 @@ class Watches:
 
     def __init__(self, watches: Sequence[Watch]) -> None:
         self._watches = watches
+        self._start_over()
+        run_in_child(self, Watches._start_over)
+
+    def _start_over(self) -> None:
         self.due_at = 0.0
 
     def look(self) -> None:

@@ -20,6 +20,7 @@ from .lookup import NO_LIMITS, UNLIMITED
 from .ruleset import RuleSet
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
+_MAX_HEAD: Final = 100
 
 
 class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -70,6 +71,21 @@ def load_overrides(data: bytes | None) -> Overrides:
         with suppress(msgspec.ValidationError):
             return msgspec.convert(json.loads(body), Overrides)
     raise ValueError("the record of overrides is damaged, or of another version")
+
+
+def head_of(record: bytes | None) -> bytes | None:
+    """Return the first line of a record, which differs for each content."""
+    return None if record is None else record[:_MAX_HEAD].partition(b"\n")[0]
+
+
+def lost_record(head: bytes | None, known: bytes | None) -> bytes | None:
+    """Return the record that a store does not have, but whose ``head`` it has; None without a head.
+
+    ``known`` is the last record that this process has read. ``ValueError`` if it is another one.
+    """
+    if head is not None and head != head_of(known):
+        raise ValueError("the store has evicted the record of overrides, and this process does not know it")
+    return known if head else None
 
 
 def _digest(body: bytes) -> bytes:

@@ -118,6 +118,48 @@ def test_the_clients_that_are_rejected_most_come_first() -> None:
     assert rate.top_clients("none") == []
 
 
+def test_counts_of_an_outage_belong_to_the_time_of_their_requests() -> None:
+    """Those whose record has ended meanwhile are dropped."""
+    store, clock = Records(), ManualClock(START)
+    rate = Limiter(RULES, store, clock, load_settings({"record": "clients"}))
+    assert rate.recorder is not None
+    store.down = "read"
+    for _ in range(3):
+        rate.hit(ANN)
+        rate.recorder.flush()
+        clock.advance(1_800)
+    store.down = ""
+    assert rate.outcomes(last=60).rules == {}
+    assert rate.outcomes(last=1_801).rules["api"] == {"allowed": 1}
+    assert rate.outcomes(last=5_401).rules["api"] == {"allowed": 3}
+    store.down = "read"
+    rate.hit(ANN)
+    rate.recorder.flush()
+    clock.advance(9 * DAY)
+    store.down = ""
+    before = store.list_keys("record|")
+    rate.recorder.flush()
+    assert store.list_keys("record|") == before
+
+
+def test_top_clients_reads_no_rule_that_cannot_be_among_them() -> None:
+    """A range of seven days has 168 records for each rule."""
+    rules = [Rule(name=f"rule-{number}", limits="1/day", match={"path": f"/{number}"}) for number in range(20)]
+    store = Records()
+    rate = limiter(store=store, rules=rules)
+    for number in range(20):
+        for _ in range(2 if number else 5):
+            rate.hit({**ANN, "path": f"/{number}"})
+    assert rate.recorder is not None
+    rate.recorder.flush()
+    read: list[str] = []
+    store.read_record = lambda name: read.append(name) or MemoryStore.read_record(store, name)  # type: ignore[method-assign]
+    (first,) = rate.top_clients(last=7 * DAY, limit=1)
+    assert (first.rule, first.rejected) == ("rule-0", 4)
+    assert len(read) == 2 * 169
+    assert len(rate.top_clients(last=HOUR, limit=100)) == 20
+
+
 def test_a_secret_keeps_clients_out_of_the_records() -> None:
     rate = limiter(secret="correct horse battery staple")
     for _ in range(3):
