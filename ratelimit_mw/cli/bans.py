@@ -4,30 +4,30 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from math import ceil
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 import click
 from rich.progress import TextColumn
 
 from ..clock import SECOND
 from ..decision import Decision
-from ..errors import ConfigError
 from ..limiter.limiter import Limiter
-from ..quota import parse_duration
-from .live import as_counted, check_key, checked_rule, features_argument, open_limiter, words_of
+from .live import checked_client, checked_rule, features_argument, open_limiter, read_duration, words_of
 from .output import command, json_option, note, print_json, print_table, print_text, progress
 from .rows import Rows, span_text
 from .source import Source
 from .source_command import SourceCommand
 
-
-def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    try:
-        if text is not None and not parse_duration(text):
-            raise ConfigError(f"expected more than 0; got {text!r}")
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-    return text
+_FIELDS: Final = {
+    "rule": "rule",
+    "client": "client",
+    "mode": "mode",
+    "until": "retry_at",
+    "retry_after": "retry_after",
+    "key": "key",
+}
+"""The fields of a ban as JSON, from those of the decision on its key."""
 
 
 @command(
@@ -38,7 +38,7 @@ def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | Non
 )
 @click.argument("rule")
 @features_argument
-@click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
+@click.option("--for", "seconds", metavar="DURATION", callback=read_duration,
               help="The length of the ban, such as 30m or 7d. Default: `for` of the rule.")  # fmt: skip
 @json_option
 def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None, as_json: bool) -> None:
@@ -46,9 +46,10 @@ def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None
 
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
     """
-    name = check_key(source, rule, features, "ban").name
+    compiled, counted = checked_client(source, rule, features, "ban")
+    name = compiled.name
     with open_limiter(source) as limiter:
-        until = datetime.fromtimestamp(ceil(limiter.ban(name, as_counted(source, features), seconds)), UTC)
+        until = datetime.fromtimestamp(ceil(limiter.ban(name, counted, seconds)), UTC)
     client = " ".join(words_of(features))
     if as_json:
         print_json({"rule": name, "client": client, "until": until.isoformat()})
@@ -69,9 +70,10 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """
-    name = check_key(source, rule, features, "unban").name
+    compiled, counted = checked_client(source, rule, features, "unban")
+    name = compiled.name
     with open_limiter(source) as limiter:
-        was_banned = limiter.unban(name, as_counted(source, features))
+        was_banned = limiter.unban(name, counted)
     client = " ".join(words_of(features))
     if as_json:
         print_json({"rule": name, "client": client, "was_banned": was_banned})
@@ -100,12 +102,12 @@ def bans(source: Source, name: str | None, limit: int, as_json: bool) -> None:
     rule = checked_rule(source, name).name if name else None
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("page {task.completed:,}")) as tick:
         found = list(islice(_bans(limiter, rule, lambda: tick(advance=1)), limit + 1))
-    shown = sorted(found[:limit], key=lambda each: (each.rule, each.client))
     rows = Rows(source, {})
+    shown = sorted((_as_json(each, rows) for each in found[:limit]), key=itemgetter("rule", "client"))
     if as_json:
-        print_json({"bans": [_as_json(each, rows) for each in shown], "has_more": len(found) > limit})
+        print_json({"bans": shown, "has_more": len(found) > limit})
     else:
-        print_table(f"Banned in {source.title}", [_row(each, rows) for each in shown])
+        print_table(f"Banned in {source.title}", list(map(_row, shown)))
     if len(found) > limit:
         note(f"there are more bans than --limit {limit}. Raise it, or use --rule")
     if not found:
@@ -120,25 +122,12 @@ def _bans(limiter: Limiter, rule: str | None, tick: Any) -> Iterator[Decision]:
         yield from decisions
 
 
-def _row(decision: Decision, rows: Rows) -> dict[str, Any]:
-    row = rows.row(decision)
-    until = rows.as_json(decision)["retry_at"]
-    return {
-        "rule": decision.rule,
-        "client": row["client"],
-        "until": f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC",
-        "left": span_text(decision.retry_after or 0),
-        "mode": "shadow" if decision.shadow else "enforce",
-    }
-
-
 def _as_json(decision: Decision, rows: Rows) -> dict[str, Any]:
-    every = rows.as_json(decision)
-    return {
-        "rule": decision.rule,
-        "client": every["client"],
-        "mode": every["mode"],
-        "until": every["retry_at"],
-        "retry_after": every["retry_after"],
-        "key": every["key"],
-    }
+    return {name: rows.as_json(decision)[field] for name, field in _FIELDS.items()}
+
+
+def _row(ban: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a table for a ban as JSON."""
+    until = f"{datetime.fromisoformat(ban['until']):%Y-%m-%d %H:%M:%S} UTC"
+    return {"rule": ban["rule"], "client": ban["client"], "until": until,
+            "left": span_text(ban["retry_after"]), "mode": ban["mode"]}  # fmt: skip

@@ -94,7 +94,7 @@ def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRe
     return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **texts})
 
 
-def _features(request: ASGIRequest, features: dict[str, Any], needs: Iterable[str]) -> dict[str, Any]:
+def _features(request: ASGIRequest, features: Features, needs: Iterable[str]) -> dict[str, Any]:
     """Return the features of the request as the middleware writes them."""
     names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
     values = ((name, request.query_field(name)) for name in names)

@@ -9,9 +9,10 @@ from ..errors import StoreError
 from ..keys.features import Features
 from ..keys.parts import Part, part_of
 from ..limiter.limiter import Limiter
+from ..rules.client_key import missing_in_key, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..stores import Store
-from .live import command_line, missing_in_key, word_of
+from .live import command_line, word_of
 from .output import Failure
 from .rows import words_in
 from .source import Source
@@ -127,7 +128,7 @@ class KeySearch:
         for name in self._skipped:
             missing = missing_in_key(self._rules[name], self._features)
             words = " ".join(f"--feature {word_of(part_of(names[0]))}=..." for names in missing)
-            yield f"rule {name} uses {' and '.join(map('|'.join, missing))}. To see its clients, add {words}"
+            yield f"rule {name} uses {words_of_entries(missing)}. To see its clients, add {words}"
         for rule in self._whole:
             for word, own in _earlier(rule, self._features):
                 yield f"rule {rule.name} uses {word} before {own}. To see clients with {word}, add --feature {word}=..."

@@ -13,14 +13,15 @@ import click
 
 from ..clock import SECOND
 from ..errors import ConfigError, RateLimitError
-from ..http.client_ip import ClientIP
 from ..http.request import group_values, only_value
+from ..keys import address
 from ..keys.email import normalized_email
-from ..keys.features import INVALID, UNKNOWN_IP, Features, is_email
-from ..keys.networks import parse_network
+from ..keys.features import INVALID, Features, is_email
 from ..keys.parts import Part, checked_part, part_of
 from ..limiter.limiter import Limiter
 from ..limiter.override_reader import name_of
+from ..quota import parse_duration
+from ..rules.client_key import ClientKeyError, client_key, features_of
 from ..rules.compiled import CompiledRule
 from ..stores import Store, redacted_url
 from .output import Failure
@@ -72,26 +73,30 @@ def read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, .
     return read_features(texts)
 
 
+def read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Return the text of a duration above 0; a callback of click."""
+    try:
+        if text is not None and not parse_duration(text):
+            raise ConfigError(f"expected more than 0; got {text!r}")
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
 features_argument: Callable[..., Any] = click.argument(
     "features", metavar="NAME=VALUE...", nargs=-1, callback=read_words
 )
 
 
-def as_counted(source: Source, features: Features) -> dict[str, Any]:
-    """Return the features with the IP address as requests are counted under it: an IPv6 address as its network.
-
-    A network is taken as it is, because tables show it. An application with an ``ip`` of its own counts any text.
-    """
-    settings, text = source.settings, features.get("ip")
-    if text in (None, INVALID, UNKNOWN_IP) or (source.limits and "ip" in source.limits.own_features):
-        return dict(features)
-    ip = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key(str(text))
-    if ip is None:
-        try:
-            ip = str(parse_network(text))
-        except ConfigError:
-            raise click.BadParameter(f"expected ip=ADDRESS; got ip={text}") from None
-    return {**features, "ip": ip}
+def as_counted(source: Source, features: Features) -> Features:
+    """Return the features of a client as its requests have them, such as an IPv6 address as its network."""
+    settings = source.settings
+    try:
+        if source.limits:
+            return source.limits.as_counted(features)
+        return address.as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def checked_rule(source: Source, name: str) -> CompiledRule:
@@ -104,7 +109,7 @@ def checked_rule(source: Source, name: str) -> CompiledRule:
 
 def check_used(source: Source, rules: Collection[CompiledRule], features: Features) -> None:
     """Raise ``Failure`` for features that no rule uses, such as one with a typo."""
-    used = set(chain.from_iterable(map(_features_of, rules)))
+    used = set(chain.from_iterable(map(features_of, rules)))
     if unused := [name for name in features if name not in used]:
         known = ", ".join(sorted(used)) or "no feature"
         raise Failure(f"no rule uses {' and '.join(unused)}. The rules use {known}{_app_hint(source)}")
@@ -114,36 +119,25 @@ def _app_hint(source: Source) -> str:
     return ". For a rule of a decorator, write --app MODULE:APP instead of the file" * source.overview.is_file
 
 
-def _features_of(rule: CompiledRule) -> set[str]:
-    return {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
-
-
-def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:
-    """Return the entries of a rule's key without a value, each with its alternatives.
-
-    A request has a value for ``ip`` and ``endpoint`` in any case. A command needs it.
-    """
-    features = rule.captures.add(features)
-    return [names for names in rule.source.entries if not any(_has(features, name) for name in names)]
-
-
-def check_key(source: Source, name: str, features: Features, command: str, *others: str) -> CompiledRule:
-    """Return the rule of a name whose key has all its features.
+def checked_client(
+    source: Source, name: str, features: Features, command: str, *others: str
+) -> tuple[CompiledRule, Features]:
+    """Return the rule of a name, and the features of a client as its requests have them.
 
     Raises:
         Failure: There is no such rule, a feature of its key is missing, or the rule does not use a feature. The message
             has the ``command``, such as ``reset``, with all features and the ``others`` of its words.
     """
-    rule = checked_rule(source, name)
-    if missing := missing_in_key(rule, features):
-        texts = " and ".join(map("|".join, missing))
-        added = [f"{word_of(part_of(names[0]))}=..." for names in missing]
+    rule, counted = checked_rule(source, name), as_counted(source, features)
+    try:
+        client_key(rule, counted, is_exact=True)
+    except ClientKeyError as error:
+        if error.unused:
+            raise Failure(str(error)) from None
+        added = [f"{word_of(part_of(names[0]))}=..." for names in error.missing]
         whole = command_line(source, command, name, *words_of(features), *added, *others)
-        raise Failure(f"the key of rule {name!r} needs {texts}. Write: {whole}")
-    if unused := [each for each in features if each not in _features_of(rule)]:
-        texts = " and ".join("|".join(names) for names in rule.source.entries) or "one limit for all clients"
-        raise Failure(f"rule {name!r} does not use {' and '.join(unused)}. Its key is: {texts}")
-    return rule
+        raise Failure(f"{error}. Write: {whole}") from None
+    return rule, counted
 
 
 def words_of(features: Features) -> list[str]:
@@ -222,10 +216,6 @@ def _check_files(store: Store) -> None:
         raise Failure(f"{store.name} does not exist. {hint}") from None
     if owner != os.geteuid():
         raise Failure(f"{store.name} belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}' ...")
-
-
-def _has(features: Features, name: str) -> bool:
-    return part_of(name).value(features) is not None
 
 
 def _shell_word(text: str) -> str:

@@ -7,12 +7,11 @@ from typing import Any, Final
 import click
 
 from ..clock import SECOND
-from ..errors import ConfigError
 from ..keys.features import Features
-from ..quota import parse_duration
+from ..rules.client_key import client_key
 from ..rules.overrides import ClientOverride
 from .key_search import secret_hint
-from .live import as_counted, check_key, checked_rule, features_argument, open_limiter, read_features, words_of
+from .live import checked_client, checked_rule, features_argument, open_limiter, read_duration, read_features, words_of
 from .output import Cell, command, json_option, note, print_json, print_table
 from .rows import ALL_CLIENTS, span_text, words_of_client
 from .source import Source
@@ -53,15 +52,6 @@ def _read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
     return read_features(text for text in texts if "=" in text), limits[0]
 
 
-def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            parse_duration(text)
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from None
-    return text
-
-
 @command(
     "ratelimit-mw override set ratelimit.toml api user=acme 1000/minute --for 7d",
     "ratelimit-mw override set ratelimit.toml api user=acme '1000/minute; 20000/day'",
@@ -72,7 +62,7 @@ def _read_duration(_ctx: click.Context, _param: click.Parameter, text: str | Non
 )
 @click.argument("rule")
 @click.argument("words", metavar="NAME=VALUE... LIMITS", nargs=-1, required=True, callback=_read_words)
-@click.option("--for", "seconds", metavar="DURATION", callback=_read_duration,
+@click.option("--for", "seconds", metavar="DURATION", callback=read_duration,
               help="The length of the override, such as 12h or 7d. Default: no end.")  # fmt: skip
 @json_option
 def set_override(
@@ -84,9 +74,9 @@ def set_override(
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
     features, limits = words
-    check_key(source, rule, features, _SET, limits)
+    _, counted = checked_client(source, rule, features, _SET, limits)
     with open_limiter(source) as limiter:
-        _print(source, "override", [limiter.set_override(rule, as_counted(source, features), limits, seconds)], as_json)
+        _print(source, "override", [limiter.set_override(rule, counted, limits, seconds)], as_json)
     _note_interval(source)
 
 
@@ -104,9 +94,9 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
-    check_key(source, rule, features, _REMOVE)
+    _, counted = checked_client(source, rule, features, _REMOVE)
     with open_limiter(source) as limiter:
-        is_removed = limiter.remove_override(rule, as_counted(source, features))
+        is_removed = limiter.remove_override(rule, counted)
     if as_json:
         print_json({"removed": is_removed})
     client = " ".join(words_of(features)) or ALL_CLIENTS
@@ -168,7 +158,7 @@ def _key_of(source: Source, name: str, features: Features) -> str | None:
     """Return the key of a client; None without features."""
     if not features:
         return None if checked_rule(source, name).source.entries else ""
-    return check_key(source, name, features, _LIST).build_key(as_counted(source, features))
+    return client_key(*checked_client(source, name, features, _LIST))
 
 
 def _print(source: Source, name: str, overrides: list[ClientOverride], as_json: bool) -> None:

@@ -14,7 +14,7 @@ from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..stores import Store
 from .key_search import missing_in_tables, secret_hint, states_of
-from .live import as_counted, check_key, checked_rule, command_line, features_argument, open_limiter, words_of
+from .live import checked_client, checked_rule, command_line, features_argument, open_limiter, words_of
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
 from .rows import ALL_CLIENTS, Rows, consumed, next_request, span_text, words_in
 from .source import Source
@@ -44,8 +44,11 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
         raise click.UsageError("name either RULE with the features of its key, or --key")
     if key is not None and not rule_of(key):
         raise click.BadParameter(f"expected a key as `inspect --json` shows it; got {key!r}", param_hint="'--key'")
-    compiled = checked_rule(source, rule_of(key)) if key else check_key(source, rule or "", features, "reset")
-    counted = as_counted(source, features)
+    counted: Features = features
+    if key:
+        compiled = checked_rule(source, rule_of(key))
+    else:
+        compiled, counted = checked_client(source, rule or "", features, "reset")
     with open_limiter(source) as limiter:
         known = [] if key else states_of(limiter, compiled, counted)
         key = key or _key_of(compiled, counted)

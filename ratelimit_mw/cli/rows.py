@@ -12,8 +12,9 @@ from ..decision import Decision
 from ..errors import ConfigError
 from ..keys.features import Features
 from ..keys.parts import part_of
+from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from .live import as_counted, command_line, missing_in_key, read_features, word_of, words_of
+from .live import as_counted, command_line, read_features, word_of, words_of
 from .output import Cell
 from .source import Source
 
@@ -87,8 +88,7 @@ class Rows:
 
     def _builds(self, rule: CompiledRule, words: list[str], client: str) -> bool:
         try:
-            features = as_counted(self._source, read_features(words))
-            return not missing_in_key(rule, features) and rule.key.build(features) == client
+            return client_key(rule, as_counted(self._source, read_features(words))) == client
         except (click.BadParameter, ConfigError):  # the text of a client that the command would reject
             return False
 

@@ -19,12 +19,11 @@ from django.urls import path
 from ..algorithms.limit import client_of, rule_of
 from ..decision import Decision
 from ..errors import ConfigError, RateLimitError
-from ..http.client_ip import ip_key
 from ..keys.parts import part_of
 from ..limiter.inspection import KeyStates
 from ..rules.compiled import CompiledRule
 from ..stores import redacted_url
-from .limits import limiter, project_limits
+from .limits import limiter
 from .models import LimitedClient
 
 _TEMPLATE: Final = "admin/ratelimit_mw/limitedclient/change_list.html"
@@ -115,17 +114,14 @@ def _names(rule: CompiledRule | None) -> Iterator[str]:
 
 
 def _features(given: dict[str, str]) -> dict[str, Any]:
-    """Return the features of a form. IP addresses are those that requests are counted under."""
+    """Return the features of a form."""
     features: dict[str, Any] = {}
-    limits = project_limits().limits.in_force
     for name, value in given.items():
         part = part_of(name)
         if part.attribute and value:
             features.setdefault(part.feature, {})[part.attribute] = value
         elif value:
             features[part.feature] = value
-    if "ip" in features and "ip" not in limits.owner.own_features:
-        features["ip"] = ip_key(features["ip"], limits.settings.ipv6_prefix) or features["ip"]
     return features
 
 

@@ -7,7 +7,6 @@ A malformed element of ``Forwarded`` is INVALID. Any other header holds one addr
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from collections.abc import Iterable, Iterator
@@ -15,39 +14,20 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigError
+from ..keys.address import MAX_ADDRESS, PORT, ip_key, parse_address
 from ..keys.features import INVALID, UNKNOWN_IP
-from ..keys.networks import EMBEDDINGS, Embedding, Networks, embedded_ipv4, parse_network
+from ..keys.networks import EMBEDDINGS, Embedding, Networks, parse_network
 
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32
 _MAX_BYTES: Final = 8192
-_MAX_ADDRESS: Final = 64
 _CACHE_SIZE: Final = 8192
 _log = logging.getLogger("ratelimit_mw")
 
-_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-_PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
-_WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{_PORT})?|(\d+\.\d+\.\d+\.\d+){_PORT}", re.ASCII)
-_ZONE = re.compile(r"[\w.~-]+", re.ASCII)
 _NAME_VALUE: Final = r"""([!#$%&'*+.^_`|~\w-]+)=([^\s;,="\\]+|"(?:[^"\\]|\\.)*+")"""
 _PAIR = re.compile(_NAME_VALUE, re.ASCII)
 _ELEMENT = re.compile(rf"(?:{_NAME_VALUE})?(?:[ \t]*+;[ \t]*+(?:{_NAME_VALUE})?)*+", re.ASCII)
-_WITHHELD = re.compile(rf"(?:unknown|_[\w.-]+)(?:{_PORT})?", re.ASCII | re.IGNORECASE)
-
-
-def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:
-    """Return the text that an IP address is counted under; None for a text that is not a client's address.
-
-    >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
-    ('192.0.2.7', '2001:db8:1:2::/64', None)
-    """
-    address = _parse(text, embeddings)
-    if address is None:
-        return None
-    if address.version == 4 or ipv6_prefix == 128:
-        return str(address)
-    return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
+_WITHHELD = re.compile(rf"(?:unknown|_[\w.-]+)(?:{PORT})?", re.ASCII | re.IGNORECASE)
 
 
 def key_without_address(peer: str) -> str | None:
@@ -87,7 +67,7 @@ class ClientIP:
 
     def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> Any:
         """Return the key of the client's address; None where there is no address, INVALID where it is malformed."""
-        if peer and len(peer) > _MAX_ADDRESS:
+        if peer and len(peer) > MAX_ADDRESS:
             return None
         peer_key = (self.key(peer) or key_without_address(peer)) if peer else None
         if not self.reads_header or not self.trusts(peer):
@@ -102,16 +82,16 @@ class ClientIP:
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether the socket's other end is a trusted proxy."""
-        return (len(peer) <= _MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
+        return (len(peer) <= MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
 
     def watch(self, peer: str | None, lines: Iterable[str]) -> None:
         """Log a warning, once, for a header of a private address that is not one of the trusted proxies."""
-        if self._is_warned or not lines or not peer or len(peer) > _MAX_ADDRESS or self._trusts(peer):
+        if self._is_warned or not lines or not peer or len(peer) > MAX_ADDRESS or self._trusts(peer):
             return
-        address = _parse(peer, ())
+        address = parse_address(peer, ())
         if address is None or address.is_global:  # 100.64.0.0/10 is neither private nor global
             return
-        if any(_parse(hop, ()) == address for hop in self._hops(lines) if hop is not INVALID):
+        if any(parse_address(hop, ()) == address for hop in self._hops(lines) if hop is not INVALID):
             return  # the server has read the header, so this is the client
         self._is_warned = True
         _log.warning(
@@ -123,30 +103,13 @@ class ClientIP:
     def _is_trusted(self, text: str) -> bool:
         if self._trusts_unix and text.startswith("unix:"):  # nginx writes this for a client on a Unix socket
             return True
-        return str(_parse(text, self._embeddings)) in self._networks
-
-
-def _parse(text: str, embeddings: Iterable[Embedding]) -> _IPAddress | None:
-    """Return the address without port, brackets and zone, as IPv4 where it holds one; None for other text."""
-    if match := _WITH_PORT.fullmatch(text):
-        text = match[1] or match[2]
-    if "%" in text:
-        text, _, zone = text.partition("%")
-        if ":" not in text or not _ZONE.fullmatch(zone):
-            return None
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address):
-        address = embedded_ipv4(address, embeddings) or address
-    return None if address.is_unspecified else address
+        return str(parse_address(text, self._embeddings)) in self._networks
 
 
 def _x_forwarded_for_hops(lines: Iterable[str]) -> Iterator[Any]:
     for hop in reversed(_tail(lines).rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
         if hop := hop.strip(" \t"):
-            yield hop if len(hop) <= _MAX_ADDRESS else ""
+            yield hop if len(hop) <= MAX_ADDRESS else ""
 
 
 def _forwarded_hops(lines: Iterable[str]) -> Iterator[Any]:
@@ -184,17 +147,17 @@ def _node(element: str) -> Any:
     node = nodes[0] if nodes else "unknown"
     if node.startswith('"'):
         node = re.sub(r"\\(.)", r"\1", node[1:-1])
-    if len(nodes) > 1 or len(node) > _MAX_ADDRESS:
+    if len(nodes) > 1 or len(node) > MAX_ADDRESS:
         return INVALID
     if _WITHHELD.fullmatch(node):
         return ""
-    return node if node.startswith("unix:") or _parse(node, EMBEDDINGS) else INVALID
+    return node if node.startswith("unix:") or parse_address(node, EMBEDDINGS) else INVALID
 
 
 def _address_alone(lines: Iterable[str]) -> Iterator[Any]:
     """Yield the address of a header that the proxy overwrites; INVALID for other text, and for several lines."""
     if text := ",".join(lines).strip(" \t"):
-        yield text if len(text) <= _MAX_ADDRESS and _parse(text, EMBEDDINGS) else INVALID
+        yield text if len(text) <= MAX_ADDRESS and parse_address(text, EMBEDDINGS) else INVALID
 
 
 def _viewer_address(lines: Iterable[str]) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, error_path
+from ..keys.address import MAX_ADDRESS
 from ..keys.annotations import check_return
 from ..keys.email import normalized_email
 from ..keys.features import BUILT_IN, checked_name, is_email
@@ -35,7 +36,6 @@ IDENTIFY: Final = "*"
 
 _MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
-_MAX_ADDRESS: Final = 64
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
     "cookie": lambda name: lambda request: request.cookie(name),
@@ -112,7 +112,7 @@ class FeatureReader:
 
     def address(self, text: str) -> str | None:
         """Return the text that an IP address is counted under; None for another text."""
-        return self._ip_key(text) if len(text) <= _MAX_ADDRESS else None
+        return self._ip_key(text) if len(text) <= MAX_ADDRESS else None
 
     def can_read(self, names: Iterable[str], given: Mapping[str, Any]) -> bool:
         """Return whether each feature is given, or can be read without the body."""
@@ -143,7 +143,7 @@ class FeatureReader:
             self._watched += 1
             if lines := request.header_lines(self._client_ip.header):
                 self._client_ip.watch(peer, lines)
-        return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= _MAX_ADDRESS else None
+        return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= MAX_ADDRESS else None
 
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))

@@ -7,6 +7,8 @@ from typing import Any, Final, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
+from ..keys.address import as_counted
+from ..keys.features import Features
 from ..limiter.limiter import Limiter
 from ..rules.declaration import check_names, checked_call
 from ..rules.decorators import called_later
@@ -134,6 +136,12 @@ class HttpLimiter:
             self.in_force = later
 
         return use
+
+    def as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them."""
+        names = ("ipv6_prefix", "nat64_prefixes")
+        prefix, nat64 = (self.options.get(name, getattr(self.limiter.settings, name)) for name in names)
+        return as_counted(features, prefix, nat64, "ip" in self.own_features)
 
     def is_same(self, other: Limiter) -> bool:
         """Return whether another limiter has the same rules, and a store with the same counts."""

@@ -117,8 +117,8 @@ class Bans(RunTimeOverrides):
         return us, Correction(ban.lasting(us), key, 1, None)
 
     def _ban_key(self, name: str, features: Features) -> tuple[BanLimit, str]:
-        name, client = self._client(name, features)
-        ban = self.rules.by_name[name].ban
+        rule, client = self._client(name, features)
+        ban = rule.ban
         if ban is None:
             hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or put the client on the list lists.deny'
             raise ConfigError(f"rule {name!r} has no ban, so its requests ask for none. {hint}")

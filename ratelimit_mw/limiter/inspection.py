@@ -83,7 +83,7 @@ class Inspection(Resets):
         self.start()
         if features is None:
             return run_blocking(self._list(self._call, rule, place, rejected, only))
-        hits = with_added_hits(run(self.rules.hits(rule or "", features, self._time)), consume=False)
+        hits = with_added_hits(run(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False)
         return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
 
     async def ainspect(
@@ -98,7 +98,9 @@ class Inspection(Resets):
         await self.astart()
         if features is None:
             return await self._list(self._acall, rule, place, rejected, only)
-        hits = with_added_hits(await arun(self.rules.hits(rule or "", features, self._time)), consume=False)
+        hits = with_added_hits(
+            await arun(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False
+        )
         return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
 
     def inspect_key(self, key: str) -> list[Decision]:

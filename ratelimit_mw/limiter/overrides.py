@@ -10,8 +10,7 @@ import logging
 from typing import Any, Final
 
 from ..errors import ConfigError, StoreError, error_path
-from ..keys.features import INVALID, Features
-from ..keys.parts import part_of
+from ..keys.features import Features
 from ..quota import parse_duration
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
@@ -111,11 +110,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store could not be reached.
         """
-        return run_blocking(self._change(self._call, *self._client(rule, features)))
+        return run_blocking(self._change(self._call, *self._place(rule, features)))
 
     async def aremove_override(self, rule: str, features: Features) -> bool:
         """Async form of ``remove_override``."""
-        return await self._change(self._acall, *self._client(rule, features))
+        return await self._change(self._acall, *self._place(rule, features))
 
     def clear_overrides(self) -> None:
         """Remove the overrides of all clients and rules, even where their record is damaged.
@@ -229,23 +228,21 @@ class RunTimeOverrides(Reloads):
     def _override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
         rule, key = self._client(name, features)
         with error_path("limits"):
-            compiled = self.rules.by_name[rule]
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
-                text = "; ".join(map(str, compiled.source.parse_limits(limits)))
-            for limit in limits_of(compiled, text):
+                text = "; ".join(map(str, rule.source.parse_limits(limits)))
+            for limit in limits_of(rule, text):
                 self.store.check(limit)
         with error_path("duration"):
             span = None if duration is None else parse_duration(duration)
             if span == 0:
                 raise ConfigError("expected more than 0; leave it out for an override without an end")
-        return ClientOverride(rule, key, text, None if span is None else self._time() + span)
+        return ClientOverride(rule.name, key, text, None if span is None else self._time() + span)
 
-    def _client(self, name: str, features: Features) -> tuple[str, str]:
-        """Return the name of a rule, and the key of a client as requests of the client have it."""
-        rule = self.rules.named(name)
-        _check_features(rule, features)
-        return rule.name, rule.build_key(features) or ""
+    def _place(self, rule: str, features: Features) -> tuple[str, str]:
+        """Return the name of a rule, and the key of a client in the record."""
+        compiled, key = self._client(rule, features)
+        return compiled.name, key
 
     async def _change(self, call: Call, rule: str | None, key: str = "", new: ClientOverride | None = None) -> bool:
         """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
@@ -290,16 +287,3 @@ class RunTimeOverrides(Reloads):
             message = f"{error}. Workers keep the last overrides they know. {hint}"
             raise StoreError(message) from None
         return tuple(each for each in overrides if not each.has_ended(now))
-
-
-def _check_features(rule: CompiledRule, features: Features) -> None:
-    """Raise ``ConfigError`` for features that are missing in a key, or invalid."""
-    features, missing = rule.captures.add(features), []
-    for names in rule.source.entries:
-        parts = [part for name in names if (part := part_of(name)).value(features) is not None]
-        if not parts:
-            missing.append("|".join(names))
-        elif parts[0].compared(features) is INVALID:
-            raise ConfigError(f"{parts[0].text} of rule {rule.name!r} cannot have this value")
-    if missing:
-        raise ConfigError(f"the key of rule {rule.name!r} needs {' and '.join(missing)}; got {sorted(features)}")

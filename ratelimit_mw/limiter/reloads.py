@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
 from weakref import WeakSet
 
 from ..errors import ConfigError
@@ -18,17 +17,11 @@ from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
 from .reloader import Reloader
+from .resets import RulesUser
 from .slots import Slots
 from .watch import Watch
 
 _log = logging.getLogger("ratelimit_mw")
-
-
-class RulesUser(Protocol):
-    """A middleware that derives more from the rules of its limiter."""
-
-    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
-        """Check rules and settings. Return the function that puts them into effect."""
 
 
 class Reloads(Slots):

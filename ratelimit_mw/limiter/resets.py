@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
+from weakref import WeakSet
 
 from ..algorithms.limit import prefix_of, rule_of
 from ..clock import Clock
 from ..decision import Verdict
 from ..errors import StoreError
 from ..keys.features import Features
+from ..rules.client_key import client_key
 from ..rules.lookup import Lookups, arun, run
+from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
+from ..settings import Settings
 from ..testmode import testmode
 from .settlement import Settlement
 
 _log = logging.getLogger("ratelimit_mw")
+
+
+class RulesUser(Protocol):
+    """A middleware that derives more from the rules of its limiter."""
+
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules and settings. Return the function that puts them into effect."""
+
+    def as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them."""
 
 
 class Resets(Settlement):
@@ -24,6 +39,7 @@ class Resets(Settlement):
 
     _clock: Clock | None
     _time: Clock
+    users: WeakSet[RulesUser]
 
     def forget(self, verdict: Verdict, rule: str) -> None:
         """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
@@ -73,11 +89,11 @@ class Resets(Settlement):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store could not be reached.
         """
-        self._chain.forget(run(self._keys(rule, features)))
+        self._chain.forget(run(self._keys(rule, self._as_counted(features))))
 
     async def areset(self, rule: str, features: Features) -> None:
         """Async form of ``reset``."""
-        await self._chain.aforget(await arun(self._keys(rule, features)))
+        await self._chain.aforget(await arun(self._keys(rule, self._as_counted(features))))
 
     def reset_key(self, key: str) -> None:
         """Forget all that is counted under a key of the store, by all limits of its rule.
@@ -94,6 +110,17 @@ class Resets(Settlement):
     async def areset_key(self, key: str) -> None:
         """Async form of ``reset_key``."""
         await self._chain.aforget(self._same_client(key))
+
+    def _as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them: a middleware counts IPv6 addresses by network."""
+        for user in tuple(self.users):
+            features = user.as_counted(features)
+        return features
+
+    def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
+        """Return a rule, and the part of its keys that names a client."""
+        rule = self.rules.named(name)
+        return rule, client_key(rule, self._as_counted(features))
 
     def _same_client(self, key: str) -> list[str]:
         """Return a key, and the keys of the same client under the other limits of its rule."""

@@ -174,7 +174,10 @@ def test_a_reset_without_counts_is_a_mistake(site: Sites) -> None:
             ["login", "ip=192.0.2.7", "email=a@b.c", "usr=ann"],
             "rule 'login' does not use usr. Its key is: email and ip",
         ),
-        (["login", "ip=192.0.2", "email=a@b.c"], "expected ip=ADDRESS; got ip=192.0.2"),
+        (
+            ["login", "ip=192.0.2", "email=a@b.c"],
+            "ip: expected an IP address or a network such as \"10.0.0.0/8\": '192.0.2'",
+        ),
         ([], "name either RULE with the features of its key, or --key"),
         (["--key", "login"], "expected a key as `inspect --json` shows it; got 'login'"),
         (["--key", "1|gone|sliding-window|1h|{ip=1}"], "unknown rule 'gone'"),

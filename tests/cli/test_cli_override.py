@@ -94,7 +94,7 @@ MISTAKES = {
     ),
     "user=acme plan=pro 5/minute": (1, "rule 'api' does not use plan. Its key is: user|ip"),
     "user=acme 5/minut": (1, "limits: cannot parse quota '5/minut'"),
-    "ip=x 5/minute": (2, "expected ip=ADDRESS; got ip=x"),
+    "ip=x 5/minute": (2, "ip: expected an IP address or a network such as \"10.0.0.0/8\": 'x'"),
     "user=acme 5/minute --for soon": (2, "expected a duration such as"),
 }
 

@@ -13,7 +13,7 @@ from redis_handles import address
 from servers import Server
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.cli.live import as_counted, check_key, command_line, open_limiter, read_features, words_of
+from ratelimit_mw.cli.live import as_counted, checked_client, command_line, open_limiter, read_features, words_of
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
 from ratelimit_mw.keys.features import INVALID
@@ -77,7 +77,7 @@ def test_an_ip_address_is_that_of_the_key(source: Any, ip: str, counted: str) ->
 
 
 def test_another_text_is_no_ip_address(source: Any) -> None:
-    with pytest.raises(click.BadParameter, match=r"expected ip=ADDRESS; got ip=192.0.2"):
+    with pytest.raises(click.BadParameter, match=r"ip: expected an IP address or a network .*192.0.2"):
         as_counted(source(LOGIN), {"ip": "192.0.2"})
 
 
@@ -87,15 +87,16 @@ def test_a_missing_feature_is_named_with_the_whole_command(source: Any) -> None:
     limits.arguments = ("shop limits.toml",)
     line = "ratelimit-mw reset 'shop limits.toml' login ip=192.0.2.7 email=..."
     with pytest.raises(Failure) as failure:
-        check_key(limits, "login", {"ip": "192.0.2.7"}, "reset")
+        checked_client(limits, "login", {"ip": "192.0.2.7"}, "reset")
     assert failure.value.message == f"the key of rule 'login' needs email. Write: {line}"
-    assert check_key(limits, "login", {"ip": "192.0.2.7", "email": "a@b.c"}, "reset").name == "login"
+    rule, features = checked_client(limits, "login", {"ip": "2001:db8::7", "email": "a@b.c"}, "reset")
+    assert (rule.name, features) == ("login", {"ip": "2001:db8::/64", "email": "a@b.c"})
     assert command_line(limits, "override list") == "ratelimit-mw override list 'shop limits.toml'"
 
 
 def test_an_unknown_rule_may_be_that_of_a_decorator(source: Any) -> None:
     with pytest.raises(Failure, match=r"unknown rule 'logni'. Did you mean 'login'.*--app MODULE:APP"):
-        check_key(source(LOGIN), "logni", {}, "reset")
+        checked_client(source(LOGIN), "logni", {}, "reset")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wsgi_calls import Served, listing
 
-from ratelimit_mw.http.client_ip import ClientIP, ip_key
+from ratelimit_mw.http.client_ip import ClientIP
+from ratelimit_mw.keys.address import ip_key
 from ratelimit_mw.keys.networks import embedded_ipv4, parse_nat64
 from ratelimit_mw.wsgi import RateLimitMiddleware
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.http.client_ip import ip_key
+from ratelimit_mw.keys.address import ip_key
 from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.networks import (
     Network,

@@ -8,21 +8,18 @@ from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
 from ...http.route_checks import check_no_views
 from ...http.rules import requires_user
-from ...keys.email import normalized_email
-from ...keys.features import INVALID, checked_name, is_email
-from ...keys.networks import parse_network
+from ...keys.address import as_counted
+from ...keys.features import INVALID, checked_name
 from ...limiter.limiter import Limiter
+from ...rules.client_key import client_key
 from ...rules.compiled import CompiledRule
-from ...rules.declaration import check_names
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
-from ..live import missing_in_key
 from .gateway import path_of_target
 
 _SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
 """The features, and families of features, that the request of a gateway has."""
-_LONGEST: Final = 64  # characters of an address
 _PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
 _FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
 
@@ -86,27 +83,22 @@ class ServedRules:
                 raise ConfigError(f"expected text; got {value!r}", f"features.{name}")
             if name == "path":
                 features[name] = path_of_target(value)
-            elif name == "ip":
-                features[name] = self._client(value)
-            elif is_email(name) and isinstance(value, str):
-                features[name] = normalized_email(value)
-        return features
+        with error_path("features"):
+            return self.as_counted(features)
+
+    def as_counted(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the features of a client as the requests of a gateway have them."""
+        settings = self.limiter.settings
+        return as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
 
     def features_of_key(self, name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
-        rule, features = self.limiter.rules.named(name or ""), self.features(given)
+        if name is None:
+            raise ConfigError("is missing. Name the rule of the features", "rule")
+        rule, features = self.limiter.rules.named(name), self.features(given)
         with error_path("features"):
-            for invalid in (each for each, value in features.items() if value is INVALID):
-                raise ConfigError("expected one valid value", invalid)
-            check_names(features, rule.needs, "feature")
-            for names in missing_in_key(rule, features):
-                raise ConfigError(f"the key of rule {rule.name!r} needs {'|'.join(names)}")
+            client_key(rule, features, is_exact=True)
         return features
-
-    def _client(self, text: str) -> str:
-        """Return the form in which an address is counted. Tables of keys show the network of an IPv6 address."""
-        with error_path("features.ip"):
-            return self.client_ip.key(text[:_LONGEST]) or str(parse_network(text[:_LONGEST]))
 
     def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
         """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.

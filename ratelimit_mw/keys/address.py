@@ -1,0 +1,84 @@
+"""Addresses of clients in the form that keys have. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ..errors import error_path
+from .email import normalized_email
+from .features import UNKNOWN_IP, Features, is_email
+from .networks import EMBEDDINGS, Embedding, embedded_ipv4, parse_network
+
+MAX_ADDRESS: Final = 64
+"""The most characters of an address that are read."""
+_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+PORT: Final = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
+_WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{PORT})?|(\d+\.\d+\.\d+\.\d+){PORT}", re.ASCII)
+_ZONE = re.compile(r"[\w.~-]+", re.ASCII)
+
+
+def as_counted(
+    features: Features, ipv6_prefix: int = 64, nat64: Iterable[Embedding] = (), has_own_ip: bool = False
+) -> dict[str, Any]:
+    """Return the features of a client as its requests have them in a middleware.
+
+    The IP address becomes the text that requests are counted under, and an email address is normalised. A network is
+    taken as it is, because tables show it.
+
+    Args:
+        features: The features.
+        ipv6_prefix: The number of bits of an IPv6 address that identify a client.
+        nat64: NAT64 prefixes of the application.
+        has_own_ip: Whether the application has a function for ``ip``, which may return any text.
+
+    Raises:
+        ConfigError: ``ip`` is neither an IP address nor a network.
+
+    Example:
+        >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com"})
+        {'ip': '2001:db8:1:2::/64', 'email': 'ann@example.com'}
+    """
+    counted = {
+        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
+        for name, value in features.items()
+    }
+    if isinstance(text := counted.get("ip"), str) and text not in ("", UNKNOWN_IP) and not has_own_ip:
+        with error_path("ip"):
+            short = text[:MAX_ADDRESS]
+            counted["ip"] = ip_key(short, ipv6_prefix, (*nat64, *EMBEDDINGS)) or str(parse_network(short))
+    return counted
+
+
+def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:
+    """Return the text that an IP address is counted under; None for a text that is not a client's address.
+
+    >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
+    ('192.0.2.7', '2001:db8:1:2::/64', None)
+    """
+    address = parse_address(text, embeddings)
+    if address is None:
+        return None
+    if address.version == 4 or ipv6_prefix == 128:
+        return str(address)
+    return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
+
+
+def parse_address(text: str, embeddings: Iterable[Embedding]) -> _IPAddress | None:
+    """Return the address without port, brackets and zone, as IPv4 where it holds one; None for other text."""
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
+    if "%" in text:
+        text, _, zone = text.partition("%")
+        if ":" not in text or not _ZONE.fullmatch(zone):
+            return None
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        address = embedded_ipv4(address, embeddings) or address
+    return None if address.is_unspecified else address

@@ -1,0 +1,74 @@
+"""The key of a client, from a rule and the features that an operator names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import ConfigError
+from ..keys.features import INVALID, Features
+from ..keys.parts import part_of
+from .compiled import CompiledRule
+
+
+class ClientKeyError(ConfigError):
+    """Features that make no key of a rule.
+
+    Args:
+        rule: The rule.
+        missing: The entries of its key that have no value, each with its alternatives.
+        unused: The features that the rule does not use.
+    """
+
+    def __init__(self, rule: CompiledRule, missing: Sequence[tuple[str, ...]], unused: Sequence[str]) -> None:
+        self.missing, self.unused = missing, unused
+        problem = f"the key of rule {rule.name!r} needs {words_of_entries(missing)}"
+        if unused:
+            entries = words_of_entries(rule.source.entries) or "one limit for all clients"
+            problem = f"rule {rule.name!r} does not use {' and '.join(unused)}. Its key is: {entries}"
+        super().__init__(problem)
+
+
+def client_key(rule: CompiledRule, features: Features, is_exact: bool = False) -> str:
+    """Return the part of the keys of a rule that names a client.
+
+    Args:
+        rule: The rule.
+        features: The features of its key, as requests of the client have them.
+        is_exact: Whether a feature without use is an error, because it may be misspelt.
+
+    Raises:
+        ClientKeyError: A feature is missing, or has no use. Requests count as ``unknown`` without an IP address; here,
+            no client is meant.
+        ConfigError: A value is invalid.
+    """
+    missing, unused = missing_in_key(rule, features), unused_in(rule, features)
+    if missing or (unused and is_exact):
+        raise ClientKeyError(rule, missing, unused)
+    given = rule.captures.add(features)
+    for names in rule.source.entries:
+        part = next(part for part in map(part_of, names) if part.value(given) is not None)
+        if part.compared(given) is INVALID:
+            raise ConfigError(f"{part.text} of rule {rule.name!r} cannot have this value")
+    return rule.build_key(features) or ""
+
+
+def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:
+    """Return the entries of a rule's key without a value, each with its alternatives."""
+    given = rule.captures.add(features)
+    return [names for names in rule.source.entries if all(part_of(name).value(given) is None for name in names)]
+
+
+def features_of(rule: CompiledRule) -> set[str]:
+    """Return the features that a rule uses, with those that have the parameters of its path patterns."""
+    return {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
+
+
+def unused_in(rule: CompiledRule, features: Iterable[str]) -> list[str]:
+    """Return the names of features that a rule does not use."""
+    used = features_of(rule)
+    return [name for name in features if name not in used]
+
+
+def words_of_entries(entries: Iterable[Sequence[str]]) -> str:
+    """Return entries of a key as text, such as "email and user|ip"."""
+    return " and ".join(map("|".join, entries))

@@ -1,0 +1,103 @@
+"""The methods of a limiter mean the client that the requests of its middleware are counted under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from calls import OK, ask, ask_wsgi
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+BAN: Any = {"after": 9, "within": "1m", "for": "1h"}
+Ask = Callable[..., httpx.Response]
+
+
+def limiter_of(**settings: Any) -> Limiter:
+    rule = Rule(name="api", limits="2/minute", ban=BAN)
+    return Limiter([rule], clock=ManualClock(1_000_000.0), settings=load_settings(settings))
+
+
+def asgi(limiter: Limiter, **options: Any) -> Ask:
+    app = RateLimitMiddleware(OK, limiter=limiter, **options)
+    return lambda client: ask(app, client=client)
+
+
+def wsgi(limiter: Limiter, **options: Any) -> Ask:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"hello"]
+
+    guarded = WSGIMiddleware(app, limiter=limiter, **options)
+    return lambda client: ask_wsgi(guarded, client=client)
+
+
+@pytest.mark.parametrize("framework", [asgi, wsgi])
+@pytest.mark.parametrize(
+    ("settings", "client", "named"),
+    [
+        ({}, "2001:db8::7", "2001:db8::1"),
+        ({}, "2001:db8::7", "2001:DB8::/64"),
+        ({}, "192.0.2.7", "::ffff:192.0.2.7"),
+        ({"ipv6_prefix": 128}, "2001:db8::1", "2001:DB8:0::1"),
+        ({"nat64_prefixes": ["2001:db8:64::/96"]}, "2001:db8:64::192.0.2.7", "192.0.2.7"),
+        ({"nat64_prefixes": ["2001:db8:64::/96"]}, "192.0.2.7", "2001:db8:64::c000:207"),
+    ],
+)
+def test_a_client_is_that_of_its_requests(framework: Any, settings: dict[str, Any], client: str, named: str) -> None:
+    """You name an IP address in any form, or the network that a table shows."""
+    limiter = limiter_of(**settings)
+    call, features = framework(limiter), {"ip": named}
+    assert [call(client).status_code for _ in range(3)] == [200, 200, 429]
+    assert [decision.remaining for decision in limiter.inspect("api", features).decisions] == [0]
+    limiter.reset("api", features)
+    assert call(client).status_code == 200
+    limiter.ban("api", features)
+    assert call(client).headers["retry-after"] == "3600"
+    assert limiter.unban("api", features)
+    limiter.set_override("api", features, "9/minute")
+    assert call(client).headers["x-ratelimit-limit"] == "9"
+    assert limiter.remove_override("api", features)
+
+
+def test_an_argument_of_the_middleware_decides() -> None:
+    limiter = limiter_of()
+    call = asgi(limiter, ipv6_prefix=48)
+    limiter.ban("api", {"ip": "2001:db8:0:1::1"})
+    assert call("2001:db8:0:2::1").status_code == 429
+
+
+@pytest.mark.parametrize("text", ["192.0.2", "office", "2001:db8::1::2", "x" * 100])
+def test_a_client_without_an_ip_address_is_an_error(text: str) -> None:
+    """A middleware counts no such client, so it would not be banned."""
+    limiter = limiter_of()
+    asgi(limiter)
+    with pytest.raises(ConfigError, match="ip: expected an IP address or a network"):
+        limiter.ban("api", {"ip": text})
+
+
+def test_a_feature_of_your_own_is_taken_as_it_is() -> None:
+    limiter = limiter_of()
+    call = asgi(limiter, features={"ip": lambda _: "2001:db8::1"})
+    limiter.ban("api", {"ip": "2001:db8::1"})
+    assert call("192.0.2.7").status_code == 429
+
+
+def test_a_limiter_without_a_middleware_cuts_no_address() -> None:
+    """Then ``hit`` counts what you pass, and so do the other methods."""
+    limiter = limiter_of()
+    limiter.ban("api", {"ip": "2001:db8::1"})
+    assert [limiter.hit({"ip": f"2001:db8::{i}"}).banned for i in (1, 2)] == [True, False]
+
+
+def test_an_email_address_is_normalised() -> None:
+    limiter = Limiter([Rule(name="mail", key=["email"], limits="2/minute", ban=BAN, match={"view": ""})])
+    asgi(limiter)
+    limiter.ban("mail", {"email": "Ann@B\u00dcCHER.example"})
+    plan = limiter.rules.plan_named("mail", None)
+    assert limiter.decide(plan, {"email": "ann@xn--bcher-kva.example"}).banned
