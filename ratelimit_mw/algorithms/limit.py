@@ -27,10 +27,12 @@ class Limit:
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
     ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
-    returns the values in a key after the prefix, by feature. ``ban`` is the ban of the rule.
+    returns the values in a key after the prefix, by feature, and ``names_client`` whether one of them is the client's
+    own. ``ban`` is the ban of the rule.
     """
 
     values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
+    names_client: Callable[[str], bool] = staticmethod(lambda _: True)
     is_ban: ClassVar[bool] = False
     ban: BanLimit | None = None
 

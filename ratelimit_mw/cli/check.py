@@ -12,6 +12,7 @@ from ..http.client_ip import HEADERS_OF_HOPS, ClientIP
 from ..http.features import HINTS
 from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
+from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
 from ..rules.compiled import CompiledRule
@@ -126,7 +127,22 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     yield from source.notes()
+    yield from _notes_on_bans(source)
     yield from notes_on_deployment(source)
+
+
+def _notes_on_bans(source: Source) -> Iterator[str]:
+    """Yield a note on bans by an IP address that may be that of a proxy, or unknown."""
+    names = [rule.name for rule in source.rules.rules if rule.ban and all("ip" in own for own in _own_features(rule))]
+    if names and not source.settings.trusted_proxies:
+        effect = "behind a proxy, one client bans all others; behind a Unix socket, no client is banned"
+        yield f"{', '.join(names)} bans by ip, and trusted_proxies is empty: {effect}"
+
+
+def _own_features(rule: CompiledRule) -> list[set[str]]:
+    """Return the features of each entry of a key that is a client's own."""
+    entries = (set(map(feature_of, names)) for names in rule.source.entries)
+    return [features for features in entries if OF_ALL_CLIENTS.isdisjoint(features)]
 
 
 def notes_on_deployment(source: Source) -> Iterator[str]:

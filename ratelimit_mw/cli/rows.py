@@ -14,6 +14,7 @@ from ..keys.features import Features
 from ..keys.parts import part_of
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
+from ..rules.describe import function_name
 from .live import as_counted, command_line, read_features, word_of, words_of
 from .output import Cell
 from .source import Source
@@ -41,7 +42,7 @@ class Rows:
         return {
             "rule": decision.rule,
             "client": self.client(decision) or ALL_CLIENTS,
-            "limit": decision.source.text + " (lowest)" * is_lowest,
+            "limit": self._limit(decision) + " (lowest)" * is_lowest,
             "remaining": f"{decision.remaining:,} of {decision.limit:,}",
             "next request": "perhaps " * (is_lowest and not decision.allowed) + next_request(decision),
             "full again": span_text(decision.reset_after),
@@ -52,7 +53,7 @@ class Rows:
         return {
             "rule": decision.rule,
             "client": self.client(decision),
-            "limit": decision.source.text,
+            "limit": self._limit(decision),
             "limit_is_lowest": decision.rule in self._lowest,
             "amount": decision.limit,
             "remaining": decision.remaining,
@@ -67,6 +68,11 @@ class Rows:
             "key": decision.key,
             "reset": self.reset_line(decision),
         }
+
+    def _limit(self, decision: Decision) -> str:
+        """Return the text of a limit, or the function that the limits of a banned client are from."""
+        rule = self._source.rules.by_name[decision.rule]
+        return function_name(rule.source.limits) if decision.source in rule.placeholder else decision.source.text
 
     def client(self, decision: Decision) -> str:
         """Return the values in the key of a decision; "" for the key of all clients."""

@@ -1,5 +1,6 @@
 """The result of one limit (``decision.py``), of one request (``verdict.py``), and its part of one rule. No I/O."""
 
+from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
 from .decision import Banned as Banned

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 def with_added_hits(hits: Iterable[Hit], consume: bool) -> list[Hit]:
     """Return the hits that the store decides.
 
-    In front of the first hit of each rule that has a ban is one on its ban. When the request consumes, one without a
-    cost is in front of each hit whose outcome decides whether it counts; slots have none.
+    In front of the first hit of each rule that has a ban is one on its ban, unless many clients may have the key. When
+    the request consumes, one without a cost is in front of each hit whose outcome decides whether it counts; slots have
+    none.
     """
     bans: set[str] = set()
     every: list[Hit] = []
     for hit in hits:
         limit, key, cost = hit
-        if limit.ban is not None and limit.rule not in bans:
+        if limit.ban is not None and limit.rule not in bans and limit.names_client(key[len(limit.prefix) :]):
             bans.add(limit.rule)
             every.append(make_hit((limit.ban, limit.ban.key_of(limit, key), int(cost))))
         if consume and limit.statuses is not None and not limit.quota.concurrent:
@@ -61,15 +62,18 @@ def count_rejections(
 def show_bans(decisions: Sequence[Decision]) -> list[Decision]:
     """Return the decisions of the limits alone. Those of a rule show that its client is banned."""
     shown = [decision for decision in decisions if not decision.hit[0].is_ban]
-    for decision in decisions:
-        if decision.hit[0].is_ban and not (decision.remaining or decision.unavailable):
-            _show_ban(shown, cast("BanLimit", decision.hit[0]), decision)
+    bans = [each for each in decisions if each.hit[0].is_ban and not (each.remaining or each.unavailable)]
+    by_ban: dict[str, list[int]] = {}
+    for i, (limit, key, _) in enumerate(each.hit for each in shown if bans):
+        if limit.ban is not None:
+            by_ban.setdefault(limit.ban.key_of(limit, key), []).append(i)
+    for ban in bans:
+        _show_ban(shown, by_ban.get(ban.hit[1], ()), cast("BanLimit", ban.hit[0]), ban)
     return shown
 
 
-def _show_ban(shown: list[Decision], ban: BanLimit, decision: Decision) -> None:
-    key, left = decision.hit[1], decision.reset_us - ban.quiet
-    own = [i for i, each in enumerate(shown) if key in each.hit[0].keys_of(each.hit[1])]
+def _show_ban(shown: list[Decision], own: Sequence[int], ban: BanLimit, decision: Decision) -> None:
+    left = decision.reset_us - ban.quiet
     if decision.allowed and any(not shown[i].allowed for i in own):  # they have started the ban
         for each in (shown[i] for i in own):
             each.reset_us = max(each.reset_us, 0 if each.allowed else each.retry_us or 0)
@@ -77,7 +81,7 @@ def _show_ban(shown: list[Decision], ban: BanLimit, decision: Decision) -> None:
     for i in own:
         shown[i] = _banned(shown[i], decision, left)
     if not own:  # the ban was known without the limits
-        hit = (ban.shown, ban.shown_key(key), decision.hit[2])
+        hit = (ban.shown, ban.shown_key(decision.hit[1]), decision.hit[2])
         shown.append(_banned(Decision(True, 0, 0, 0, decision.at_us, 0, hit), decision, left))
 
 
@@ -85,3 +89,16 @@ def _banned(own: Decision, ban: Decision, left: int) -> Banned:
     """Return the decision of a limit during a ban. A wait for the limit itself may be longer."""
     retry = None if own.retry_us is None else max(left, own.retry_us)
     return Banned(ban.allowed, 0, 0 if ban.allowed else retry, max(left, own.reset_us), ban.at_us, 0, own.hit)
+
+
+def reject_uncounted(decisions: Iterable[Decision], retry_us: int) -> None:
+    """Reject the hits that a store could not count, in place. Only a ban rejects a hit on it.
+
+    Args:
+        decisions: The decisions as they are without the cost of their hits.
+        retry_us: The time until another attempt, in microseconds.
+    """
+    for each in decisions:
+        if each.allowed and each.hit[2] and not each.hit[0].is_ban:
+            each.allowed, each.remaining, each.delay_us = False, 0, 0
+            each.retry_us, each.reset_us = retry_us, max(retry_us, each.reset_us)

@@ -15,6 +15,9 @@ Features = Mapping[str, Any]
 BUILT_IN: Final = ("ip", "user", "email", "endpoint", "region", "method", "path", "host", "group", "plan")
 _FAMILIES: Final = ("header", "cookie", "query", "field", "json", "form", "path")
 
+OF_ALL_CLIENTS: Final = frozenset({"endpoint", "path", "method", "host", "region"})
+"""The features whose values many clients have, because they are not the client's own."""
+
 UNKNOWN_IP: Final = "unknown"
 """The value of ``ip`` for all requests without a client address."""
 

@@ -2,11 +2,20 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
+from .features import (
+    INVALID,
+    KEY_ALIASES,
+    OF_ALL_CLIENTS,
+    UNKNOWN_IP,
+    UNMATCHED,
+    USE_FEATURES,
+    Features,
+    is_email,
+)
 from .networks import canonical_ip
 from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
 from .secret import NO_SECRET, Secret
@@ -175,31 +184,47 @@ class KeyMaker:
         >>> KeyMaker(parse_key(["endpoint", "user|ip"])).parse("endpoint=6:/login&{ip=192.0.2.7}")
         {'endpoint': '/login', 'ip': '192.0.2.7'}
         """
+        return {part.name: "invalid" if kind == "!" else value for part, kind, value in self._read(key)}
+
+    def _read(self, key: str) -> Iterator[tuple[Part, str, str]]:
+        """Yield the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
         outside, _, inside = key.partition("{")
-        text = outside + (inside.partition("}&")[2] or inside.removesuffix("}"))
-        values = {}
+        text = outside + (inside.partition("}&")[2] or inside.partition("}")[0])
         for parts, fallback, _, is_last in self._entries if text else ():
             names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
-            name = next(name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
+            name, *_ = (name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
             kind, text = text[len(name)], text[len(name) + 1 :]
             if kind == "#":
-                values[name], text = text[:_DIGEST], text[_DIGEST:]
+                value, text = text[:_DIGEST], text[_DIGEST:]
             elif kind == "!":
-                values[name], text = "invalid", text[1:]
+                value, text = "", text[1:]
             elif is_last:
-                values[name] = _unescaped(text)
+                value = _unescaped(text)
             else:
                 # No value is longer than LONGEST, so the patterns are few.
                 length, _, text = text.partition(":")
-                value = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
-                values[name], text = _unescaped(value), text[len(value) + 1 :]
-        return values
+                escaped = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
+                value, text = _unescaped(escaped), text[len(escaped) + 1 :]
+            yield part_of(name), kind, value
+
+    def names_client(self, key: str) -> bool:
+        """Return whether a key has a value of the client's own. Invalid values, and ``unknown`` for an IP address, are
+        those of many clients.
+
+        >>> maker = KeyMaker(parse_key(["endpoint", "user|ip"]))
+        >>> [maker.names_client(f"endpoint=6:/login&{{ip={ip}}}") for ip in ("192.0.2.7", "unknown")]
+        [True, False]
+        """
+        if UNKNOWN_IP not in key and "!&" not in key:
+            return True  # a rule with a ban has such a part
+        own = (each for each in self._read(key) if each[0].feature not in OF_ALL_CLIENTS and each[1] != "!")
+        return any(part.feature != "ip" or kind == "#" or value != UNKNOWN_IP for part, kind, value in own)
 
     def values_in(self, key: str) -> dict[str, str] | None:
         """Return what ``parse`` returns; None for a key that was built with other entries."""
         try:
             return self.parse(key)
-        except (StopIteration, TypeError, OverflowError, re.error):
+        except (ValueError, TypeError, OverflowError, re.error):
             return None
 
     def has_values(self, key: str, features: Features) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..algorithms.ban_limit import BanLimit
-from ..algorithms.limit import prefix_of
+from ..algorithms.limit import client_of, prefix_of
 from ..clock import SECOND
-from ..decision import Hit
-from ..errors import ConfigError, error_path
+from ..decision import Decision, Hit
+from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import parse_duration
 from ..receipt import Correction
+from ..rules.compiled import CompiledRule
+from ..rules.lookup import NO_LIMITS, UNLIMITED
 from ..testmode import testmode
 from .inspection import KeyStates
+from .override_reader import name_of
 from .overrides import RunTimeOverrides
 
 
@@ -32,8 +35,9 @@ class Bans(RunTimeOverrides):
             The end of the ban, in seconds since 1970 by the clock of the store.
 
         Raises:
-            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
-            StoreError: The store could not be reached.
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients have the
+                key, or the client has the override ``"unlimited"``, so no ban applies to it.
+            StoreError: The store could not be reached, or has no room for the ban.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule
@@ -48,14 +52,16 @@ class Bans(RunTimeOverrides):
             True
         """
         self.start()
-        us, correction = self._ban(rule, features, duration)
-        return (self._chain.correct([correction], self._now())[0] + us) / SECOND
+        us, hit, correction = self._ban(rule, features, duration)
+        end = self._chain.correct([correction], self._now())[0] + us
+        return self._checked_end(end, *self.store.apply([hit], self._now(), consume=False))
 
     async def aban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
         """Async form of ``ban``."""
         await self.astart()
-        us, correction = self._ban(rule, features, duration)
-        return ((await self._chain.acorrect([correction], self._now()))[0] + us) / SECOND
+        us, hit, correction = self._ban(rule, features, duration)
+        end = (await self._chain.acorrect([correction], self._now()))[0] + us
+        return self._checked_end(end, *await self.store.aapply([hit], self._now(), consume=False))
 
     def unban(self, rule: str, features: Features) -> bool:
         """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
@@ -72,7 +78,7 @@ class Bans(RunTimeOverrides):
             StoreError: The store could not be reached.
         """
         self.start()
-        hit = Hit(*self._ban_key(rule, features), 1)
+        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = self.store.apply([hit], self._now(), consume=False)
         self._chain.forget([hit.key])
         return not decision.allowed
@@ -80,7 +86,7 @@ class Bans(RunTimeOverrides):
     async def aunban(self, rule: str, features: Features) -> bool:
         """Async form of ``unban``."""
         await self.astart()
-        hit = Hit(*self._ban_key(rule, features), 1)
+        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = await self.store.aapply([hit], self._now(), consume=False)
         await self._chain.aforget([hit.key])
         return not decision.allowed
@@ -108,22 +114,32 @@ class Bans(RunTimeOverrides):
         prefixes = self._ban_prefixes()
         return await self.ainspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
 
-    def _ban(self, rule: str, features: Features, duration: float | str | None) -> tuple[int, Correction]:
-        ban, key = self._ban_key(rule, features)
+    def _ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
+        rule, client = self._client(name, features)
+        ban, key = self._ban_key(rule, client)
+        if rule.overrides is not None and rule.overrides.find(client) is NO_LIMITS:
+            hint = "Remove it first, with remove_override() or the command `override remove`"
+            raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
+        if not rule.key.names_client(client):
+            raise ConfigError(f"many clients have the key {client_of(key)!r}, so rule {rule.name!r} never bans it")
         with error_path("duration"):
             us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:
                 raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
-        return us, Correction(ban.lasting(us), key, 1, None)
+        return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, 1, None)
 
-    def _ban_key(self, name: str, features: Features) -> tuple[BanLimit, str]:
-        rule, client = self._client(name, features)
-        ban = rule.ban
-        if ban is None:
-            hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or put the client on the list lists.deny'
-            raise ConfigError(f"rule {name!r} has no ban, so its requests ask for none. {hint}")
+    def _checked_end(self, end: int, decision: Decision) -> float:
+        """Return the end of a ban in seconds. ``StoreError`` if the store had no room for it."""
+        if decision.allowed and decision.at_us < end:
+            raise StoreError(f"{name_of(self.store)} is nearly full, so the ban could not be written")
+        return end / SECOND
+
+    def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:
+        if rule.ban is None:
+            hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or add the client to lists.deny'
+            raise ConfigError(f"rule {rule.name!r} has no ban option, so a ban would have no effect. {hint}")
         suffix = testmode.key_suffix if self._clock is None else ""
-        return ban, f"{ban.prefix}{client}{suffix}"
+        return rule.ban, f"{rule.ban.prefix}{client}{suffix}"
 
     def _ban_prefixes(self) -> Collection[str]:
         return {rule.ban.prefix for rule in self.rules.rules if rule.ban is not None}

@@ -12,7 +12,6 @@ from typing import Any, Final
 from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import parse_duration
-from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import (
     ClientOverride,

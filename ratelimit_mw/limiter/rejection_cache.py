@@ -89,11 +89,8 @@ class RejectionCache(ChainLink):
                 cached.append(decision)
             elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
                 return []
-        if len(cached) > 1:
-            bans = [decision for decision in cached if decision.hit[0].is_ban]
-            others = [decision for decision in cached if not decision.hit[0].is_ban]
-            cached = [*bans, *sorted(others, key=_wait_of)[-1:]]
-        return cached
+        longest = max((each for each in cached if not each.hit[0].is_ban), key=_wait_of, default=None)
+        return [each for each in cached if each is longest or each.hit[0].is_ban]
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
         """Cache the rejections of the store. Return the decisions."""

@@ -14,8 +14,8 @@ from ..decision import Verdict
 from ..errors import StoreError
 from ..keys.features import Features
 from ..rules.client_key import client_key
-from ..rules.lookup import Lookups, arun, run
 from ..rules.compiled import CompiledRule
+from ..rules.lookup import Lookups, arun, run
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..testmode import testmode

@@ -63,6 +63,9 @@ class CapturingKey(KeyMaker):
     def parse(self, key: str) -> dict[str, str]:
         return self._key.parse(key)
 
+    def names_client(self, key: str) -> bool:
+        return self._key.names_client(key)
+
     def values_in(self, key: str) -> dict[str, str] | None:
         return self._key.values_in(key)
 

@@ -84,7 +84,7 @@ class CompiledRule:
         reports = rule.consistency == "reported"
         limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
         for limit in limits:
-            limit.values_of = self.key.parse
+            limit.values_of, limit.names_client = self.key.parse, self.key.names_client
         if rule.ban is not None and limits:
             ban = BanLimit(rule.ban, limits[0])
             for limit in limits:

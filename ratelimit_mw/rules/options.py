@@ -94,9 +94,11 @@ ConsistencyOption = Annotated[
 _Ban = TypedDict(  # "for" is a keyword, so this is no class
     "_Ban",
     {
-        "after": Annotated[int, option("The number of rejections that starts a ban.", minimum=1, maximum=100)],
-        "within": Annotated[str | float, option("The span in which these rejections occur.")],
-        "for": Annotated[str | float, option("The length of the first ban.")],
+        "after": Annotated[
+            int, option("The number of rejections that starts a ban, from 1 to 100.", minimum=1, maximum=100)
+        ],
+        "within": Annotated[str | float, option("The span in which these rejections occur, at most 366 days.")],
+        "for": Annotated[str | float, option("The length of the first ban, at most 366 days.")],
     },
 )
 
@@ -104,9 +106,10 @@ _Ban = TypedDict(  # "for" is a keyword, so this is no class
 class BanOptions(_Ban, total=False):
     """When a client is banned from a rule, and for how long."""
 
-    growth: Annotated[int, option("Each ban is this many times as long as the one before it.", 1, minimum=1)]
+    growth: Annotated[int, option("Each ban is this many times as long as the one before it, 1 to 100.", 1, minimum=1)]
     max: Annotated[
-        str | float, option("The longest ban. Earlier bans are forgotten after this time without one.", "7d")
+        str | float,
+        option("The longest ban; `for` if that is longer. Bans are forgotten after this time without one.", "7d"),
     ]
     status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
 

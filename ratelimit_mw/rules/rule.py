@@ -14,6 +14,7 @@ from ..algorithms.ban import BanTerms
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
+from ..keys.features import OF_ALL_CLIENTS
 from ..keys.key import parse_key
 from ..keys.parts import checked_part, feature_of
 from ..quota import Quota, parse_duration, parse_quotas
@@ -176,8 +177,11 @@ class Rule:
 
     def _ban(self, value: object) -> BanTerms | None:
         ban = parse_ban(value)
-        if ban is not None and not self.entries:
-            raise ConfigError("key = [] counts all clients together, so one client would ban all others. Name a key")
+        if ban is not None and not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
+            problem = (
+                f"key = {list(map('|'.join, self.entries))} is the same for many clients, so one would ban the others"
+            )
+            raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"')
         if ban is not None and self.options["wait"] is not None:
             raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules")
         return ban

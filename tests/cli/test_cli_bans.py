@@ -107,7 +107,11 @@ def test_inspect_and_reset_know_bans(site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
-        (("ban", "site", "ip=192.0.2.7"), 1, "rule 'site' has no ban, so its requests ask for none. Add ban = {"),
+        (
+            ("ban", "site", "ip=192.0.2.7"),
+            1,
+            "rule 'site' has no ban option, so a ban would have no effect. Add ban = {",
+        ),
         (("ban", "login", "--for", "soon", "ip=192.0.2.7"), 2, "Invalid value for '--for': expected a duration such"),
         (("ban", "login", "--for", "0s", "ip=192.0.2.7"), 2, "Invalid value for '--for': expected more than 0"),
         (("ban", "login"), 1, "the key of rule 'login' needs ip. Write: ratelimit-mw ban"),

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, StoreError, load_settings
+from ratelimit_mw.algorithms.ban_limit import BanLimit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.base import KeyPage
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testing.clock import limits_timed_by
 
 START = 1_767_268_800
 WHO = {"ip": "192.0.2.7"}
@@ -31,10 +33,10 @@ def rule_of(name: str = "login", limits: str = "1/minute", **options: Any) -> Ru
     return Rule(name=name, limits=limits, **{"ban": BAN, **options})
 
 
-def ban_client(limiter: Limiter, hits: int = 3) -> None:
+def ban_client(limiter: Limiter, hits: int = 3, who: dict[str, str] = WHO) -> None:
     for _ in range(hits):
-        limiter.hit(WHO)
-    assert limiter.hit(WHO).banned
+        limiter.hit(who)
+    assert limiter.hit(who).banned
 
 
 def test_several_limits_of_a_rule_are_one_rejection(clock: ManualClock) -> None:
@@ -311,6 +313,75 @@ def test_a_full_memory_store_bans_no_neighbours(clock: ManualClock) -> None:
     assert not any(limiter.hit(WHO).banned for _ in range(9))
 
 
+def test_a_ban_by_hand_needs_room(clock: ManualClock) -> None:
+    """The store then has no place for it, and would not say so."""
+    limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
+    limiter.hit({"ip": "192.0.2.1"})
+    with pytest.raises(StoreError, match="memory:// is nearly full, so the ban could not be written"):
+        limiter.ban("login", WHO)
+    with pytest.raises(StoreError, match="nearly full"):
+        asyncio.run(limiter.aban("login", WHO))
+
+
+def test_a_client_without_limits_cannot_be_banned(clock: ManualClock) -> None:
+    limiter = Limiter([rule_of()], clock=clock)
+    limiter.set_override("login", WHO, "unlimited", duration=60)
+    with pytest.raises(ConfigError, match=r"has the override .unlimited., so rule .login. cannot ban it\. Remove it"):
+        limiter.ban("login", WHO)
+    clock.advance(60)
+    limiter.ban("login", WHO)
+    assert limiter.hit(WHO).banned
+
+
+@pytest.mark.parametrize(
+    ("key", "features", "is_banned"),
+    [
+        (["ip"], {}, False),
+        (["ip"], {"ip": INVALID}, False),
+        (["endpoint", "ip"], {"endpoint": "/login"}, False),
+        (["user|ip"], {}, False),
+        (["ip/24"], {}, False),
+        (["email"], {"email": INVALID}, False),
+        (["email", "ip"], {"email": INVALID}, False),
+        (["email", "ip"], {"email": INVALID, **WHO}, True),
+        (["email", "ip"], {"email": "ann@example.com"}, True),
+        (["user"], {"user": "unknown"}, True),
+        (["user"], {"user": "ann!&"}, True),
+    ],
+)
+@pytest.mark.parametrize("secret", [{}, {"secret": "correct horse battery staple"}])
+def test_requests_that_name_no_client_are_not_banned(
+    clock: ManualClock, key: list[str], features: dict[str, Any], is_banned: bool, secret: dict[str, str]
+) -> None:
+    """Many clients have the value for a missing IP address, and that for invalid values. They are still limited."""
+    rule = {"name": "login", "limits": "1/minute", "key": key, "ban": BAN}
+    limiter = Limiter.from_settings({"rules": [rule], **secret}, clock)
+    verdicts = [limiter.hit(features) for _ in range(5)]
+    assert [verdict.allowed for verdict in verdicts] == [True] + [False] * 4
+    assert [verdict.banned for verdict in verdicts] == [False] * 3 + [is_banned] * 2
+    assert bool(limiter.bans().decisions) == is_banned
+
+
+def test_a_client_is_named_on_a_clock_of_a_test() -> None:
+    """The keys of such a limiter end with the number of the test."""
+    with limits_timed_by(ManualClock(START)):
+        limiter = Limiter([rule_of()])
+        assert not any(limiter.hit({}).banned for _ in range(5))
+        ban_client(limiter)
+
+
+def test_bans_are_shown_in_linear_time(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decision is looked at once, and not once for each ban."""
+    limiter = Limiter([rule_of(limits="1/minute; 9/hour")], clock=clock)
+    for i in range(99):
+        ban_client(limiter, who={"ip": f"192.0.2.{i}"})
+    calls: list[str] = []
+    key_of = BanLimit.key_of
+    monkeypatch.setattr(BanLimit, "key_of", lambda ban, limit, key: calls.append(key) or key_of(ban, limit, key))
+    assert len(limiter.inspect().decisions) == 198
+    assert len(calls) < 1000
+
+
 def test_limits_from_a_function_have_the_ban_of_their_rule(clock: ManualClock) -> None:
     def limits_of(ip: str) -> str:
         return "1/minute"
@@ -380,7 +451,9 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
 @pytest.mark.parametrize(
     ("rule", "features", "seconds", "message"),
     [
-        ("api", WHO, None, "rule 'api' has no ban"),
+        ("api", WHO, None, "rule 'api' has no ban option, so a ban would have no effect. Add ban = {"),
+        ("login", {"ip": "unknown"}, None, "many clients have the key 'ip=unknown', so rule 'login' never bans it"),
+        ("mail", {"email": INVALID}, None, "email of rule 'mail' cannot have this value"),
         ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
         ("login", {}, None, "the key of rule 'login' needs ip"),
         ("login", WHO, 0, "duration: expected more than 0"),
@@ -389,7 +462,7 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
     ],
 )
 def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:
-    limiter = Limiter([rule_of(), rule_of("api", ban=None)])
+    limiter = Limiter([rule_of(), rule_of("api", ban=None), rule_of("mail", key=["email"])])
     with pytest.raises(ConfigError) as caught:
         limiter.ban(rule, features, seconds)
     assert message in str(caught.value)

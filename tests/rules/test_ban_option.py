@@ -8,6 +8,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.ban import BanTerms
+from ratelimit_mw.keys.features import OF_ALL_CLIENTS
 from ratelimit_mw.rules.describe import Overview
 
 BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
@@ -63,7 +64,10 @@ def test_a_mistake_names_its_place(ban: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"key": []}, "ban: key = [] counts all clients together"),
+        ({"key": []}, "ban: key = [] is the same for many clients, so one would ban the others"),
+        *(({"key": [name]}, f"ban: key = ['{name}'] is the same") for name in sorted(OF_ALL_CLIENTS)),
+        ({"key": ["endpoint", "host"]}, "ban: key = ['endpoint', 'host'] is the same"),
+        ({"key": ["user|endpoint"]}, "ban: key = ['user|endpoint'] is the same"),
         ({"limits": "2 concurrent", "wait": "1s"}, "ban: ban cannot be combined with wait"),
         ({"consistency": "leased"}, 'consistency: consistency = "leased" cannot be combined with mode = "shadow", ban'),
         ({"consistency": "reported"}, 'consistency = "reported" cannot be combined with mode = "shadow", ban'),
@@ -74,6 +78,11 @@ def test_options_that_a_ban_excludes(options: dict[str, Any], message: str) -> N
     with pytest.raises(ConfigError) as caught:
         Rule(**{"name": "login", "limits": "100/minute", "ban": BAN, **options})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [["endpoint", "user"], ["header:x-api-key"], ["user|ip"], ["ip/24"], ["path:tenant"]])
+def test_a_key_of_a_client_may_have_a_ban(key: list[str]) -> None:
+    assert Rule(name="login", limits="5/minute", key=key, ban=BAN).ban is not None
 
 
 def test_rules_have_the_ban_of_the_defaults_unless_they_have_none() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...clock import SECOND
-from ...decision import Decision, Hit, decide_all
+from ...decision import Decision, Hit, decide_all, reject_uncounted
 from ...errors import StateError, StoreError
 from ...receipt import Correction
 from .records import FULL, Records
@@ -32,7 +32,7 @@ def _decide_all(records: Records, hits: Sequence[Hit], at: int | None, consume: 
     stored = [records.find(limit, key) for limit, key, _ in hits]
     states = [state for _, _, state in stored]
     if records.room == FULL:
-        return [_rejection(hit, state, instant) for hit, state in zip(hits, states, strict=True)]
+        return _reject(hits, states, instant)
     decisions, writes = decide_all(hits, states, instant)
     if consume and writes:
         new_states = {id(hit): state for hit, state in writes}
@@ -48,7 +48,7 @@ def _decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> li
     stored = records.find(limit, key)
     instant = records.now if at is None else at
     if records.room == FULL:
-        return [_rejection(hit, stored[2], instant)]
+        return _reject([hit], [stored[2]], instant)
     state, decision = limit.decide(stored[2], instant, cost)
     decision.hit = hit
     if consume and state is not stored[2]:
@@ -88,12 +88,12 @@ def _span(decision: Decision, at: int | None) -> int:
     return decision.reset_us if at is None else max(decision.reset_us, _DAY)
 
 
-def _rejection(hit: Hit, state: Any, at: int) -> Decision:
-    """Return the decision on a hit that there is no room to count."""
-    look = hit.limit.decide(state, at, hit.cost if hit.limit.is_ban else 0)[1]
-    if hit.limit.is_ban:  # only a ban rejects a hit on it
-        look.hit = hit
-        return look
-    decision = Decision(hit.cost == 0, look.remaining, SECOND if hit.cost else 0, look.reset_us, look.at_us)
-    decision.hit = hit
-    return decision
+def _reject(hits: Sequence[Hit], states: Sequence[Any], at: int) -> list[Decision]:
+    """Return the decisions on hits that there is no room to count."""
+    decisions = []
+    for hit, state in zip(hits, states, strict=True):
+        decision = hit.limit.decide(state, at, hit.cost if hit.limit.is_ban else 0)[1]
+        decision.hit = hit
+        decisions.append(decision)
+    reject_uncounted(decisions, SECOND)
+    return decisions

@@ -36,8 +36,9 @@ class NoRoomError(Exception):
     """A record would have to grow, but nothing may."""
 
 
+_NOWHERE: Final = b""
 StoredState = tuple[bytes, int, Any]
-"""The name of the record to write, its length (0: there is none), and the own or shared state of the key."""
+"""The name of the record to write, if any, its length (0: there is none), and the own or shared state of the key."""
 
 
 class Records:
@@ -69,8 +70,10 @@ class Records:
         data = self.txn.get(name)
         if data is not None:
             return name, len(data), self._load(limit, data)
+        if limit.is_ban:  # a neighbour's ban is no ban
+            return name if self.room == ROOMY else _NOWHERE, 0, None
         shared_name = self._shared_name(limit.prefix, key)
-        data = None if limit.is_ban else self.txn.get(shared_name)  # a neighbour's ban is no ban
+        data = self.txn.get(shared_name)
         state = None if data is None else self._load(limit, data)
         return (name, 0, state) if self.room == ROOMY else (shared_name, len(data or b""), state)
 
@@ -78,6 +81,7 @@ class Records:
         """Write a state that expires in ``span`` microseconds. None is the fresh state."""
         if state is None:
             self.delete([key])
+        if state is None or stored[0] == _NOWHERE:
             return
         self.changed = True
         name, length, _ = stored

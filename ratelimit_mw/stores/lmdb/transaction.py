@@ -25,7 +25,10 @@ _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64
 _SWEEP_AT: Final = META + b"sweep"
-_EFFECTS: Final = {SHARING: "new clients share counts", FROZEN: "requests of new clients are rejected"}
+_EFFECTS: Final = {
+    SHARING: "new clients share counts, and cannot be banned",
+    FROZEN: "requests of new clients are rejected",
+}
 _Result = TypeVar("_Result")
 _log = logging.getLogger("ratelimit_mw")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog
-from ...decision import Decision, Hit
+from ...decision import Decision, Hit, reject_uncounted
 from ...errors import ConfigError, StoreError
 from ...forksafe import CHANCE
 from .client.protocol import ProtocolError
@@ -87,10 +87,7 @@ class RacingCall(Races):
             raise self.error
         if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
             return self.decisions
-        for decision in self.decisions:
-            if decision.allowed and not decision.hit[0].is_ban:
-                decision.allowed, decision.remaining, decision.delay_us = False, 0, 0
-                decision.retry_us, decision.reset_us = _RETRY, max(_RETRY, decision.reset_us)
+        reject_uncounted(self.decisions, _RETRY)
         return self.decisions
 
 

@@ -159,12 +159,12 @@ class MemoryStore(Store):
                 states.append(self._find(limit, generations, key) if packed else state)
             decisions, writes = decide_all(hits, states, now)
             if consume:
-                for (_, key, _), state in writes:
+                for (limit, key, _), state in writes:
                     young = by_key[key].young
                     if state is not None and key in young:
                         young[key] = state  # the most common case of _keep, without its call
                     else:
-                        self._keep(by_key[key], key, state)
+                        self._keep(by_key[key], key, state, limit.is_ban)
             for decision in decisions:
                 key = decision.hit[1]
                 if decision.reset_us > by_key[key].span:
@@ -181,7 +181,7 @@ class MemoryStore(Store):
                 limit, key = change.limit, change.key
                 generations = self._by_limit.get(limit) or self._place(limit, now)
                 new = change.apply_to(self._find(limit, generations, key), now)
-                self._keep(generations, key, new)
+                self._keep(generations, key, new, limit.is_ban)
                 if (resets_in := limit.decide(new, now, 0)[1].reset_us) > generations.span:
                     self._keep_until(generations, key, now + resets_in)
             return [now] * len(changes)
@@ -223,7 +223,7 @@ class MemoryStore(Store):
             return limit.algorithm.load(state)
         return None
 
-    def _keep(self, generations: Generations, key: str, state: Any) -> None:
+    def _keep(self, generations: Generations, key: str, state: Any, is_ban: bool = False) -> None:
         if state is None:
             self._drop(generations, key)
         elif key in generations.young or generations.old.pop(key, None) is not None:
@@ -231,7 +231,7 @@ class MemoryStore(Store):
         elif self._keys < self._max_keys:
             generations.young[key] = state
             self._keys += 1
-        else:
+        elif not is_ban:  # a neighbour's ban is no ban
             generations.shared[self._shared_key(key)] = state
 
     def _keep_until(self, generations: Generations, key: str, until: int) -> None:

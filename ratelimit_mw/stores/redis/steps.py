@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from ...decision import Decision, Hit
+from ...decision import Decision, Hit, count_hits, reject_uncounted
 from ...errors import StateError, StoreError
 from ...receipt import Correction
 from .client.errors import MovingSlotError
@@ -159,8 +159,7 @@ class SteppedRequest:
         self._deadline = max(self._deadline, self._caller.time() + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in operations if type(each.result) is StoreError]
         if consume:
-            consuming = (hit for each in unknown for hit in each.items if hit.cost != 0)
-            self._count_lost(sum(not hit.limit.is_ban for hit in consuming))
+            self._count_lost(count_hits([hit for each in unknown for hit in each.items if hit.cost != 0]))
         passed = [each for each in operations if not (each.stops or each.kind > PEEK)]
         direct = [each for each in passed if have_lua(each.items)]
         refunds = [refund for each in direct if consume and (refund := self._refund(each)).items]
@@ -206,7 +205,7 @@ class SteppedRequest:
             return MixedHitOperation(kind, hits, names, slot, self._now, at, swaps)
 
         at, decisions = await self._swap([hits[i].key for i in without_lua], decide)
-        return [_lose(hit, at) for hit in hits] if decisions is None else decisions
+        return _lose(hits, at) if decisions is None else decisions
 
     async def _correct_here(self, change: Correction) -> int:
         limit, key = change.limit, change.key
@@ -272,11 +271,8 @@ def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
     return [Correction.refund(each) for each in consuming if each.rule not in banned]
 
 
-def _lose(hit: Hit, at: int) -> Decision:
+def _lose(hits: Sequence[Hit], at: int) -> list[Decision]:
     """Reject a request that lost every race within its time budget. It may try again at once."""
-    if hit.limit.is_ban:  # only a ban rejects a hit on it
-        decision = Decision(True, hit.limit.limit, 0, 0, at)
-    else:
-        decision = Decision(False, 0, _SHORT_US, _SHORT_US, at)
-    decision.hit = hit
-    return decision
+    decisions = [Decision(True, hit.limit.limit, 0, 0, at, 0, hit) for hit in hits]
+    reject_uncounted(decisions, _SHORT_US)
+    return decisions

@@ -11,6 +11,7 @@ import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
@@ -69,6 +70,29 @@ def test_nearly_full_store_logs_one_warning(path: Path, caplog: pytest.LogCaptur
         hit(store, limit_of(), f"client {number}")
     store.close()
     assert ["new keys share" in each.getMessage() for each in caplog.records] == [True]
+
+
+def test_no_ban_starts_without_room(path: Path) -> None:
+    """A neighbour's ban would be a client's own. Known bans stay, and rejections write nothing."""
+    clock = ManualClock(NOW)
+    store = open_at(path, size=4 << 20, clock=clock)
+    rule = Rule(name="login", limits="1/hour", ban={"after": 1, "within": "1h", "for": "1h"})
+    limiter = Limiter([rule], store)
+    known, new = {"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}
+    assert [limiter.hit(known).banned for _ in range(3)] == [False, False, True]
+    for number in range(40_000):
+        hit(store, limit_of(), f"client {number}")
+    verdicts = [limiter.hit(new) for _ in range(9)]
+    assert [verdict.allowed for verdict in verdicts] == [True] + [False] * 8
+    assert not any(verdict.banned for verdict in verdicts)
+    env = store._environment._env
+    before = env.info()["last_txnid"]
+    assert not limiter.hit(new).allowed
+    assert env.info()["last_txnid"] == before
+    assert limiter.hit(known).banned
+    with pytest.raises(StoreError, match="nearly full, so the ban could not be written"):
+        limiter.ban("login", new)
+    store.close()
 
 
 def test_shared_state_can_be_reset_and_refunded(path: Path) -> None:
