@@ -32,7 +32,6 @@ class CallShares:
         """Of the requests that call the store: those that it rejects."""
         self.returned = returned / self.asked if self.asked else 0.0
         """Of the requests that call the store: those that first refund leases that have ended."""
-        self.second = plan.second_calls
         self.announced = min(1.0, 1 / ANNOUNCED_EVERY / per_worker)
 
 

@@ -69,7 +69,7 @@ class MeasuredCosts(msgspec.Struct, frozen=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """The deployment to simulate. Rates are per second, times in microseconds."""
+    """The deployment to simulate: the options of the command. Rates are per second, times in microseconds."""
 
     workers: int
     rate: float
@@ -78,19 +78,15 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     rtt: float = 500.0
     machines: int = 1
     cores: int | None = None
-    """Of each machine of workers; None gives each worker a core."""
     is_shared: bool = False
     """Whether the servers run on the first machine of the workers, too."""
     threads: int = 0
-    """Threads of a blocking worker; 0 for a worker with an event loop."""
     has_tags: bool = True
     """Whether all limits of a request have one hash tag."""
     clients: int = 100_000
     rejected: float = 0.0
-    """Share of the requests."""
     rejected_clients: int = 1_000
     second_calls: float = 0.0
-    """Share of the requests that call again at their end."""
     held_slots: int = 0
     consistency: str = "exact"
     amount: int = 1_000
@@ -98,7 +94,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = 0.02
     replicas: int = 0
     application_cpu: float = 0.0
-    """CPU of the application for a request."""
 
     @property
     def is_cluster(self) -> bool:
@@ -107,9 +102,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         return "cluster" if self.is_cluster else "server"
-
-    def with_nodes(self, nodes: int) -> Deployment:
-        return msgspec.structs.replace(self, nodes=nodes)
 
 
 def default_costs() -> dict[str, MeasuredCosts]:

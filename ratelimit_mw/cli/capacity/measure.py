@@ -24,7 +24,7 @@ from ...stores.redis.store import RedisStore
 from ..output import Failure
 from .fit import fit
 from .inputs import Costs, MeasuredCosts
-from .servers import Sample, Servers
+from .servers import Servers, Totals, subtract
 
 _SPAN: Final = 0.6  # seconds of a phase.
 _WARM_UP: Final = 0.15
@@ -40,31 +40,17 @@ _CONNECTION: Final = 20_000.0  # bytes, measured with CLIENT LIST of Redis 7.0.
 _MAXCLIENTS: Final = 10_000  # the default of Redis. Before Redis 7, INFO does not contain it.
 _BUDGET: Final = 5.0  # seconds of a call.
 _KEYS_PER_CALL: Final = 500
-_MICROSECONDS: Final = ("wall", "client", "server")
-
 STEPS: Final = 14
 """How often ``measure`` calls ``advance`` on a cluster."""
 
 
 class Phase(NamedTuple):
-    """Decisions of one kind, and the totals of all of them."""
+    """Decisions of one kind."""
 
-    decisions: int
-    limits: int
-    slots: int
-    sample: Sample
+    each: Totals
+    """Of a decision: its parts, and what it took."""
     times: list[float]
     """Of each decision, in microseconds."""
-
-    def each(self, field: str) -> float:
-        """Return the part of a decision. Times are in microseconds."""
-        value: float = getattr(self.sample, field)
-        return value / self.decisions * (1e6 if field in _MICROSECONDS else 1)
-
-    def parts(self, columns: Sequence[str]) -> list[float]:
-        calls = {"message": self.each("messages"), "command": self.each("commands")}
-        every = {"decision": 1.0, **calls, "operation": float(self.slots), "hit": float(self.limits)}
-        return [every[column] for column in columns]
 
 
 class Measurement:
@@ -106,13 +92,13 @@ class Measurement:
         return Limiter(rules, self._store, settings=Settings(fleet_size=1))
 
     async def _learn_idle(self) -> None:
-        """Measure the cost of reading the counters, and of a second without a request."""
-        self._idle = self._reading = Sample(*[0.0] * 8)
-        samples = [self._servers.sample() for _ in range(5)]
-        self._reading = Sample(*(statistics.median(parts) for parts in zip(*_differences(samples), strict=True)))
-        sample = self._servers.sample()
+        """Measure the cost of reading the counters, and the CPU of the servers without a request."""
+        totals = [self._servers.totals() for _ in range(5)]
+        readings = [subtract(after, before) for before, after in pairwise(totals)]
+        self._reading = {name: statistics.median(each[name] for each in readings) for name in readings[0]}
         await asyncio.sleep(1)
-        self._idle = self._servers.sample() - sample - self._reading
+        second = subtract(subtract(self._servers.totals(), totals[-1]), self._reading)
+        self._idle = second["server"] / second["wall"]
         self._advance()
 
     async def _phase(
@@ -124,9 +110,7 @@ class Measurement:
         is_blocking: bool = False,
         consistency: Consistency = "exact",
     ) -> Phase:
-        limiter = self._limiter(limits, slots, consistency)
-
-        times: list[float] = []
+        limiter, times = self._limiter(limits, slots, consistency), []
 
         async def decide(features: dict[str, str]) -> None:
             began = time.perf_counter()
@@ -135,52 +119,45 @@ class Measurement:
 
         await _serve(decide, at_once, pause, _WARM_UP)
         times.clear()
-        before = self._servers.sample()
+        before = self._servers.totals()
         decisions = await _serve(decide, at_once, pause, _SPAN)
-        sample = self._servers.sample() - before - self._reading
+        totals = subtract(subtract(self._servers.totals(), before), self._reading)
         began = time.process_time()
         await _serve(_nothing, at_once, pause, 2 * _SPAN, decisions)
-        generator = time.process_time() - began
-        sample = sample._replace(
-            client=sample.client - generator,
-            server=sample.server - self._idle.server / self._idle.wall * sample.wall,
-            wall=sample.wall - generator,
-        )
+        generator = (time.process_time() - began) * 1e6
+        totals["server"] -= self._idle * totals["wall"]
+        totals["client"] -= generator
+        totals["wall"] -= generator
         if limiter.local_decisions:
             raise Failure(f"store {self._store.name} failed during the measurement. Measure it when it is healthy")
         self._advance()
-        return Phase(decisions, limits, slots, sample, times)
+        parts = {"decision": 1.0, "operation": float(slots), "hit": float(limits)}
+        return Phase({name: total / decisions for name, total in totals.items()} | parts, times)
 
     def _result(
         self, alone: list[Phase], together: list[Phase], blocking: list[Phase], paused: list[Phase], local: Phase
     ) -> MeasuredCosts:
-        is_cluster = self._servers.is_cluster
-        calls = [*alone, *together]
+        is_cluster, infos, calls = self._servers.is_cluster, self._servers.info(), [*alone, *together]
         of_server = ("message", "command", "hit") if is_cluster else ("command", "operation", "hit")
         of_client = ("decision", "message", "command", "hit") if is_cluster else ("decision", "message", "hit")
-        of_bytes = ("command", "operation", "hit")
         of_thread = ("decision", "command", "hit") if is_cluster else ("decision", "hit")
-        infos = self._servers.info()
-        wakes = {field: _wakes(field, alone[0], paused) for field in ("server", "client")}
-        hits = sum(each.decisions * each.limits for each in calls)
-        copies = sum(info.get("connected_slaves", 0) for info in infos) / len(infos)
-        copied = sum(each.sample.replicated for each in calls)
+        of_bytes = ("command", "operation", "hit")
+        wakes, idle = _wakes("client", alone[0], paused), round(self._idle / len(infos) * 1e6, 1)
+        one = alone[0].each
+        copies = sum(info.get("connected_slaves", 0) for info in infos)
+        copied = sum(each.each["replicated"] for each in calls) / sum(each.each["hit"] for each in calls)
         return MeasuredCosts(
             about=f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()} on {platform.machine()}"
             f" with {os.cpu_count()} cores",
-            rtt=round(max(0.0, alone[0].each("wall") - alone[0].each("client") - alone[0].each("server")), 1),
+            rtt=round(max(0.0, one["wall"] - one["client"] - one["server"]), 1),
             jitter=_jitter(paused),
-            server=Costs(
-                **_fit("server", of_server, calls),
-                wakes=wakes["server"],
-                idle=round(self._idle.server / self._idle.wall / len(infos) * 1e6, 1),
-            ),
-            client=Costs(**_fit("client", of_client, calls), wakes=wakes["client"]),
-            blocking=Costs(**_fit("client", of_thread, blocking), wakes=wakes["client"]),
-            local=round(max(0.0, local.each("client")), 2),
-            sent=Costs(**_fit("sent", of_bytes, calls)),
-            received=Costs(**_fit("received", of_bytes, calls)),
-            replicated=round(copied / hits / copies if copies else _REPLICATED, 1),
+            server=_costs("server", of_server, calls, wakes=_wakes("server", alone[0], paused), idle=idle),
+            client=_costs("client", of_client, calls, wakes=wakes),
+            blocking=_costs("client", of_thread, blocking, wakes=wakes),
+            local=round(max(0.0, local.each["client"]), 2),
+            sent=_costs("sent", of_bytes, calls),
+            received=_costs("received", of_bytes, calls),
+            replicated=round(copied / copies * len(infos) if copies else _REPLICATED, 1),
             state=round(self._servers.memory(self._keys()[:20]) + _TABLES, 1),
             connection=_CONNECTION,
             nodes=len(infos),
@@ -222,16 +199,17 @@ async def _nothing(_: dict[str, str]) -> None:
     pass
 
 
-def _fit(field: str, columns: Sequence[str], phases: Sequence[Phase]) -> dict[str, Any]:
-    costs = fit([phase.parts(columns) for phase in phases], [phase.each(field) for phase in phases])
-    return {column: round(cost, 2) for column, cost in zip(columns, costs, strict=True)}
+def _costs(field: str, parts: Sequence[str], phases: Sequence[Phase], **others: Any) -> Costs:
+    costs = fit([[phase.each[part] for part in parts] for phase in phases], [phase.each[field] for phase in phases])
+    found: dict[str, Any] = {part: round(cost, 2) for part, cost in zip(parts, costs, strict=True)}
+    return Costs(**found, **others)
 
 
 def _wakes(field: str, alone: Phase, paused: Sequence[Phase]) -> tuple[tuple[float, float], ...]:
     """Return the extra cost of a decision after each pause."""
-    more = [max(0.0, phase.each(field) - alone.each(field)) for phase in paused]
-    shortest = alone.each("wall") - alone.each(field)
-    points = zip((shortest, *(pause * 1e6 for pause in _PAUSES)), (0.0, *more), strict=True)
+    usual = alone.each[field]
+    points = [(alone.each["wall"] - usual, 0.0)]
+    points += [(pause * 1e6, max(0.0, each.each[field] - usual)) for pause, each in zip(_PAUSES, paused, strict=True)]
     return tuple((round(pause, 1), round(cost, 2)) for pause, cost in points)
 
 
@@ -239,10 +217,6 @@ def _jitter(paused: Sequence[Phase]) -> tuple[float, ...]:
     """Return 100 percentiles of the differences from the mean. Each phase has its own mean."""
     found = sorted(each - statistics.mean(phase.times) for phase in paused for each in phase.times)
     return tuple(round(found[(2 * i + 1) * len(found) // 200], 1) for i in range(100))
-
-
-def _differences(samples: Sequence[Sample]) -> list[Sample]:
-    return [after - before for before, after in pairwise(samples)]
 
 
 def measure(settings: Settings, advance: Callable[[], object]) -> MeasuredCosts:

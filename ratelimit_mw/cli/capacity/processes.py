@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, Final
 
 from .inputs import Costs
@@ -36,51 +37,39 @@ class Clock:
 
 
 class Machine:
-    """Some cores, and the processes that wait for one."""
+    """Some cores, or one for each process, and the processes that wait for one."""
 
     def __init__(self, cores: int | None) -> None:
-        self._free = cores
-        self._waiting: deque[Process] = deque()
-
-    @property
-    def is_crowded(self) -> bool:
-        return bool(self._waiting)
+        self._free = inf if cores is None else cores
+        self.waiting: deque[Process] = deque()
 
     def enter(self, process: Process) -> None:
-        if self._free is None:
-            process.start()
-        elif self._free:
+        if self._free:
             self._free -= 1
             process.start()
         else:
-            self._waiting.append(process)
+            self.waiting.append(process)
 
     def leave(self) -> None:
-        if self._free is not None:
-            if self._waiting:
-                self._waiting.popleft().start()
-            else:
-                self._free += 1
+        if self.waiting:
+            self.waiting.popleft().start()
+        else:
+            self._free += 1
 
 
 class Process:
     """Runs jobs in turn."""
 
     def __init__(self, clock: Clock, machine: Machine, costs: Costs) -> None:
-        self.clock = clock
-        self.costs = costs
+        self.clock, self.costs, self._machine = clock, costs, machine
         self.busy = 0.0
         """CPU so far, in microseconds."""
-        self._machine = machine
         self._jobs: deque[Job] = deque()
         self._runs = False
         self._entered = self._slept = clock.now
 
     def submit(self, job: Job, is_first: bool = False) -> None:
-        if is_first:
-            self._jobs.appendleft(job)
-        else:
-            self._jobs.append(job)
+        self._jobs.insert(0 if is_first else len(self._jobs), job)
         if not self._runs:
             self._runs = True
             self._machine.enter(self)
@@ -101,7 +90,7 @@ class Process:
         if not self._jobs:
             self._runs = False
             self._machine.leave()
-        elif self._machine.is_crowded and self.clock.now - self._entered > _SLICE:
+        elif self._machine.waiting and self.clock.now - self._entered > _SLICE:
             self._machine.enter(self)
             self._machine.leave()
         else:

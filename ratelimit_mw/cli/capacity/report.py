@@ -25,10 +25,7 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
     """Return the figures of a deployment. Keys name their units; CPU is in cores."""
     measured = costs[plan.kind]
     result = simulate(plan, measured, seed, requests)
-    for_worker = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
-    connections = plan.workers * for_worker
-    states = plan.clients * plan.limits / plan.nodes
-    copied = result.hits * (1 - plan.rejected) * measured.replicated * plan.replicas
+    per_worker = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
     figures: dict[str, Any] = {
         "plan": msgspec.structs.asdict(plan),
         "inputs": measured.about,
@@ -42,18 +39,9 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
             "p99": result.percentile(0.99) / 1e3,
         },
         "admission": admission(plan),
-        "node": {
-            "commands_per_second": result.commands / plan.nodes,
-            "cpu": result.node_cpu,
-            "busiest_cpu": result.busiest_node_cpu,
-            "memory_bytes": round(states * measured.state + connections * measured.connection),
-            "connections": connections,
-            "received_bytes_per_second": result.sent / plan.nodes,
-            "sent_bytes_per_second": result.received / plan.nodes,
-            "replication_bytes_per_second": copied / plan.nodes,
-        },
-        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * for_worker},
-        "connections": connections * plan.nodes,
+        "node": _describe_node(plan, measured, result, plan.workers * per_worker),
+        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * per_worker},
+        "connections": plan.workers * per_worker * plan.nodes,
         "nodes": plan.nodes,
         "replicas": plan.nodes * plan.replicas,
         "is_overloaded": result.is_overloaded,
@@ -61,6 +49,21 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
     figures["nodes_needed"] = _nodes_needed(plan, costs, result, seed)
     figures["warnings"] = list(_warnings(plan, measured, figures, result))
     return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _describe_node(plan: Deployment, measured: MeasuredCosts, result: Result, connections: int) -> dict[str, Any]:
+    states = plan.clients * plan.limits / plan.nodes
+    copied = result.hits * (1 - plan.rejected) * measured.replicated * plan.replicas
+    return {
+        "commands_per_second": result.commands / plan.nodes,
+        "cpu": result.node_cpu,
+        "busiest_cpu": result.busiest_node_cpu,
+        "memory_bytes": round(states * measured.state + connections * measured.connection),
+        "connections": connections,
+        "received_bytes_per_second": result.sent / plan.nodes,
+        "sent_bytes_per_second": result.received / plan.nodes,
+        "replication_bytes_per_second": copied / plan.nodes,
+    }
 
 
 def _rounded(value: Any) -> Any:
@@ -90,7 +93,7 @@ def _nodes_needed(plan: Deployment, costs: dict[str, MeasuredCosts], result: Res
         return nodes
     for _ in range(_MOST_TRIES):
         nodes = max(nodes + 1, ceil(nodes * result.node_cpu / _MOST_NODE_CPU * 1.05))
-        result = simulate(plan.with_nodes(nodes), costs["cluster"], seed, _SHORT)
+        result = simulate(msgspec.structs.replace(plan, nodes=nodes), costs["cluster"], seed, _SHORT)
         if _is_enough(result):
             return nodes
     return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from redis import ResponseError
 
@@ -17,44 +17,40 @@ from ...stores.redis.store import RedisStore
 from ..output import Failure
 
 _NUMBER: Final = re.compile(r"^(\w+):([\d.]+)\r?$", re.MULTILINE)
-_SECTIONS: Final = ("cpu", "stats", "clients", "replication")
+_SECTIONS: Final = (b"cpu", b"stats", b"clients", b"replication")
+
+Totals = dict[str, float]
+"""Microseconds, counts or bytes, until now or between two moments."""
 
 
-class Sample(NamedTuple):
-    """Totals until now, or between two moments. Times are in seconds. The other fields are counts or bytes."""
-
-    wall: float
-    client: float
-    server: float
-    sent: float
-    received: float
-    replicated: float
-    messages: float
-    commands: float
-
-    def __sub__(self, other: Sample) -> Sample:
-        return Sample(*(a - b for a, b in zip(self, other, strict=True)))
+def subtract(totals: Totals, earlier: Totals) -> Totals:
+    return {name: total - earlier[name] for name, total in totals.items()}
 
 
 class Servers:
     """The primaries of a store, and the calls of its event loop. It must run on that loop."""
 
     def __init__(self, store: RedisStore, budget: float) -> None:
-        self._store = store
+        self._store, self._budget = store, budget
         self._target: Any = store._blocking.target
-        self._budget = budget
-        self.messages = self.commands = 0
-        self._count_calls(store._callers.get().target)
+        self.is_cluster = isinstance(self._target, Cluster)
+        self._messages = self._commands = 0
+        target = store._callers.get().target
+        if self.is_cluster:
+            self._count_calls(target, "ask_each", len)  # ``ask`` calls it
+        else:
+            self._count_calls(target, "ask", lambda _: 1)
 
-    @property
-    def is_cluster(self) -> bool:
-        return isinstance(self._target, Cluster)
+    def _count_calls(self, target: Any, name: str, commands_of: Callable[[Any], int]) -> None:
+        """Count the messages of the event loop and the commands in them."""
+        ask = getattr(target, name)
 
-    def ask_all(self, *words: str) -> list[Any]:
-        """Return the reply of each primary."""
-        target = self._target
-        pools = [target._pool(each) for each in target._slots._primaries] if self.is_cluster else [target._pool]
-        return [self._ask(pool, *(word.encode() for word in words)) for pool in pools]
+        def counted(message: Any, deadline: float) -> Any:
+            self._messages += 1
+            self._commands += commands_of(message)
+            return ask(message, deadline)
+
+        setattr(target, name, counted)
 
     def _ask(self, pool: Any, *command: bytes) -> Any:
         try:
@@ -67,51 +63,32 @@ class Servers:
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
-        sizes = []
-        for name in map(self._store._name, keys):
-            target = self._target
-            pool = target._pool(target.owners[slot_of(name)]) if self.is_cluster else target._pool
-            sizes.append(self._ask(pool, b"MEMORY", b"USAGE", name) or 0)
-        return statistics.mean(sizes)
+        target, names = self._target, [self._store._name(key) for key in keys]
+        pools = [target._pool(target.owners[slot_of(name)]) if self.is_cluster else target._pool for name in names]
+        usage = [self._ask(pool, b"MEMORY", b"USAGE", name) for pool, name in zip(pools, names, strict=True)]
+        return statistics.mean(each or 0 for each in usage)
 
     def info(self) -> list[dict[str, float]]:
         """Return the numbers in INFO of each primary."""
-        replies = [b"\n".join(parts) for parts in zip(*(self.ask_all("INFO", each) for each in _SECTIONS), strict=True)]
-        return [{name: float(number) for name, number in _NUMBER.findall(reply.decode())} for reply in replies]
+        target = self._target
+        pools = [target._pool(each) for each in target._slots._primaries] if self.is_cluster else [target._pool]
+        texts = [b"\n".join(self._ask(pool, b"INFO", section) for section in _SECTIONS).decode() for pool in pools]
+        return [{name: float(number) for name, number in _NUMBER.findall(text)} for text in texts]
 
-    def sample(self) -> Sample:
+    def totals(self) -> Totals:
         infos = self.info()
 
         def total(*names: str) -> float:
             return sum(info.get(name, 0.0) for info in infos for name in names)
 
-        copied = total("total_net_repl_output_bytes")
-        return Sample(
-            time.perf_counter(),
-            time.process_time(),
-            total("used_cpu_user", "used_cpu_sys"),
-            total("total_net_input_bytes") - total("total_net_repl_input_bytes"),
-            total("total_net_output_bytes") - copied,
-            copied,
-            self.messages,
-            self.commands,
-        )
-
-    def _count_calls(self, target: Any) -> None:
-        """Count the messages of the event loop and the commands in them."""
-        ask, ask_each = target.ask, target.ask_each
-
-        def counted(message: Any, deadline: float) -> Any:
-            self.messages += 1
-            self.commands += 1
-            return ask(message, deadline)
-
-        def counted_each(messages: Sequence[Any], deadline: float) -> Any:
-            self.messages += 1
-            self.commands += len(messages)
-            return ask_each(messages, deadline)
-
-        if self.is_cluster:
-            target.ask_each = counted_each  # ``ask`` calls it
-        else:
-            target.ask = counted
+        replicated = total("total_net_repl_output_bytes")
+        return {
+            "wall": time.perf_counter() * 1e6,
+            "client": time.process_time() * 1e6,
+            "server": total("used_cpu_user", "used_cpu_sys") * 1e6,
+            "sent": total("total_net_input_bytes") - total("total_net_repl_input_bytes"),
+            "received": total("total_net_output_bytes") - replicated,
+            "replicated": replicated,
+            "message": self._messages,
+            "command": self._commands,
+        }

@@ -7,13 +7,12 @@ same.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from .calls import RENEWED_EVERY, CallShares
 from .inputs import Deployment, MeasuredCosts
-from .processes import Clock, Machine
-from .workers import SLOTS, SimulatedRequest, SimulatedServer, SimulatedWorker, SlotOperation
+from .processes import Clock, Machine, Process
+from .workers import SLOTS, SimulatedRequest, SimulatedWorker, SlotOperation
 
 REQUESTS: Final = 25_000  # A second of work.
 _SPANS: Final = (0.25e6, 20e6)  # The shortest and the longest simulation, in microseconds.
@@ -28,7 +27,6 @@ class Result(NamedTuple):
     requests: float
     decided: float
     """Decisions for each request; below 1 when the fleet cannot keep up."""
-    messages: float
     commands: float
     operations: float
     hits: float
@@ -61,7 +59,6 @@ class SimulatedFleet:
         self.client = measured.blocking if plan.threads else measured.client
         self.random = random.Random(seed)  # noqa: S311 - a simulation that can be repeated
         self.shares = CallShares(plan)
-        self.rate = plan.rate / plan.workers / 1e6
         self.clock = Clock()
         is_even = plan.clients >= _EVEN * plan.nodes
         self.span = min(_SPANS[1], max(_SPANS[0] if is_even else 0.0, requests / plan.rate * 1e6))
@@ -71,7 +68,8 @@ class SimulatedFleet:
         workers = max(1, round(plan.workers * self.part))
         machines = max(1, round(plan.machines * workers / plan.workers))
         hosts = [Machine(plan.cores) for _ in range(machines)]
-        self.nodes = [SimulatedServer(self, hosts[0] if plan.is_shared else Machine(None)) for _ in range(nodes)]
+        of_servers = hosts[0] if plan.is_shared else Machine(None)
+        self.nodes = [Process(self.clock, of_servers, measured.server) for _ in range(nodes)]
         self.workers = [SimulatedWorker(self, hosts[i * machines // workers]) for i in range(workers)]
         self._start_counting()
         if plan.held_slots:
@@ -82,22 +80,13 @@ class SimulatedFleet:
         self.application_us = 0.0
         self.parts = [0, 0, 0, 0]
         self.latencies: list[float] = []
-        for process in [each.process for each in self.nodes] + [each.process for each in self.workers]:
+        for process in (*self.nodes, *self.workers):
             process.busy = 0.0
 
     def run(self) -> None:
         self.clock.run(self.span * _WARM_UP)
         self._start_counting()
         self.clock.run(self.span * (1 + _WARM_UP))
-
-    def pause(self, rate: float) -> float:
-        return self.random.expovariate(rate)
-
-    def deliver(self, receive: Callable[..., None], message: object) -> None:
-        self.clock.after(self.plan.rtt / 2, receive, message)
-
-    def reply(self, receive: Callable[..., None], message: object) -> None:
-        self.clock.after(max(0.0, self.plan.rtt / 2 + self.random.choice(self.measured.jitter)), receive, message)
 
     def count(self, parts: tuple[int, int, int, int]) -> None:
         self.parts = [total + part for total, part in zip(self.parts, parts, strict=True)]
@@ -113,26 +102,29 @@ class SimulatedFleet:
             return [SlotOperation(request, client * 7_919 % SLOTS, plan.limits)]
         return [SlotOperation(request, (client + i * 104_729) * 7_919 % SLOTS, 1) for i in range(plan.limits)]
 
-    def plan_rounds(self, request: SimulatedRequest) -> None:
+    def rounds(self, request: SimulatedRequest) -> list[list[SlotOperation] | None]:
+        """Return the operations that a request sends at once, round after round. None stands for its decision."""
         chance, shares = self.random.random, self.shares
+        rounds: list[list[SlotOperation] | None] = []
         if chance() < shares.asked:
             operations = self.operations(request)
             if chance() < shares.returned:
-                request.rounds.append(self.operations(request))
-            request.rounds.append(operations)
+                rounds.append(self.operations(request))
+            rounds.append(operations)
             if len(operations) > 1 and chance() < shares.rejected:
                 # One slot rejects. The others are refunded and read again.
-                request.rounds.append([each for each in operations[1:] for _ in range(2)])
+                rounds.append([each for each in operations[1:] for _ in range(2)])
             if chance() < shares.announced:
                 operations.append(SlotOperation(request, 0, 1))
-        request.decisive = len(request.rounds)
-        if chance() < shares.second:
-            request.rounds.append(self.operations(request))
+        rounds.append(None)
+        if chance() < self.plan.second_calls:
+            rounds.append(self.operations(request))
+        return rounds
 
     def _renew(self, _: None) -> None:
         """Renew a slot of one of the workers, in a call of its own."""
         rate = self.plan.held_slots * self.part / RENEWED_EVERY / 1e6
-        self.clock.after(self.pause(rate), self._renew, None)
+        self.clock.after(self.random.expovariate(rate), self._renew, None)
         self.random.choice(self.workers).send_apart(1)
 
 
@@ -141,21 +133,19 @@ def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests:
     fleet = SimulatedFleet(plan, measured, seed, requests)
     fleet.run()
     span = fleet.span / 1e6
-    messages, commands, operations, hits = (count / span / fleet.part for count in fleet.parts)
-    servers = [each.process.busy / fleet.span + measured.server.idle / 1e6 for each in fleet.nodes]
+    parts = [count / span / fleet.part for count in fleet.parts]
+    servers = [each.busy / fleet.span + measured.server.idle / 1e6 for each in fleet.nodes]
+    busy = sum(each.busy for each in fleet.workers) - fleet.application_us
     return Result(
         requests=fleet.arrived / span / fleet.part,
         decided=fleet.decided / max(1, fleet.arrived),
-        messages=messages,
-        commands=commands,
-        operations=operations,
-        hits=hits,
+        commands=parts[1],
+        operations=parts[2],
+        hits=parts[3],
         node_cpu=sum(servers) / len(servers),
         busiest_node_cpu=max(servers),
-        worker_cpu=(sum(each.process.busy for each in fleet.workers) - fleet.application_us)
-        / len(fleet.workers)
-        / fleet.span,
-        sent=measured.sent.of(messages, commands, operations, hits),
-        received=measured.received.of(messages, commands, operations, hits),
+        worker_cpu=busy / len(fleet.workers) / fleet.span,
+        sent=measured.sent.of(*parts),
+        received=measured.received.of(*parts),
         latencies=sorted(fleet.latencies) or [0.0],
     )

@@ -1,9 +1,9 @@
-"""Simulated workers and servers. A worker has the batches of stores/redis/batch.py, or threads without batches."""
+"""Simulated workers. A worker has the batches of stores/redis/batch.py, or threads without batches."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,76 +28,43 @@ class SlotOperation(NamedTuple):
 
 
 class SimulatedRequest:
-    """Rounds of operations. The decision is known after ``decisive`` of them."""
+    """Rounds of operations. None stands for the decision."""
 
-    __slots__ = ("arrived", "decisive", "left", "made", "rounds")
+    __slots__ = ("arrived", "left", "rounds")
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
-        self.rounds: list[list[SlotOperation]] = []
-        self.decisive = self.made = self.left = 0
-
-
-class SimulatedServer:
-    """A server. It runs the messages of the workers one after another."""
-
-    def __init__(self, fleet: SimulatedFleet, machine: Machine) -> None:
-        self.process = Process(fleet.clock, machine, fleet.measured.server)
-        self._fleet = fleet
-
-    def receive(self, message: tuple[SimulatedCalls, list[SlotOperation], float]) -> None:
-        caller, members, cpu = message
-        self.process.submit(lambda: (cpu, partial(self._fleet.reply, caller.receive, members)))
+        self.rounds: Iterator[list[SlotOperation] | None] = iter(())
+        self.left = 0
+        """Operations of this round that have no reply."""
 
 
 class SimulatedCalls:
-    """The calls of a worker to a server: one for each operation, as blocking threads make them."""
+    """The calls of a worker to a server: one for each operation of a thread, or batches of an event loop.
 
-    def __init__(self, worker: SimulatedWorker, node: SimulatedServer) -> None:
+    The batches are those of ``Batcher``, and of ``NodeBatcher`` for a cluster.
+    """
+
+    def __init__(self, worker: SimulatedWorker, node: Process) -> None:
         self._worker = worker
         self._fleet = worker.fleet
         self._node = node
-
-    def join(self, operation: SlotOperation, is_alone: bool) -> None:
-        self._worker.process.submit(partial(self._send, [operation]), is_first=is_alone)
-
-    def _send(self, members: list[SlotOperation]) -> tuple[float, Callable[[], None]]:
-        fleet = self._fleet
-        commands = len({each[1] for each in members}) if fleet.plan.is_cluster else 1
-        parts = (1, commands, len(members), sum([each[2] for each in members]))
-        fleet.count(parts)
-        message = (self, members, fleet.measured.server.of(*parts))
-        return fleet.client.of(*parts), partial(fleet.deliver, self._node.receive, message)
-
-    def receive(self, members: list[SlotOperation]) -> None:
-        self._worker.process.submit(lambda: (0.0, partial(self._conclude, members)))
-
-    def _conclude(self, members: list[SlotOperation]) -> None:
-        for each in members:
-            self._worker.conclude(each[0])
-
-
-class BatchingCalls(SimulatedCalls):
-    """The calls of an event loop, in batches as by ``Batcher``, or by ``NodeBatcher`` for a cluster."""
-
-    def __init__(self, worker: SimulatedWorker, node: SimulatedServer) -> None:
-        super().__init__(worker, node)
         self._waiting: deque[SlotOperation] = deque()
         self._out = 0
         self._last_was_lone = True
 
     def join(self, operation: SlotOperation, is_alone: bool) -> None:
-        waiting = self._waiting
-        if is_alone and not self._out and self._last_was_lone and not waiting:
-            self._out = 1
-            super().join(operation, is_alone)
+        waiting, is_idle = self._waiting, not self._out
+        if self._fleet.plan.threads or (is_alone and is_idle and self._last_was_lone and not waiting):
+            self._out += 1
+            self._worker.submit(partial(self._send, [operation]), is_first=is_alone)
             return
         waiting.append(operation)
-        if not self._out or (len(waiting) >= WORTHWHILE and self._out < MOST_CALLS):
+        if is_idle or (len(waiting) >= WORTHWHILE and self._out < MOST_CALLS):
             self._out += 1
-            self._worker.process.submit(self._call)
+            self._worker.submit(self._send_waiting)
 
-    def _call(self) -> tuple[float, Callable[[], None]]:
+    def _send_waiting(self) -> tuple[float, Callable[[], None]]:
         waiting = self._waiting
         if not waiting:
             self._out -= 1
@@ -107,33 +74,57 @@ class BatchingCalls(SimulatedCalls):
         self._last_was_lone = len(members) == 1
         return self._send(members)
 
+    def _send(self, members: list[SlotOperation]) -> tuple[float, Callable[[], None]]:
+        fleet, one_way = self._fleet, self._fleet.plan.rtt / 2
+        commands = len({each[1] for each in members}) if fleet.plan.is_cluster else 1
+        parts = (1, commands, len(members), sum([each[2] for each in members]))
+        fleet.count(parts)
+        cpu = fleet.measured.server.of(*parts)
+
+        def reply() -> None:
+            jitter = fleet.random.choice(fleet.measured.jitter)
+            fleet.clock.after(max(0.0, one_way + jitter), self._receive, members)
+
+        return fleet.client.of(*parts), partial(fleet.clock.after, one_way, self._node.submit, lambda: (cpu, reply))
+
+    def _receive(self, members: list[SlotOperation]) -> None:
+        self._worker.submit(lambda: (0.0, partial(self._conclude, members)))
+
     def _conclude(self, members: list[SlotOperation]) -> None:
-        super()._conclude(members)
+        for request, _, _ in members:
+            request.left -= 1
+            if not request.left:
+                self._worker.proceed(request)
         if self._waiting:
-            self._worker.process.submit(self._call)
+            self._worker.submit(self._send_waiting)
         else:
             self._out -= 1
 
 
-class SimulatedWorker:
+class SimulatedWorker(Process):
     """A process of the application."""
 
     def __init__(self, fleet: SimulatedFleet, machine: Machine) -> None:
+        super().__init__(fleet.clock, machine, fleet.client)
         self.fleet = fleet
-        self.process = Process(fleet.clock, machine, fleet.client)
-        self._callers: dict[int, SimulatedCalls] = {}
-        fleet.clock.after(fleet.pause(fleet.rate), self._arrive, None)
+        self._calls: dict[int, SimulatedCalls] = {}
+        self._await_request()
         if fleet.shares.reports:
             fleet.clock.after(fleet.random.uniform(0, REPORTED_EVERY * 1e6), self._report, None)
 
+    def _await_request(self) -> None:
+        fleet = self.fleet
+        fleet.clock.after(fleet.random.expovariate(fleet.plan.rate / fleet.plan.workers / 1e6), self._arrive, None)
+
     def _arrive(self, _: None) -> None:
         fleet = self.fleet
-        fleet.clock.after(fleet.pause(fleet.rate), self._arrive, None)
+        self._await_request()
         fleet.arrived += 1
         request = SimulatedRequest(fleet.clock.now)
-        fleet.plan_rounds(request)
-        decision = fleet.client.decision if request.rounds else fleet.measured.local
-        self.process.submit(lambda: (decision, partial(self._ask, request)))
+        rounds = fleet.rounds(request)
+        request.rounds = iter(rounds)
+        decision = fleet.client.decision if any(rounds) else fleet.measured.local
+        self.submit(lambda: (decision, partial(self.proceed, request)))
 
     def _report(self, _: None) -> None:
         """Send the sums of the clients since the last report."""
@@ -144,32 +135,25 @@ class SimulatedWorker:
     def send_apart(self, clients: int) -> None:
         """Send the operations of some clients that no request waits for."""
         request = SimulatedRequest(self.fleet.clock.now)
-        request.rounds = [[each for _ in range(clients) for each in self.fleet.operations(request)]]
-        request.decisive = -1
-        self._ask(request)
+        request.rounds = iter([[each for _ in range(clients) for each in self.fleet.operations(request)]])
+        self.proceed(request)
 
-    def _ask(self, request: SimulatedRequest) -> None:
-        if request.made == request.decisive:
+    def proceed(self, request: SimulatedRequest) -> None:
+        """Send the next round of a request."""
+        for operations in request.rounds:
+            if operations is not None:
+                request.left = len(operations)
+                for each in operations:
+                    self._calls_to(each.slot).join(each, len(operations) == 1)
+                return
             self.fleet.decide(request)
             if application := self.fleet.plan.application_cpu:
-                self.process.submit(lambda: (application, lambda: None))
+                self.submit(lambda: (application, lambda: None))
                 self.fleet.application_us += application
-        if request.made < len(request.rounds):
-            operations = request.rounds[request.made]
-            request.made += 1
-            request.left = len(operations)
-            for each in operations:
-                self._caller(each[1]).join(each, len(operations) == 1)
 
-    def conclude(self, request: SimulatedRequest) -> None:
-        request.left -= 1
-        if not request.left:
-            self._ask(request)
-
-    def _caller(self, slot: int) -> SimulatedCalls:
-        fleet = self.fleet
-        node = slot * fleet.plan.nodes // SLOTS
-        if node not in self._callers:
-            kind = SimulatedCalls if fleet.plan.threads else BatchingCalls
-            self._callers[node] = kind(self, fleet.nodes[node % len(fleet.nodes)])
-        return self._callers[node]
+    def _calls_to(self, slot: int) -> SimulatedCalls:
+        nodes = self.fleet.nodes
+        node = slot * self.fleet.plan.nodes // SLOTS
+        if node not in self._calls:
+            self._calls[node] = SimulatedCalls(self, nodes[node % len(nodes)])
+        return self._calls[node]
