@@ -4,24 +4,16 @@ import click
 
 from .. import __version__
 from ..settings import schema as settings_schema
-from .bans import ban, bans, unban
 from .capacity.command import capacity
-from .check import check
 from .demo.command import demo
-from .doctor.command import doctor
 from .errors import HELP_OPTIONS, CommandGroup
-from .explain import explain
 from .init import init
-from .inspect import inspect
 from .migrate.command import migrate
 from .output import command, print_json
-from .override import override
 from .replay.command import replay
 from .replay.diff import diff
-from .report import report
-from .reset import reset
 from .serve.command import serve
-from .top import top
+from .within import COMMANDS
 
 
 @click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
@@ -39,25 +31,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (
-    ban,
-    bans,
-    capacity,
-    check,
-    demo,
-    diff,
-    doctor,
-    explain,
-    init,
-    inspect,
-    migrate,
-    override,
-    replay,
-    report,
-    reset,
-    schema,
-    serve,
-    top,
-    unban,
-):
+for _command in (*COMMANDS, capacity, demo, diff, init, migrate, replay, schema, serve):
     ratelimit_mw.add_command(_command)

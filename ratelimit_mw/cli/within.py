@@ -15,6 +15,8 @@ from .reset import reset
 from .source import Source
 from .top import top
 
+COMMANDS: Final = (ban, bans, check, doctor, explain, inspect, override, report, reset, top, unban)
+"""The commands on the rules of one application."""
 _HELP: Final = """Check, explain and operate the rate limits of this application.
 
 Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
@@ -24,10 +26,8 @@ Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
-    commands = {each.name: each for each in (ban, bans, check, doctor, explain, inspect, report, reset, top, unban)}
-    for name, command in {**commands, "rules": check}.items():
+    for name, command in [("rules", check), *((each.name, each) for each in COMMANDS)]:
         own = command.within(program, open_app)
         own.hidden = name != command.name
         group.add_command(own, name)
-    group.add_command(override.within(program, open_app))
     return group
