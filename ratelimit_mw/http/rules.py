@@ -73,19 +73,14 @@ class HttpRules:
         self._is_from_settings = is_from_settings(every, settings, self.limiter)
         rules, parts, unknown = self._decided_here(every)
         provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
-        passed: list[str] = []
         needs = dict.fromkeys(parts, "a list")
+        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
         for rule in rules.rules:
             _check_cost(rule)
-            if rule.source.matches.is_only_named:
-                passed += rule.source.parts
-            elif rule not in unknown:
+            if rule not in unknown and rule not in named:
                 needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
-        if "ip" not in owner.own_features:  # your own ip may be anything
-            check_lists(rules.lists, self.settings.ipv6_prefix)
-            for rule in rules.rules:
-                if "ip" not in provided.get(rule, ()):
-                    check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
+        self._check_addresses(rules, provided)
+        passed = [part for rule in named for part in rule.source.parts]
         self.reader = self._build_reader(needs, routes=owner.has_routes, passed=passed)
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
@@ -124,6 +119,14 @@ class HttpRules:
         rules, knows = rules.without_overrides(), self._build_reader({}).knows
         unknown = {rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))}
         return rules, tuple(filter(knows, rules.lists.parts)), unknown
+
+    def _check_addresses(self, rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> None:
+        """Raise ``ConfigError`` for an address that no client has. Your own ``ip`` may be anything."""
+        if "ip" not in self.owner.own_features:
+            check_lists(rules.lists, self.settings.ipv6_prefix)
+            for rule in rules.rules:
+                if "ip" not in provided.get(rule, ()):
+                    check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
 
     def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, str]:
         """Return the parts that the reader has to provide for a rule, each with the rule."""

@@ -17,7 +17,7 @@ from ..rules.declaration import check_names, defaults_of
 from ..rules.options import RuleDefaults
 from ..rules.rule import Rule
 from ..rules.ruleset import Override
-from ..stores import Store, check_store_url
+from ..stores import Store
 from .environment import with_variables
 from .files import read
 from .locate import places_in, steps_of
@@ -28,6 +28,7 @@ from .schema import check_table, schema
 from .values import (
     checked_observers,
     checked_proxies,
+    checked_store,
     database_file,
     field_name,
     forwarded_header,
@@ -59,6 +60,29 @@ AT_START: Final = (
 )
 """The settings that take effect when an application starts, and not when they are read again."""
 _OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
+_PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "store": checked_store,
+    "defaults": parse_defaults,
+    "observers": checked_observers,
+    "event_features": key_names,
+    "trusted_proxies": checked_proxies,
+    "forwarded_header": forwarded_header,
+    "ipv6_prefix": partial(whole_number, most=128),
+    "nat64_prefixes": nat64_prefixes,
+    "headers": tuple,
+    "retry_jitter": parse_duration,
+    "store_timeout": parse_timeout,
+    "fleet_size": lambda number: None if number is None else whole_number(number),
+    "fallback_keys": whole_number,
+    "rejection_cache": parse_duration,
+    "reload_interval": parse_duration,
+    "exempt": path_patterns,
+    "email_field": partial(field_name, "json"),
+    "body_limit": parse_size,
+    "body_timeout": parse_timeout,
+    "region_header": partial(field_name, "header"),
+}
+"""The settings that are parsed one by one."""
 
 
 @dataclass(frozen=True, init=False)
@@ -195,31 +219,10 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     check_table(data)
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
-        "defaults": parse_defaults,
-        "observers": checked_observers,
-        "event_features": key_names,
-        "trusted_proxies": checked_proxies,
-        "forwarded_header": forwarded_header,
-        "ipv6_prefix": partial(whole_number, most=128),
-        "nat64_prefixes": nat64_prefixes,
-        "headers": tuple,
-        "retry_jitter": parse_duration,
-        "store_timeout": parse_timeout,
-        "fleet_size": lambda number: None if number is None else whole_number(number),
-        "fallback_keys": whole_number,
-        "rejection_cache": parse_duration,
-        "reload_interval": parse_duration,
-        "exempt": path_patterns,
+        **_PARSERS,
         "lists": lambda tables: AccessLists(tables, options["exempt"]),
-        "email_field": partial(field_name, "json"),
-        "body_limit": parse_size,
-        "body_timeout": parse_timeout,
         "region_database": partial(database_file, folder),
-        "region_header": partial(field_name, "header"),
     }
-    if isinstance(options["store"], str):
-        with error_path("store"):
-            check_store_url(options["store"])
     for name, parse in parsers.items():
         with error_path(name):
             options[name] = parse(options[name])

@@ -30,27 +30,16 @@ def places_in(source: str) -> Callable[[str], str]:
     """
     file = Path(source)
     prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
-    lines = _lines(file.read_bytes().decode(errors="replace"), file.suffix.lower())
+    text = file.read_bytes().decode(errors="replace")
+    lines = _toml_lines(text) if file.suffix.lower() == ".toml" else yaml_lines(text)
 
     def place_of(path: str) -> str:
-        line = _nearest(lines, (*prefix, *steps_of(path)))
+        steps = (*prefix, *steps_of(path))
+        known = (lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines)
+        line = next(known, None)
         return f"{source}:{line}" if line else source
 
     return place_of
-
-
-def line_of(text: str, suffix: str, steps: Steps) -> int | None:
-    """Return the line of a setting, from 1; None when it cannot be found."""
-    return _nearest(_lines(text, suffix), steps)
-
-
-def _lines(text: str, suffix: str) -> dict[Steps, int]:
-    return _toml_lines(text) if suffix == ".toml" else yaml_lines(text)
-
-
-def _nearest(lines: dict[Steps, int], steps: Steps) -> int | None:
-    """Return the line of a setting, or of the nearest table around it."""
-    return next((lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines), None)
 
 
 def _toml_lines(text: str) -> dict[Steps, int]:

@@ -16,6 +16,7 @@ from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
 from ..rules.declaration import checked_call
 from ..rules.paths import checked_pattern
+from ..stores import Store, check_store_url
 from .files import secret_file
 
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
@@ -24,6 +25,13 @@ _IMPORT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 _MOST_BODY: Final = 16 * 1024**2
 _HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
 _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
+
+
+def checked_store(store: str | Store) -> str | Store:
+    """A store, or a URL that names one."""
+    if isinstance(store, str):
+        check_store_url(store)
+    return store
 
 
 def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:

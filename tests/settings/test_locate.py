@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_mw import ConfigError, load_settings
-from ratelimit_mw.settings.locate import line_of, steps_of
+from ratelimit_mw.settings.locate import places_in
 
 TOML = '''# [lists] in a comment
 store = """
@@ -36,6 +36,13 @@ YAML = """rules:
 """
 
 
+def line_of(file: Path, text: str, path: str) -> int | None:
+    """Return the line of a setting in a file with this text."""
+    file.write_text(text)
+    line = places_in(str(file))(path).removeprefix(str(file)).removeprefix(":")
+    return int(line) if line else None
+
+
 @pytest.mark.parametrize(
     ("path", "line"),
     [
@@ -50,9 +57,9 @@ YAML = """rules:
         ("rules", 5),
     ],
 )
-def test_the_line_in_toml_is_that_of_the_nearest_key(path: str, line: int | None) -> None:
+def test_the_line_in_toml_is_that_of_the_nearest_key(tmp_path: Path, path: str, line: int | None) -> None:
     """Strings, comments and lines inside brackets are no keys."""
-    assert line_of(TOML, ".toml", steps_of(path)) == line
+    assert line_of(tmp_path / "r.toml", TOML, path) == line
 
 
 @pytest.mark.parametrize(
@@ -65,9 +72,11 @@ def test_the_line_in_toml_is_that_of_the_nearest_key(path: str, line: int | None
         ("a: [", "a", None),
     ],
 )
-def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(text: str, path: str, line: int | None) -> None:
+def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(
+    tmp_path: Path, text: str, path: str, line: int | None
+) -> None:
     """JSON is YAML. A text that cannot be parsed has no lines."""
-    assert line_of(text, ".yaml", steps_of(path)) == line
+    assert line_of(tmp_path / "r.yaml", text, path) == line
 
 
 def test_a_line_that_cannot_be_found_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
