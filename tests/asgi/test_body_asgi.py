@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from asgi_checker import App, Message, Receive, Scope, Send
+from asgi_checker import Message, Receive, Scope, Send
+from body_clients import (
+    ANN,
+    BOB,
+    DISCONNECT,
+    JSON,
+    LIMIT,
+    Client,
+    Reader,
+    chunks,
+    post,
+    remaining,
+    settings,
+    statuses,
+    with_middleware,
+)
 from calls import BODY, START, ask, http_scope, limited, limiter, send_bare, sending
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
@@ -18,7 +32,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratelimit_mw import ConfigError, Limiter
-from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
 from ratelimit_mw.asgi.request import BODY as READ
 from ratelimit_mw.asgi.request import ASGIRequest
@@ -26,99 +39,6 @@ from ratelimit_mw.asgi.routes.index import RouteIndex, RouteIndexes
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
-
-JSON = (b"content-type", b"application/json")
-ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
-LIMIT = 65_536
-
-
-def settings(key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -> dict[str, Any]:
-    return {"rules": [{"name": "api", "key": list(key), "limits": limits}], **more}
-
-
-def with_middleware(app: App, **more: Any) -> RateLimitMiddleware:
-    return RateLimitMiddleware(app, limiter=Limiter.from_settings(settings(**more), clock=ManualClock(1_000_000.0)))
-
-
-def post(*headers: tuple[bytes, bytes], **changed: Any) -> Scope:
-    return http_scope(method="POST", headers=[JSON, *headers], **changed)
-
-
-def chunks(*parts: bytes, more: bool = False) -> list[Message]:
-    last = len(parts) - 1
-    return [{"type": "http.request", "body": part, "more_body": more or i < last} for i, part in enumerate(parts)]
-
-
-DISCONNECT: Message = {"type": "http.disconnect"}
-
-
-class Reader:
-    """An application that records messages until the end of the body, and ``beyond`` messages more."""
-
-    def __init__(self, beyond: int = 0) -> None:
-        self.received: list[Message] = []
-        self.beyond = beyond
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while True:
-            self.received.append(await receive())
-            if not self.received[-1].get("more_body"):
-                break
-        for _ in range(self.beyond):
-            self.received.append(await receive())
-        await send(START)
-        await send(BODY)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message.get("body", b"") for message in self.received)
-
-
-class Client:
-    """The server side of a connection. ``None`` pauses the messages until ``go_on`` is called."""
-
-    def __init__(self, *messages: Message | Exception | None) -> None:
-        self._messages = list(messages)
-        self._gate = asyncio.Event()
-        self.receive_calls = 0
-        self.cancelled = 0
-        self.sent: list[Message] = []
-
-    def go_on(self) -> None:
-        self._gate.set()
-
-    async def receive(self) -> Message:
-        self.receive_calls += 1
-        if self._messages[0] is None:
-            try:
-                await self._gate.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-            if self._messages[0] is None:
-                self._messages.pop(0)
-        message = self._messages.pop(0)
-        if isinstance(message, Exception):
-            raise message
-        assert message is not None
-        return message
-
-    async def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-
-def remaining(rate: Limiter, user: Any) -> int:
-    """Return the remaining requests of a user."""
-    return rate.peek({"json:user": user}, cost=0).decisions[0].remaining
-
-
-def statuses(app: App, *requests: tuple[Scope, list[Message]]) -> list[int]:
-    return [send_bare(app, scope, incoming)[0]["status"] for scope, incoming in requests]
-
 
 # -- counts ------------------------------------------------------------------------------------------------
 
@@ -388,159 +308,6 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
         calls.clear()
         assert ask(app, "/", "POST", json={"user": "ann"}).status_code == status
         assert sorted(calls) == ["find", "match", "plan"]
-
-
-# -- slow bodies -------------------------------------------------------------------------------------------
-
-
-def run_with_slow_body(
-    run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0
-) -> Client:
-    """Run ``run`` with a body whose end does not arrive in time."""
-
-    async def story() -> Client:
-        client, app = Client(*messages), Reader(beyond)
-        await run(client, with_middleware(app, body_timeout="10ms"), app)
-        await asyncio.sleep(0)
-        return client
-
-    return asyncio.run(story())
-
-
-def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
-    """The body counts as invalid. The application receives the pending message, which is requested once."""
-    first, last = chunks(b'{"user":', b'"ann"}')
-
-    async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
-        asyncio.get_running_loop().call_later(0.05, client.go_on)
-        await limited_app(post(), client.receive, client.send)
-        assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
-        assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
-
-    client = run_with_slow_body(run, first, None, last)
-    assert (client.status, client.receive_calls, client.cancelled) == (200, 2, 0)
-
-
-def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
-    """After a timeout of its own read, the application receives each message exactly once."""
-    first, last = chunks(b"{", b"}")
-    received: list[Message] = []
-
-    async def impatient(scope: Scope, receive: Receive, send: Send) -> None:
-        received.append(await receive())
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(receive(), 0.001)
-        client.go_on()
-        received.append(await receive())
-        received.append(await receive())
-        await sending(START, BODY)(scope, receive, send)
-
-    async def run() -> None:
-        await with_middleware(impatient, body_timeout="10ms")(post(), client.receive, client.send)
-
-    client = Client(first, None, last, DISCONNECT)
-    asyncio.run(run())
-    assert received == [first, last, DISCONNECT]
-    assert (client.receive_calls, client.cancelled) == (3, 0)
-
-
-def test_two_readers_never_receive_the_same_message() -> None:
-    """A response may stream while it listens for a disconnect. Each message goes to one reader."""
-    first, last = chunks(b"{", b"}")
-    received: list[Message] = []
-
-    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-        received.append(await receive())
-        tasks = [asyncio.create_task(receive()) for _ in range(2)]
-        await asyncio.sleep(0)
-        client.go_on()
-        received.extend(await asyncio.gather(*tasks))
-        await sending(START, BODY)(scope, receive, send)
-
-    async def run() -> None:
-        await with_middleware(listening, body_timeout="10ms")(post(), client.receive, client.send)
-
-    client = Client(first, None, last, DISCONNECT)
-    asyncio.run(run())
-    assert sorted(map(repr, received)) == sorted(map(repr, [first, last, DISCONNECT]))
-
-
-def test_an_unused_read_is_cancelled() -> None:
-    """An application that responds without reading leaves no task behind, whether it returns or raises."""
-
-    async def run() -> None:
-        reported: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-        for app in (sending(START, BODY), failing):
-            client = Client(*chunks(b"{", more=True), None, OSError("too late"))
-            limited_app = with_middleware(app, body_timeout="10ms")
-            with pytest.raises(ValueError, match="broken") if app is failing else pytest.MonkeyPatch.context():
-                await limited_app(post(), client.receive, client.send)
-            await asyncio.sleep(0)
-            assert client.cancelled == 1
-        stubborn = Stubborn(*chunks(b"{", more=True), None)
-        await with_middleware(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
-        await asyncio.sleep(0)
-        assert stubborn.cancelled == 1
-        gc.collect()
-        assert reported == []
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
-
-
-async def failing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise ValueError("broken")
-
-
-class Stubborn(Client):
-    """A server that turns a cancelled read into an error of its own."""
-
-    async def receive(self) -> Message:
-        try:
-            return await super().receive()
-        except asyncio.CancelledError:
-            raise OSError("cancelled") from None
-
-
-def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
-    """When the server cancels the request, the read of the body ends, too."""
-
-    async def run() -> None:
-        client = Client(*chunks(b"{", more=True), None)
-        request = asyncio.create_task(with_middleware(Reader())(post(), client.receive, client.send))
-        while client.receive_calls < 2:
-            await asyncio.sleep(0)
-        request.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await request
-        await asyncio.sleep(0)
-        assert (client.cancelled, client.sent) == (1, [])
-
-    asyncio.run(run())
-
-
-def test_a_dripping_body_has_one_timeout() -> None:
-    """The timeout covers the whole body, not each message, so slow drips do not keep the body open."""
-
-    async def run() -> tuple[int, object]:
-        reads = 0
-
-        async def receive() -> Message:
-            nonlocal reads
-            reads += 1
-            await asyncio.sleep(0.002)
-            return {"type": "http.request", "body": b" ", "more_body": True}
-
-        ahead = ReadAhead(receive, LIMIT, 20_000)
-        value = await ahead.read(ASGIRequest(post()))
-        ahead.close()
-        return reads, value
-
-    reads, value = asyncio.run(run())
-    assert value is INVALID
-    assert 1 <= reads <= 11
 
 
 # -- settings ----------------------------------------------------------------------------------------------

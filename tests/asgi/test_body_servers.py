@@ -7,24 +7,20 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from http_servers import connected, free_port, running
+from http_servers import connected, served_port
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
-    options = ("--port", str(port), "--log-level", "warning", "--lifespan", "off")
-    with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_bodies:asgi", *options):
+    with served_port(tmp_path_factory, "uvicorn served_bodies:asgi --log-level warning --lifespan off") as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
-    options = ("--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "4", "--log-level", "warning")
-    with running(tmp_path_factory.mktemp("gunicorn") / "log", port, "gunicorn", *options, "served_bodies:wsgi"):
+    with served_port(tmp_path_factory, "gunicorn served_bodies:wsgi --threads 4 --log-level warning") as port:
         yield port
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_servers import connected, free_port, running, say, status
+from http_servers import connected, running, say, served_port, status
 from served_apps import FILE
 from servers import PATIENCE
 
@@ -21,17 +21,15 @@ ENDS = b"\r\n\r\n"
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start uvicorn without its own proxy headers, so that the middleware reads them."""
-    port = free_port()
-    options = ("--port", str(port), "--no-proxy-headers", "--http", "h11", "--log-level", "warning")
-    with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_apps:asgi", *options):
+    with served_port(
+        tmp_path_factory, "uvicorn served_apps:asgi --no-proxy-headers --http h11 --log-level warning"
+    ) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
-    options = ("--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "24", "--log-level", "warning")
-    with running(tmp_path_factory.mktemp("gunicorn") / "log", port, "gunicorn", *options, "served_apps:wsgi"):
+    with served_port(tmp_path_factory, "gunicorn served_apps:wsgi --threads 24 --log-level warning") as port:
         yield port
 
 

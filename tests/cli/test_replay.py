@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SITE, START, Files, line, replayed, run
+from command_line import SITE, START, Write, line, replayed, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,20 +15,6 @@ from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.cli.access_log import LogEntry, RequestTarget
 from ratelimit_mw.cli.replay.report import ReplayReport
 from ratelimit_mw.cli.replay.simulation import Simulation
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules and returns its path."""
-    return Files(tmp_path).rules
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Write:
-    """Writes a log and returns its path."""
-    return Files(tmp_path).log
 
 
 def test_counts_at_the_times_of_the_log(rules: Write, log: Write) -> None:

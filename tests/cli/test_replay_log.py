@@ -9,11 +9,10 @@ import os
 import random
 import struct
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import PROGRAM, SITE, Files, line, replayed, run
+from command_line import PROGRAM, SITE, Write, line, replayed, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,20 +20,6 @@ from ratelimit_mw import load_settings
 from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, LogReader, RequestTarget, in_order
 from ratelimit_mw.cli.replay.report import ReplayReport
 from ratelimit_mw.cli.replay.simulation import Simulation
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules and returns its path."""
-    return Files(tmp_path).rules
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Write:
-    """Writes a log and returns its path."""
-    return Files(tmp_path).log
 
 
 def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:

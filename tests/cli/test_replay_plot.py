@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from command_line import SITE, Files, line, run
+from command_line import SITE, Write, line, run
 
 from ratelimit_mw.cli.replay.plot import THEMES
 
 pytestmark = pytest.mark.slow
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules and returns its path."""
-    return Files(tmp_path).rules
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Write:
-    """Writes a log and returns its path."""
-    return Files(tmp_path).log
-
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

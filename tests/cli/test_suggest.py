@@ -6,28 +6,13 @@ import json
 import logging
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SITE, Files, line, replayed, run
+from command_line import SITE, Files, Write, line, replayed, run
 
 from ratelimit_mw import load_settings
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules and returns its path."""
-    return Files(tmp_path).rules
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Write:
-    """Writes a log and returns its path."""
-    return Files(tmp_path).log
 
 
 def suggested(settings: Path, access_log: Path, share: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from folders import SUPPORT
-from http_servers import connected, free_port, running, status
+from http_servers import connected, served_port, status
 from servers import wait_for
 
 pytestmark = pytest.mark.slow
@@ -17,17 +17,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
-    options = ("--port", str(port), "--log-level", "critical", "--lifespan", "off")
-    with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_django:asgi", *options):
+    with served_port(tmp_path_factory, "uvicorn served_django:asgi --log-level critical --lifespan off") as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
-    options = ("--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "24", "--log-level", "critical")
-    with running(tmp_path_factory.mktemp("gunicorn") / "log", port, "gunicorn", *options, "served_django:wsgi"):
+    with served_port(tmp_path_factory, "gunicorn served_django:wsgi --threads 24 --log-level critical") as port:
         yield port
 
 

@@ -18,23 +18,12 @@ from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.receipt import Charge
-from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
 WHO = {"ip": "192.0.2.7"}
-
-
-@pytest.fixture(params=[MemoryStore, SharedStore], ids=["memory", "shared"])
-def store(request: pytest.FixtureRequest) -> Store:
-    made: Store = request.param()
-    return made
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000_000.0)
 
 
 @pytest.fixture

@@ -5,40 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from failover_kit import WHO, Hit, both, by_async, by_sync, limiter, rule
 from servers import wait_for
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, StoreError, Verdict
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import RedisStore
 from ratelimit_mw.testing import ManualClock
-
-WHO = {"ip": "192.0.2.7"}
-Hit = Callable[[Limiter], Verdict]
-
-
-def by_sync(limiter: Limiter) -> Verdict:
-    return limiter.hit(WHO)
-
-
-def by_async(limiter: Limiter) -> Verdict:
-    return asyncio.run(limiter.ahit(WHO))
-
-
-both = pytest.mark.parametrize("hit", [by_sync, by_async])
-
-
-def limiter(store: SharedStore, rules: list[Rule], fleet_size: int = 1) -> Limiter:
-    clock = ManualClock(1_000_000.0)
-    return Limiter(rules, store, clock, Settings(fleet_size=fleet_size, rejection_cache=0))
-
-
-def rule(policy: str | None, limits: str = "4/minute", name: str = "api") -> Rule:
-    return Rule(name=name, limits=limits, on_store_error=policy)
 
 
 @both
@@ -311,47 +286,6 @@ def test_a_probe_without_a_thread_raises_nothing(no_threads: pytest.MonkeyPatch)
     assert (mine.breaker.open, store.calls) == (True, 3)
 
 
-def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A second successful probe logs nothing."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
-    store.down = True
-    for _ in range(3):
-        mine.hit(WHO)
-    store.down = False
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        for _ in range(2):
-            mine._failover.store._probe()  # type: ignore[union-attr]
-    assert mine.breaker is not None
-    assert not mine.breaker.open
-    messages = [record.getMessage() for record in caplog.records]
-    assert ["reachable again" in message for message in messages] == [False, True]
-
-
-URL = "redis://app:secret@127.0.0.1:1/0"
-
-
-@pytest.mark.parametrize("make", [str, RedisStore])
-@both
-def test_the_log_names_the_store_without_its_password(
-    hit: Hit, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The line tells an operator the effect on traffic: how many rules continue by which policy."""
-    settings = Settings(on_store_error="allow")
-    rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
-    mine = Limiter(rules, make(URL), settings=settings)
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        for _ in range(3):
-            assert hit(mine).unavailable
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
-    assert "applying on_store_error: 2 rules allow, 1 rule deny; next probe in" in message
-    assert ".);" not in message
-    assert "Connect call failed" not in message
-    assert "secret" not in message + repr(mine.store)
-    mine.close()
-
-
 @both
 def test_a_decision_knows_that_it_is_local(hit: Hit) -> None:
     """``local`` is False while the store decides, True for the fallback and for ``deny``."""
@@ -362,63 +296,6 @@ def test_a_decision_knows_that_it_is_local(hit: Hit) -> None:
         assert not hit(mine).decisions[0].local
         store.down = True
         assert hit(mine).decisions[0].local
-
-
-class Minutes:
-    """The time of the tally."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr("ratelimit_mw.limiter.tally.monotonic", lambda: self.now)
-
-
-def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [message for message in caplog.messages if " of " in message]
-
-
-@both
-@pytest.mark.parametrize("policy", ["local", "allow", "deny"])
-def test_decisions_without_the_store_are_counted_and_logged(
-    hit: Hit, policy: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line a minute has their number and that of all decisions. It has no keys."""
-    store, time = SharedStore(), Minutes(monkeypatch)
-    mine = limiter(store, [rule(policy, "1000/hour; 9000/day")])
-    for store.down in (False, True, False):
-        for _ in range(2):
-            hit(mine)
-    assert mine.local_decisions == 4
-    time.now += 59
-    assert hit(mine).decisions[0].local is False
-    assert reports(caplog) == []
-    time.now += 1
-    hit(mine)
-    hit(mine)
-    assert reports(caplog) == ["4 of 12 decisions in 60 s without the store SharedStore"]
-    time.now += 600
-    hit(mine)
-    store.down = True
-    hit(mine)
-    time.now += 10
-    mine.close()
-    asyncio.run(mine.aclose())
-    assert reports(caplog)[1:] == ["2 of 2 decisions in 10 s without the store SharedStore"]
-    assert mine.local_decisions == 6
-
-
-def test_decisions_under_way_when_an_outage_begins_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Each decision of the line is counted once, in the same minute as its outcome."""
-    store = SharedStore()
-    mine = limiter(store, [rule(None, "1000/hour")])
-
-    async def scenario() -> None:
-        await mine.ahit(WHO)
-        store.down = True
-        await asyncio.gather(*(mine.ahit(WHO) for _ in range(20)))
-        await mine.aclose()
-
-    asyncio.run(scenario())
-    assert reports(caplog) == ["20 of 20 decisions in 0 s without the store SharedStore"]
 
 
 def test_a_limiter_in_memory_needs_no_store() -> None:

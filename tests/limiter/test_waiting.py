@@ -21,17 +21,6 @@ ANN, BOB = {"user": "ann"}, {"user": "bob"}
 HOUR = 3600  # a test that waits for so long hangs, and fails
 
 
-@pytest.fixture(params=[MemoryStore, SharedStore], ids=["memory", "shared"])
-def store(request: pytest.FixtureRequest) -> Store:
-    made: Store = request.param()
-    return made
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000_000.0)
-
-
 @pytest.fixture
 def limiter(store: Store, clock: ManualClock) -> Iterator[Limiter]:
     made = build(store=store, clock=clock)

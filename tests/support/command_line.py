@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ EXAMPLE = ROOT / "examples" / "ratelimit.toml"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
 START = 1_500_000_000
 """The time of the first line of a log, in seconds since 1970: 14 July 2017, 02:40 UTC."""
+
+Write = Callable[..., Path]
+"""Writes a file and returns its path."""
 
 SITE = {"name": "site", "limits": "3/minute"}
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from folders import SUPPORT
 from servers import PATIENCE, free_port, wait_for
 
-__all__ = ["connected", "free_port", "reachable", "running", "say", "status"]
+__all__ = ["connected", "free_port", "reachable", "running", "say", "served_port", "status"]
 
 
 # Longer than a test may pause on a busy machine. uvicorn closes an idle connection after 5 s, gunicorn after 2 s.
@@ -36,6 +37,16 @@ def running(output: Path, target: str | int, *command: str, folder: Path = SUPPO
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextmanager
+def served_port(folders: pytest.TempPathFactory, command: str) -> Iterator[int]:
+    """Run a command of uvicorn or gunicorn on a free port, and yield the port."""
+    server, *words = command.split()
+    port = free_port()
+    place = ("--port", str(port)) if server == "uvicorn" else ("--bind", f"127.0.0.1:{port}")
+    with running(folders.mktemp(server) / "log", port, server, *place, *words):
+        yield port
 
 
 def reachable(target: str | int) -> bool:

@@ -13,7 +13,7 @@ from servers import HOST, Server
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.receipt import Charge, Correction
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
 
@@ -34,6 +34,7 @@ __all__ = [
     "opened",
     "undo",
     "ways",
+    "ways_of",
 ]
 
 
@@ -60,6 +61,18 @@ def opened(server: Server, query: str = "", timeout_us: int = PATIENT) -> Iterat
         yield store
     finally:
         store.close()
+
+
+def ways_of(store: Store) -> dict[str, Send]:
+    """Both ways to one store. That on an event loop closes its connections after each call."""
+
+    async def ask(one: Hit) -> list[Decision]:
+        try:
+            return await store.aapply([one])
+        finally:
+            await store.aclose()
+
+    return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(ask(one))}
 
 
 @contextmanager

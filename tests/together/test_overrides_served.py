@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from command_line import run, start
-from http_servers import free_port, running
 from redis_handles import address
 from servers import PATIENCE, Server, wait_for
+from worker_load import PACE, LoadClients, two_workers
 
 from ratelimit_mw import Limiter
 
@@ -52,10 +51,7 @@ def home():
 def view():
     return str(os.getpid())
 """
-SERVERS = {
-    "uvicorn": (STARLETTE, ("--workers", "2", "--no-access-log", "--port", "{}")),
-    "gunicorn": (FLASK, ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}")),
-}
+PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
 SETTINGS = """
 store = "{}"
 store_timeout = "9s"
@@ -68,39 +64,21 @@ match = {{ path = "/" }}
 key = ["header:x-user"]
 limits = "1000000/hour"
 """
-PACE = 4 / 500
-"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
 CHANGES = 50
 
 
-class Clients:
-    """Four clients that send requests all the time, as two users. They count responses by user, status and limit."""
+class Clients(LoadClients):
+    """They send as two users. They count responses by user, status and limit."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(4)]
+        super().__init__(port)
         self.seen: Counter[tuple[str, int, int]] = Counter()
-        self.errors: list[BaseException] = []
 
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, number: int) -> None:
+    def send(self, number: int) -> None:
+        self.is_over.wait(PACE)
         user = "acme" if number % 2 else "other"
-        try:
-            while not self._is_over.wait(PACE):
-                status, limit, _ = ask(self._port, user)
-                self.seen[user, status, limit] += 1
-        except BaseException as error:
-            self.errors.append(error)
+        status, limit, _ = ask(self.port, user)
+        self.seen[user, status, limit] += 1
 
 
 def ask(port: int, user: str, path: str = "/") -> tuple[int, int, str]:
@@ -133,19 +111,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return address(server, f"?prefix={tmp_path.name}:")
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", PROGRAMS)
 def test_workers_follow_overrides_under_load(server: str, store: str, tmp_path: Path) -> None:
     """No request fails or meets limits that no override has, and other clients keep theirs.
 
     Limits of decorators take part, and an override ends automatically.
     """
-    app, options = SERVERS[server]
-    (tmp_path / "app.py").write_text(app)
     file = tmp_path / "ratelimit.toml"
     file.write_text(SETTINGS.format(store))
-    port = free_port()
-    command = (server, *(option.format(port) for option in options), "app:app")
-    with running(tmp_path / "output", port, *command, folder=tmp_path):
+    with two_workers(server, PROGRAMS[server], tmp_path) as port:
         learn(port, "acme", 1_000_000)
         limiter = Limiter.from_settings(file)
         with Clients(port) as clients:

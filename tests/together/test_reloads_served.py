@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +11,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from http_servers import free_port, running
 from servers import PATIENCE, wait_for
+from worker_load import PACE, LoadClients, two_workers
 
 pytestmark = pytest.mark.slow
 
@@ -53,12 +52,7 @@ def home():
 def tight():
     return str(os.getpid())
 """
-SERVERS = {
-    "uvicorn": (STARLETTE, ("--workers", "2", "--no-access-log", "--port", "{}")),
-    "gunicorn": (FLASK, ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}")),
-}
-PACE = 4 / 500
-"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
+PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
 TIGHT = 5
 CHANGES = 100
 
@@ -142,40 +136,23 @@ class ConfigMap:
         return False
 
 
-class Clients:
-    """Four clients that send requests all the time. They keep what is wrong with the responses."""
+class Clients(LoadClients):
+    """They keep what is wrong with the responses."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self._is_over = threading.Event()
+        super().__init__(port)
         self.wrong: list[str] = []
         self.by_worker: dict[str, int] = {}
         self.allowed = 0
         self.sent = 0
-        self._threads = [threading.Thread(target=self._run) for _ in range(4)]
 
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        try:
-            while not self._is_over.is_set():
-                connection = HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
-                for path in ["/"] * 9 + ["/tight"]:
-                    self._ask(connection, path)
-                    due = max(due + PACE, time.monotonic() - 1)
-                    time.sleep(max(0.0, due - time.monotonic()))
-                connection.close()
-        except Exception as error:
-            self.wrong.append(repr(error))
+    def send(self, number: int) -> None:
+        connection, due = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE), time.monotonic()
+        for path in ["/"] * 9 + ["/tight"]:
+            self._ask(connection, path)
+            due = max(due + PACE, time.monotonic() - 1)
+            time.sleep(max(0.0, due - time.monotonic()))
+        connection.close()
 
     def _ask(self, connection: HTTPConnection, path: str) -> None:
         connection.request("GET", path)
@@ -196,20 +173,17 @@ class Clients:
             self.by_worker[body] = int(versions.pop())
 
     def have_seen(self, version: int, by: Callable[[list[bool]], bool]) -> bool:
-        return bool(self.wrong) or by([seen == version for seen in self.by_worker.values()])
+        return bool(self.wrong or self.errors) or by([seen == version for seen in self.by_worker.values()])
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", PROGRAMS)
 def test_no_request_fails_or_meets_half_of_the_rules(server: str, tmp_path: Path) -> None:
     """The file is replaced, written in halves or with mistakes, and its links change. Each worker follows."""
-    program, options = SERVERS[server]
-    (tmp_path / "program.py").write_text(program)
-    file, port, first = ConfigMap(tmp_path), free_port(), 10_000_000
+    file, first = ConfigMap(tmp_path), 10_000_000
     file.replace(first)
     ways = itertools.cycle([file.replace, file.swap_links, file.write_in_halves, file.write_mistakes])
-    command = [option.format(port) for option in options]
-    with running(tmp_path / "log", port, server, *command, "program:app", folder=tmp_path), Clients(port) as clients:
-        wait_for(lambda: clients.wrong or len(clients.by_worker) == 2, "two workers")
+    with two_workers(server, PROGRAMS[server], tmp_path) as port, Clients(port) as clients:
+        wait_for(lambda: clients.wrong or clients.errors or len(clients.by_worker) == 2, "two workers")
         version = first
         for number, change in zip(range(first + 1, first + 1 + CHANGES), ways, strict=False):
             if change(number):
@@ -217,7 +191,7 @@ def test_no_request_fails_or_meets_half_of_the_rules(server: str, tmp_path: Path
                 wait_for(partial(clients.have_seen, version, any), f"{change.__name__} {version}")
         file.replace(version + CHANGES)
         wait_for(lambda: clients.have_seen(version + CHANGES, all), "all workers")
-    assert clients.wrong == []
+    assert (clients.wrong, clients.errors) == ([], [])
     assert len(clients.by_worker) == 2
     assert clients.allowed <= TIGHT
     assert clients.sent > CHANGES

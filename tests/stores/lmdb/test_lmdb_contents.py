@@ -1,7 +1,6 @@
 """The records in the files of an LMDB store: their names, which calls write, and which records are deleted."""
 
 import itertools
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,18 +13,6 @@ from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.lmdb.keys import END, PREFIX, STATE, state_name
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[LmdbStore]:
-    store = open_at(path)
-    yield store
-    store.close()
 
 
 def test_names_of_records_begin_with_their_limit(store: LmdbStore, path: Path) -> None:

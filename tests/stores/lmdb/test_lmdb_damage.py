@@ -24,11 +24,6 @@ HITS = 150
 FLIPS = 100
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
 def test_file_that_is_no_database_is_a_store_error(path: Path) -> None:
     """Once the file is deleted, the store continues."""
     path.mkdir()

@@ -4,7 +4,6 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from ratelimit_mw.stores.lmdb import environment
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[LmdbStore]:
-    store = open_at(path)
-    yield store
-    store.close()
 
 
 def boot_id() -> str:

@@ -4,7 +4,6 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -18,22 +17,9 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.keys import META
-from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[LmdbStore]:
-    store = open_at(path)
-    yield store
-    store.close()
 
 
 @pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-log", "sliding-window-counter"])

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,6 @@ from lmdb_kit import SIZE, hit, limit_of, open_at
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[LmdbStore]:
-    store = open_at(path)
-    yield store
-    store.close()
 
 
 @pytest.mark.parametrize(

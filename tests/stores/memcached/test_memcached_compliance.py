@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 from memcached_handles import PATIENT, address, opened
 from servers import Server, memcached_running
-from vectors import CASES, Case, fields, replay
+from vectors import CASES, Case, ThroughStore, replay
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Hit
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreCompliance, StoreSmoke
-from ratelimit_mw.testing.store_handles import StoreHandle
 from ratelimit_mw.testing.store_suite import WAYS
 
 
@@ -45,30 +41,6 @@ class TestTwoServers(TestMemcachedStore, StoreSmoke):
     @pytest.fixture(autouse=True)
     def _server(self, memcached_server: Server, second_server: Server) -> None:
         self.address = address(memcached_server, second_server)
-
-
-class ThroughStore:
-    """Replay vectors on one limit of a store."""
-
-    def __init__(self, case: Case, handle: StoreHandle) -> None:
-        self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
-        self.key = self.limit.prefix + "ip=192.0.2.7"
-        self.handle = handle
-        self.consumed: dict[int, Charge] = {}
-
-    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
-        (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
-        return fields(decision)
-
-    def refund(self, step: int, now: int, cost: int | None) -> None:
-        consumed = self.consumed[step]
-        back = consumed.cost if cost is None else cost
-        self.handle.correct([Correction(self.limit, self.key, back, consumed)], now)
-        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
-
-    def charge(self, step: int, now: int, cost: int) -> None:
-        self.handle.correct([Correction(self.limit, self.key, cost, None)], now)
 
 
 def is_kept(case: Case) -> bool:

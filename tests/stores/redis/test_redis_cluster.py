@@ -11,7 +11,7 @@ import pytest
 import redis
 from own_time import hurried
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
-from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
+from servers import HOST, Server, cluster_running, replicated, wait_for
 from store_race import raced
 from vectors import CASES, ThroughStore, replay
 
@@ -30,13 +30,6 @@ from ratelimit_mw.testing.store_suite import WAYS
 pytestmark = pytest.mark.slow
 
 PATIENT = 5_000_000
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Three primaries, then their replicas."""
-    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
-        yield found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import Topology
-from servers import HOST, STEADY, Server, cluster_running
+from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.algorithms.limit import Limit
@@ -28,12 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_reads")]
 
 WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 THREE: dict[str, list[str]] = {"address": ["ip"], "account": ["user"], "login": ["endpoint", "ip"]}
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
-        yield found
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import redis
 from redis_twins import Trace, differences
 from servers import HOST, Server
 from traces import SPECS
-from vectors import CASES, Case, replay
+from vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
@@ -41,13 +41,7 @@ class ByLua:
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         decision = self.trace.decide(now, cost)
         self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
-        return {
-            "allowed": decision.allowed,
-            "remaining": decision.remaining,
-            "retry_after": decision.retry_us,
-            "reset_after": decision.reset_us,
-            "delay": decision.delay_us,
-        }
+        return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
         consumed = self.consumed[step]

@@ -6,13 +6,12 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
 from redis_handles import hit, limit_of
-from servers import HOST, STEADY, Server, cluster_running
+from servers import HOST, Server
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Correction
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = [f"ip=192.0.2.{i}" for i in range(20)]
 LIMIT, TRIES = 40, 60
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
-        yield found
 
 
 class Move(threading.Thread):

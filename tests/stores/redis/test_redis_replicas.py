@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import Topology
-from servers import HOST, STEADY, Server, cluster_running
+from servers import HOST, Server
 
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
@@ -23,12 +23,6 @@ from ratelimit_mw.testing.store_suite import WAYS
 pytestmark = pytest.mark.slow
 
 LIMITS = [limit_of("90000/hour") for _ in range(30)]
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
-        yield found
 
 
 @pytest.fixture

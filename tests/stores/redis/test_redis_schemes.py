@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from redis_handles import PATIENT, hit, limit_of
+from redis_handles import PATIENT, hit, limit_of, ways_of
 from servers import HOST, certificates, cluster_running, redis_running, sentinel_running, tls_options, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.stores import Store, open_store
 
 SECRET, OTHER = "s3cret/ä:@", "0ther"
@@ -137,21 +136,11 @@ def test_every_address_is_opened_hit_and_rejected(address: str) -> None:
     limiter.close()
 
 
-def ways(store: Store) -> dict[str, Callable[[Hit], list[Decision]]]:
-    async def asking(one: Hit) -> list[Decision]:
-        try:
-            return await store.aapply([one])
-        finally:
-            await store.aclose()
-
-    return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(asking(one))}
-
-
 def test_a_wrong_password_is_rejected_and_not_shown(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """The error names the problem. Neither the error, the log nor a text of the store has either password."""
     store = open_store(address.replace(IN_ADDRESS, "h1dden"), PATIENT)
     told = [repr(store), str(vars(store))]
-    for send in ways(store).values():
+    for send in ways_of(store).values():
         with pytest.raises(StoreError, match="invalid username-password pair") as caught:
             send(hit(limit_of("5/minute")))
         told += [str(caught.value), repr(caught.value), repr(caught.value.__cause__), repr(caught.value.__context__)]
@@ -167,7 +156,7 @@ def test_no_password_at_all_is_rejected(address: str) -> None:
     """A URL without a login, to a server that needs one."""
     scheme, _, place = address.partition("://")
     store = open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)
-    for send in ways(store).values():
+    for send in ways_of(store).values():
         with pytest.raises(StoreError, match="Authentication required"):
             send(hit(limit_of("5/minute")))
 
@@ -177,7 +166,7 @@ def test_a_command_that_the_server_does_not_know_is_not_quoted(tmp_path: Path) -
     renamed = ("--rename-command", "AUTH", "", "--rename-command", "EVALSHA", "")
     with redis_running(tmp_path, *renamed) as server:
         for login in ("ann:h1dden@", ""):
-            for send in ways(open_store(f"redis://{login}{HOST}:{server.port}", PATIENT)).values():
+            for send in ways_of(open_store(f"redis://{login}{HOST}:{server.port}", PATIENT)).values():
                 with pytest.raises(StoreError, match="unknown command") as caught:
                     send(hit(limit_of("5/minute"), "h1dden"))
                 cause = caught.value.__cause__

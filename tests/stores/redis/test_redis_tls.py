@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from redis_handles import PATIENT, hit, limit_of
+from redis_handles import PATIENT, hit, limit_of, ways_of
 from servers import HOST, certificates, redis_running, tls_options
 
 from ratelimit_mw import ConfigError, StoreError
-from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import open_store
 
 
 def trusting(folder: Path, more: str = "") -> str:
     return f"?ssl_ca_certs={folder}/cert.pem{more}"
-
-
-def ways(store: Store) -> dict[str, Callable[[Hit], list[Decision]]]:
-    async def asking(one: Hit) -> list[Decision]:
-        try:
-            return await store.aapply([one])
-        finally:
-            await store.aclose()
-
-    return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(asking(one))}
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +33,14 @@ def tls(folder: Path) -> Iterator[str]:
 def first(address: str) -> list[int]:
     """The remaining amount of a fresh key, blocking and on a loop."""
     store = open_store(address, PATIENT)
-    found = [send(hit(limit_of("5/minute")))[0].remaining for send in ways(store).values()]
+    found = [send(hit(limit_of("5/minute")))[0].remaining for send in ways_of(store).values()]
     store.close()
     return found
 
 
 def test_a_self_signed_certificate_is_rejected(tls: str) -> None:
     """Blocking and on a loop; the error names the server."""
-    for send in ways(open_store(f"rediss://{tls}", PATIENT)).values():
+    for send in ways_of(open_store(f"rediss://{tls}", PATIENT)).values():
         with pytest.raises(StoreError, match=rf"{tls}.*certificate verify failed"):
             send(hit(limit_of("5/minute")))
 
@@ -64,7 +52,7 @@ def test_a_certificate_for_another_name_is_rejected(tls: str, folder: Path) -> N
             redis_running(folder, *tls_options(folder), "--bind", "127.0.0.1", "127.0.0.2", tls=True)
         )
         other = f"rediss://127.0.0.2:{server.port}{trusting(folder)}"
-        for send in ways(open_store(other, PATIENT)).values():
+        for send in ways_of(open_store(other, PATIENT)).values():
             with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.2'"):
                 send(hit(limit_of("5/minute")))
         assert first(f"{other}&ssl_check_hostname=false") == [4, 4]
@@ -80,7 +68,7 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
     with redis_running(folder, *tls_options(folder), "--tls-auth-clients", "yes", tls=True) as server:
         mine = f"&ssl_certfile={folder}/cert.pem&ssl_keyfile={folder}/key.pem"
         assert first(f"rediss://{HOST}:{server.port}{trusting(folder, mine)}") == [4, 4]
-        for send in ways(open_store(f"rediss://{HOST}:{server.port}{trusting(folder)}", PATIENT)).values():
+        for send in ways_of(open_store(f"rediss://{HOST}:{server.port}{trusting(folder)}", PATIENT)).values():
             with pytest.raises(StoreError):
                 send(hit(limit_of("5/minute")))
 
@@ -88,7 +76,7 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
 def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
     """``rediss://`` to a port without TLS fails before the login."""
     port = redis_server.port  # type: ignore[attr-defined]
-    for send in ways(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
+    for send in ways_of(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
         with pytest.raises(StoreError) as caught:
             send(hit(limit_of("5/minute")))
         assert "h1dden" not in str(caught.value)

@@ -1,0 +1,114 @@
+"""The log lines and the counts of decisions without the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from failover_kit import WHO, Hit, both, limiter, rule
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import RedisStore
+
+
+def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A second successful probe logs nothing."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    store.down = True
+    for _ in range(3):
+        mine.hit(WHO)
+    store.down = False
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for _ in range(2):
+            mine._failover.store._probe()  # type: ignore[union-attr]
+    assert mine.breaker is not None
+    assert not mine.breaker.open
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["reachable again" in message for message in messages] == [False, True]
+
+
+URL = "redis://app:secret@127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("make", [str, RedisStore])
+@both
+def test_the_log_names_the_store_without_its_password(
+    hit: Hit, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line tells an operator the effect on traffic: how many rules continue by which policy."""
+    settings = Settings(on_store_error="allow")
+    rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
+    mine = Limiter(rules, make(URL), settings=settings)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for _ in range(3):
+            assert hit(mine).unavailable
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
+    assert "applying on_store_error: 2 rules allow, 1 rule deny; next probe in" in message
+    assert ".);" not in message
+    assert "Connect call failed" not in message
+    assert "secret" not in message + repr(mine.store)
+    mine.close()
+
+
+class Minutes:
+    """The time of the tally."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("ratelimit_mw.limiter.tally.monotonic", lambda: self.now)
+
+
+def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if " of " in message]
+
+
+@both
+@pytest.mark.parametrize("policy", ["local", "allow", "deny"])
+def test_decisions_without_the_store_are_counted_and_logged(
+    hit: Hit, policy: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line a minute has their number and that of all decisions. It has no keys."""
+    store, time = SharedStore(), Minutes(monkeypatch)
+    mine = limiter(store, [rule(policy, "1000/hour; 9000/day")])
+    for store.down in (False, True, False):
+        for _ in range(2):
+            hit(mine)
+    assert mine.local_decisions == 4
+    time.now += 59
+    assert hit(mine).decisions[0].local is False
+    assert reports(caplog) == []
+    time.now += 1
+    hit(mine)
+    hit(mine)
+    assert reports(caplog) == ["4 of 12 decisions in 60 s without the store SharedStore"]
+    time.now += 600
+    hit(mine)
+    store.down = True
+    hit(mine)
+    time.now += 10
+    mine.close()
+    asyncio.run(mine.aclose())
+    assert reports(caplog)[1:] == ["2 of 2 decisions in 10 s without the store SharedStore"]
+    assert mine.local_decisions == 6
+
+
+def test_decisions_under_way_when_an_outage_begins_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Each decision of the line is counted once, in the same minute as its outcome."""
+    store = SharedStore()
+    mine = limiter(store, [rule(None, "1000/hour")])
+
+    async def scenario() -> None:
+        await mine.ahit(WHO)
+        store.down = True
+        await asyncio.gather(*(mine.ahit(WHO) for _ in range(20)))
+        await mine.aclose()
+
+    asyncio.run(scenario())
+    assert reports(caplog) == ["20 of 20 decisions in 0 s without the store SharedStore"]

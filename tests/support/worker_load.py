@@ -1,0 +1,59 @@
+"""A real server with two workers, and four clients that send requests to them all the time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from http_servers import free_port, running
+
+PACE = 4 / 500
+"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
+SERVERS = {
+    "uvicorn": ("--workers", "2", "--no-access-log", "--port", "{}"),
+    "gunicorn": ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}"),
+}
+
+
+@contextmanager
+def two_workers(server: str, program: str, folder: Path) -> Iterator[int]:
+    """Run the text of an application in a folder, and yield the port."""
+    (folder / "app.py").write_text(program)
+    port = free_port()
+    options = [option.format(port) for option in SERVERS[server]]
+    with running(folder / "output", port, server, *options, "app:app", folder=folder):
+        yield port
+
+
+class LoadClients:
+    """Four clients, which ``send`` requests until the block ends."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(4)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        try:
+            while not self.is_over.is_set():
+                self.send(number)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def send(self, number: int) -> None:
+        """Send some requests as one of the clients."""
+        raise NotImplementedError
