@@ -48,7 +48,7 @@ class Phase(NamedTuple):
     """Decisions of one kind."""
 
     each: Totals
-    """Of a decision: its parts, and what it took."""
+    """Of a decision: its parts, its times and its bytes."""
     times: list[float]
     """Of each decision, in microseconds."""
 

@@ -103,7 +103,7 @@ class SimulatedFleet:
         return [SlotOperation(request, (client + i * 104_729) * 7_919 % SLOTS, 1) for i in range(plan.limits)]
 
     def rounds(self, request: SimulatedRequest) -> list[list[SlotOperation] | None]:
-        """Return the operations that a request sends at once, round after round. None stands for its decision."""
+        """Return the operations that a request sends at once, round after round. None is its decision."""
         chance, shares = self.random.random, self.shares
         rounds: list[list[SlotOperation] | None] = []
         if chance() < shares.asked:

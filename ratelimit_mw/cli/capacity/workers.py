@@ -28,7 +28,7 @@ class SlotOperation(NamedTuple):
 
 
 class SimulatedRequest:
-    """Rounds of operations. None stands for the decision."""
+    """Rounds of operations. None is the decision."""
 
     __slots__ = ("arrived", "left", "rounds")
 
