@@ -62,7 +62,7 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
-    parser.add_argument("--rounds", type=int, default=timing.most_rounds, help="the most rounds of a comparison")
+    parser.add_argument("--rounds", type=int, default=timing.most_rounds, help="the maximum rounds of a comparison")
     parser.add_argument("--write", action="store_true", help="replace the tables in docs/, too")
     asked = parser.parse_args()
     timing.most_rounds = asked.rounds

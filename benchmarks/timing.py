@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROUNDS = 15
 
 most_rounds = 100
-"""The most rounds of each comparison. ``--rounds`` sets it."""
+"""The maximum number of rounds of each comparison. ``--rounds`` sets it."""
 
 
 class MissingError(Exception):

@@ -8,7 +8,7 @@ Operation = tuple[str, str]
 
 _STATUS: Final = "429"
 _HEADERS: Final = {
-    "X-RateLimit-Limit": ("The most requests that the limit allows at once.", "integer"),
+    "X-RateLimit-Limit": ("The maximum number of requests that the limit allows at once.", "integer"),
     "X-RateLimit-Remaining": ("The requests that remain.", "integer"),
     "X-RateLimit-Reset": ("Seconds until the limit is fully reset.", "integer"),
     "RateLimit-Policy": ("The limits: quota (q) per window in seconds (w).", "string"),

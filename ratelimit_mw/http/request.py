@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .body import Body
 
 MAX_FIELDS: Final = 1000
-"""The most fields that are read from one query or body."""
+"""The maximum number of fields that are read from one query or body."""
 
 _Value = TypeVar("_Value")
 _ENCODED_SLASH = re.compile(b"%2[fF]")

@@ -13,7 +13,7 @@ from .features import INVALID
 
 _KEPT: Final = 1024
 _LONGEST: Final = 320
-"""The most characters of a text that is not ASCII. A longer one would take milliseconds."""
+"""The maximum number of characters of a text that is not ASCII. A longer one would take milliseconds."""
 
 # Unicode's Default_Ignorable_Code_Point: invisible characters that domain names drop, such as soft hyphens and joiners.
 INVISIBLE: Final = re.compile(

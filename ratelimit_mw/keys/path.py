@@ -16,7 +16,7 @@ from .features import INVALID
 
 _MAX_READINGS: Final = 32
 _MAX_CHARACTERS: Final = 16_384
-"""The most characters of all readings together, so that a long path costs no more than a short one."""
+"""The maximum number of characters of all readings together, so that a long path costs no more than a short one."""
 
 _CONTROL: Final = r"\x00-\x1f\x7f-\x9f"
 _INVALID: Final = r"\ufffd\ud800-\udfff"

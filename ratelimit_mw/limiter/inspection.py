@@ -17,9 +17,9 @@ from .resets import Resets
 _MOST: Final = 100
 """A page ends after this number of decisions."""
 _MOST_CALLS: Final = 10
-"""The most calls of the store that list keys for one page."""
+"""The maximum number of calls of the store that list keys for one page."""
 _AT_ONCE: Final = 100
-"""The most keys that one call of the store decides."""
+"""The maximum number of keys that one call of the store decides."""
 
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of the store by its name."""

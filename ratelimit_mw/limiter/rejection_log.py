@@ -24,7 +24,7 @@ class RejectionLog:
     ``ratelimit_wait``, ``ratelimit_store``, ``ratelimit_features`` and ``ratelimit_left_out``.
 
     Args:
-        lines: The most lines per second. The next line contains the number of requests that were left out.
+        lines: The maximum number of lines per second. The next line contains the number of requests that were left out.
         clock: A function that returns seconds.
     """
 

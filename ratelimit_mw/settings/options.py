@@ -32,7 +32,7 @@ class HttpOptions(TypedDict, total=False):
     event_features: Annotated[Sequence[str], option("Names of key features whose values are included in events.", [])]
     record: Annotated[
         Literal["nothing", "outcomes", "clients"],
-        option("Record outcomes in the store for `report`, or also rejected clients for `top`.", "nothing"),
+        option("Record outcomes in the store for `report`, or outcomes and clients for `top`.", "nothing"),
     ]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[
@@ -72,11 +72,11 @@ class SettingsDict(HttpOptions, total=False):
     defaults: Annotated[RuleDefaults, option("Options of the rules and decorators that do not set them.", {})]
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
-    fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
-    fallback_keys: Annotated[int, option("The most keys that a process counts without the store.", 100_000, minimum=1)]
+    fleet_size: Annotated[int | None, option("The number of processes. Default: counted in the store.", minimum=1)]
+    fallback_keys: Annotated[int, option("Maximum number of keys that a process counts without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
     reload_interval: Annotated[
-        Duration, option("How often requests look for a changed settings file and for overrides. `0`: never.", "2s")
+        Duration, option("Time between checks for a changed settings file and for overrides. `0`: never.", "2s")
     ]
     exempt: Annotated[Sequence[str], option("Patterns of paths that no rule limits. The deny list still applies.", [])]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 LOOKED_AT: Final = 1_000
-"""The most keys that one call of ``list_keys`` looks at."""
+"""The maximum number of keys that one call of ``list_keys`` looks at."""
 _DIGITS: Final = 20
 RECORDS: Final = "record|"
 """The prefix of the keys of records. No key of a rule begins with it."""
 MAX_RECORD: Final = 1_000_000
-"""The most bytes of a record. Memcached keeps a little more in one item."""
+"""The maximum size of a record in bytes. Memcached keeps a little more in one item."""
 _LONGEST_NAME: Final = 100
 
 

@@ -36,7 +36,7 @@ class MemoryStore(Store):
     """Keeps states in this process. It is safe under threads.
 
     Args:
-        max_keys: The most keys with a state of their own, at least 1. A key takes about 300 bytes.
+        max_keys: The maximum number of keys with a state of their own, at least 1. A key takes about 300 bytes.
         clock: A function that returns whole microseconds. It applies when the limiter has no clock.
         snapshot: A file. Its states are read now, and ``close`` writes all states to it.
 
