@@ -55,7 +55,7 @@ def test_nearly_full_store_logs_one_warning(path: Path, caplog: pytest.LogCaptur
     for number in range(40_000):
         hit(store, limit_of(), f"client {number}")
     store.close()
-    assert ["new keys share" in each.getMessage() for each in caplog.records] == [True]
+    assert ["new clients share" in each.getMessage() for each in caplog.records] == [True]
 
 
 def test_no_ban_starts_without_room(path: Path) -> None:
