@@ -40,11 +40,11 @@ LOADS = {
     ],
 }
 ROUNDS, SECONDS = 3, 5.0
-HEAD = ("measured, simulated", "commands/s", "CPU of servers, us", "CPU of workers, us", "p50, ms", "p99, ms")
+HEAD = ("measured, simulated", "commands/s", "CPU of servers, µs", "CPU of workers, µs", "p50, ms", "p99, ms")
 FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
     "commands/s": (0.15, lambda run: run["commands"] / run["seconds"]),
-    "CPU of servers, us": (0.15, lambda run: run["server_cpu_us"]),
-    "CPU of workers, us": (0.15, lambda run: run["worker_cpu_us"]),
+    "CPU of servers, µs": (0.15, lambda run: run["server_cpu_us"]),
+    "CPU of workers, µs": (0.15, lambda run: run["worker_cpu_us"]),
     "p50, ms": (0.25, lambda run: run["latency_ms"]["p50"]),
     "p99, ms": (0.25, lambda run: run["latency_ms"]["p99"]),
 }
@@ -105,8 +105,8 @@ def simulated(load: Load, run: dict[str, Any], costs: MeasuredCosts) -> dict[str
     times = delayed([each / 1e3 for each in result.latencies], run["generator_latency_ms"])
     return {
         "commands/s": result.commands,
-        "CPU of servers, us": result.node_cpu * load.nodes * per_request,
-        "CPU of workers, us": result.worker_cpu * load.workers * per_request,
+        "CPU of servers, µs": result.node_cpu * load.nodes * per_request,
+        "CPU of workers, µs": result.worker_cpu * load.workers * per_request,
         "p50, ms": times[len(times) // 2],
         "p99, ms": times[int(len(times) * 0.99)],
     }

@@ -32,9 +32,9 @@ HEAD = (
     "Cluster",
     "round trips, Cluster",
     "speed, of one server",
-    "CPU of the client, us",
+    "CPU of the client, µs",
     "of one server",
-    "CPU of the servers, us",
+    "CPU of the servers, µs",
     "of one server",
 )
 

@@ -119,7 +119,7 @@ LOADS = {
     "one server, four processes: 2,000 per second, three features": Load(4, rate=2_000, limits=3, keys="features"),
     "Cluster, four processes: 2,000 per second, three features": Load(4, 3, rate=2_000, limits=3, keys="features"),
 }
-HEAD = ("", "commands per request", "CPU of the client, us", "CPU of the servers, us", "latency p50, ms", "p99")
+HEAD = ("", "commands per request", "CPU of the client, µs", "CPU of the servers, µs", "latency p50, ms", "p99")
 
 
 def row(name: str, load: Load) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ HEADS = (
     "regulars rejected",
     "rejected client allowed again",
     "memory, MB",
-    "CPU of a hit, us",
+    "CPU of a hit, µs",
 )
 
 

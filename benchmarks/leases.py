@@ -22,8 +22,8 @@ HITS = 5_000
 REJECTED = 500
 LEASED_HEAD = (
     "",
-    "CPU in memory, us",
-    "CPU leased, us",
+    "CPU in memory, µs",
+    "CPU leased, µs",
     "ratio",
     "speed, of a round trip for each",
     "round trips for 1,000",
@@ -32,9 +32,9 @@ CONSISTENCIES = ("exact", "leased", "reported")
 CONSISTENCY_HEAD = (
     "",
     "commands for 1,000",
-    "CPU of the client, us",
+    "CPU of the client, µs",
     "of exact",
-    "CPU of the servers, us",
+    "CPU of the servers, µs",
     "of exact",
 )
 AT_A_TIME = 64
@@ -46,7 +46,7 @@ CASES = {
     "three limits, one of them exact": (("ip", True), ("user", True), ("tenant", False)),
 }
 """The key of each limit, and whether it has the consistency of the row."""
-REJECTED_HEAD = ("", "CPU of the client, us", "CPU of the server, us", "speed, of a round trip")
+REJECTED_HEAD = ("", "CPU of the client, µs", "CPU of the server, µs", "speed, of a round trip")
 
 
 def shared(nodes: Nodes) -> Store:

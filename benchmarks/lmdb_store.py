@@ -42,7 +42,7 @@ SHAPES = (
     ("sliding-window-log", CLIENTS),
 )
 NAMES = [f"192.0.2.{number}" for number in range(CLIENTS)]
-HEAD = ("", "decisions per second", "ratio", "CPU of the processes, us", "CPU of the server, us", "ratio of both")
+HEAD = ("", "decisions per second", "ratio", "CPU of the processes, µs", "CPU of the server, µs", "ratio of both")
 Decide = Callable[[str], Any]
 
 

@@ -92,5 +92,5 @@ def report() -> str:
     return table(
         "ASGI middleware, one request",
         rows,
-        ("", "CPU, us", "beyond the bare application", "of asgi-ratelimit"),
+        ("", "CPU, µs", "beyond the bare application", "of asgi-ratelimit"),
     )

@@ -71,5 +71,5 @@ def report() -> str:
         times = per_call(candidates, CALLS, ROUNDS)
         times |= per_call({"in turn": _in_turn(listed)}, IN_TURN, ROUNDS)
         rows.append((f"{size:,}", *(f"{times[name] / 1000:,.1f}" for name in (*candidates, "in turn"))))
-    heads = ("networks", "known client, us", "new IPv4 client, us", "new IPv6 client, us", "compared in turn, us")
+    heads = ("networks", "known client, µs", "new IPv4 client, µs", "new IPv6 client, µs", "compared in turn, µs")
     return table("One lookup in a list of networks", rows, heads)

@@ -64,5 +64,5 @@ def report() -> str:
     for size in SIZES:
         router, known, new = (times[f"{what}, {size}"] for what in ("router", "index", "new"))
         rows.append((str(size), *(f"{ns / 1000:.2f}" for ns in (router, known, new)), f"{known / router:.3f}"))
-    head = ("routes", "the router, us", "the index, us", "a path never seen, us", "of the router")
+    head = ("routes", "the router, µs", "the index, µs", "a path never seen, µs", "of the router")
     return table("Finding the route of a request", rows, head)

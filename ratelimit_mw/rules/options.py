@@ -170,7 +170,7 @@ class RuleOptions(TypedDict, total=False):
     wait: Annotated[
         str | float | None, option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.')
     ]
-    max_waiting: Annotated[int, option("Maximum number of requests of one key that wait in one process.", 100, minimum=1)]
+    max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, minimum=1)]
     ban: BanOption
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     consistency: ConsistencyOption

@@ -73,7 +73,7 @@ class SettingsDict(HttpOptions, total=False):
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
     fleet_size: Annotated[int | None, option("The number of processes. Default: counted in the store.", minimum=1)]
-    fallback_keys: Annotated[int, option("Maximum number of keys that a process counts without the store.", 100_000, minimum=1)]
+    fallback_keys: Annotated[int, option("Maximum number of keys of a process without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
     reload_interval: Annotated[
         Duration, option("Time between checks for a changed settings file and for overrides. `0`: never.", "2s")
