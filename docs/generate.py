@@ -32,6 +32,7 @@ LINKS: Final = {
     "store": "[stores](stores.md)",
     "observers": "[observing](observing.md)",
     "event_features": "[observing](observing.md#values-of-keys)",
+    "traffic_log": "[traffic log](traffic-log.md#record-the-decisions-of-your-limits)",
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "forwarded_header": "[proxies](proxies.md)",
     "headers": "[headers](headers.md)",

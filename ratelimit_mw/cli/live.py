@@ -179,7 +179,7 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
         store = own.store  # an object of the application
     if not may_be_memory and redacted_url(store).startswith(("memory:", "MemoryStore")):
         raise Failure(_OWN_MEMORY)
-    settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=())
+    settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own._clock if own else None, settings)
     _check_files(limiter.store)
     limiter.rules = source.rules

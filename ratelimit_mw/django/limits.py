@@ -173,7 +173,8 @@ class ProjectLimits:
         request = DjangoRequest(native, may_await)
         request.limits = limits = self.limits.in_force.at(request.server_data)
         request.trusts_proxies = bool(limits.settings.trusted_proxies)
-        if routes.has_marks or _RuleFacts(limits.rules).by_route or native.method == "OPTIONS":
+        by_route = routes.has_marks or _RuleFacts(limits.rules).by_route or limits.limiter.traffic_log is not None
+        if by_route or native.method == "OPTIONS":
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template
             request.to = request.route.destination(request.method)

@@ -219,7 +219,9 @@ class Admission(LaterDecisions):
             if is_allowed or self._take_rejection():  # the short path: nothing else was decided
                 self._reported = len(self.verdicts)
                 # Not ``verdict`` of an allowed request: it may include checks that have had their own event.
-                self.limits.limiter.observers.report_one(self.verdicts[0] if is_allowed else self.verdict)
+                self.limits.limiter.observers.report_one(
+                    self.verdicts[0] if is_allowed else self.verdict, self.request.endpoint
+                )
                 return {}
         with lock:
             first, self._reported = self._reported, len(self.verdicts)
@@ -233,8 +235,9 @@ class Admission(LaterDecisions):
         if (outer := self._outer_stage()) is not None:
             earlier = () if outer._inner is None else outer._inner[0]
             outer._inner = ([*earlier, *verdicts], final)
+            outer.request.endpoint = outer.request.endpoint or self.request.endpoint
             return {}
-        event = self.limits.limiter.observers.report(verdicts, final)
+        event = self.limits.limiter.observers.report(verdicts, final, self.request.endpoint if first < 0 else None)
         if not event.is_rejected:
             return {}
         return {"verdict": combine_verdicts(verdicts) if final.allowed else final, "event": event}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from .inspection import Call, Inspection
 from .records import LONGEST, OUTCOMES, SPANS, Span, clients_of, read_sum
 
 if TYPE_CHECKING:
+    from ..traffic import TrafficLog
     from .observers import Observers
     from .recorder import Recorder
 
@@ -58,6 +60,7 @@ class History(Inspection):
     settings: Settings
     recorder: Recorder | None
     observers: Observers
+    traffic_log: TrafficLog | None
 
     def outcomes(self, last: float = _DAY_S) -> RecordedOutcomes:
         """Return how many requests each rule has allowed and rejected, in all processes that share the store.
@@ -131,6 +134,8 @@ class History(Inspection):
         if self.recorder is not None:
             self.recorder.close()
             self.observers.start_over()
+        if self.traffic_log is not None:
+            self.traffic_log.close_or_log()
         super().close()
 
     async def aclose(self) -> None:
@@ -138,6 +143,8 @@ class History(Inspection):
         if self.recorder is not None:
             await self.recorder.aclose()
             self.observers.start_over()
+        if self.traffic_log is not None:
+            await asyncio.to_thread(self.traffic_log.close_or_log)
         await super().aclose()
 
     def _recorder(self, what: str, last: float) -> Recorder:

@@ -31,6 +31,7 @@ from .recorder import recorder_of
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
 from .start import StartingStore
+from .traffic import feed_of
 
 
 class Limiter(Bans):
@@ -64,6 +65,7 @@ class Limiter(Bans):
         store: The store.
         breaker: The circuit breaker of the store, None for the memory store.
         is_observed: Whether the limiter has observers.
+        traffic_log: The traffic log that counts the outcomes, None without the setting.
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
@@ -94,7 +96,10 @@ class Limiter(Bans):
             self.recorder = recorder_of(self)
         with error_path("observers"):
             functions = self.settings.observers if observers is None else checked_observers(observers)
-        functions = functions if self.recorder is None else (*functions, self.recorder)
+        with error_path("traffic_log"):
+            feed = feed_of(self)
+        self.traffic_log = None if feed is None else feed.log
+        functions = (*functions, *(own for own in (self.recorder, feed) if own is not None))
         self.observers = Observers(functions, self.settings.event_features, self.store)
         self.is_observed = bool(functions)
         self.breaker = self._failover.breaker if self._failover else None

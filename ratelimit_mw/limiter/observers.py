@@ -51,6 +51,8 @@ class Observers:
         counting = [getattr(function, "counter_of", _needs_event) for _, function in self._functions]
         self._counters = {each: RuleCounters(counting, each, self._store) for each in get_args(Outcome)}
         self._allowed = self._counters["allowed"]
+        endpoint_counters = (getattr(function, "count_endpoint", None) for _, function in self._functions)
+        self._endpoint_counters = [counter for counter in endpoint_counters if counter is not None]
         run_in_child(self, Observers.start_over)
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
@@ -61,8 +63,10 @@ class Observers:
         for counters in self._counters.values():
             counters.clear()
 
-    def report_one(self, verdict: Verdict) -> None:
+    def report_one(self, verdict: Verdict, endpoint: str | None = None) -> None:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
+        if endpoint is not None and self._endpoint_counters:
+            self._count_endpoint(endpoint, outcome_of((verdict,)))
         decisions = verdict.decisions
         try:
             if len(decisions) == 1:
@@ -96,12 +100,18 @@ class Observers:
             counter()
         return True
 
-    def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None) -> Event:
+    def _count_endpoint(self, endpoint: str, outcome: Outcome) -> None:
+        for count in self._endpoint_counters:
+            count(endpoint, outcome)
+
+    def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None, endpoint: str | None = None) -> Event:
         """Call the observers with the event of these verdicts, and return it.
 
         ``final`` is the verdict of the request, which may be a rejection of another limiter.
         """
         outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
+        if endpoint is not None:
+            self._count_endpoint(endpoint, outcome)
         event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE)
         thread = self._thread
         if self._functions and not thread.is_busy:

@@ -18,6 +18,7 @@ from ..rules.options import RuleDefaults
 from ..rules.rule import Rule
 from ..rules.ruleset import Override
 from ..stores import Store
+from ..traffic.address import checked_log_url
 from .environment import with_variables
 from .files import read
 from .locate import places_in, steps_of
@@ -44,7 +45,7 @@ from .values import (
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 _DEFAULTS: Final = defaults_of(SettingsDict)
-OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "record")
+OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "record", "traffic_log")
 """The arguments of a middleware that its limiter needs."""
 AT_START: Final = (
     "store",
@@ -57,6 +58,7 @@ AT_START: Final = (
     "observers",
     "event_features",
     "record",
+    "traffic_log",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
 _OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
@@ -65,6 +67,7 @@ _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "defaults": parse_defaults,
     "observers": checked_observers,
     "event_features": key_names,
+    "traffic_log": lambda url: None if url is None else checked_log_url(url),
     "trusted_proxies": checked_proxies,
     "forwarded_header": forwarded_header,
     "ipv6_prefix": partial(whole_number, most=128),
@@ -104,6 +107,7 @@ class Settings:
     observers: tuple[str | Callable[[Any], object], ...]
     event_features: tuple[str, ...]
     record: str
+    traffic_log: str | None = field(repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int

@@ -34,6 +34,9 @@ class HttpOptions(TypedDict, total=False):
         Literal["nothing", "outcomes", "clients"],
         option("Record outcomes in the store for `report`, or outcomes and clients for `top`.", "nothing"),
     ]
+    traffic_log: Annotated[
+        str | None, option("The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.")
+    ]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[
         str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")

@@ -48,6 +48,12 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     return LogAddress(FAMILIES[scheme], check_store_url(rest)[1], kept)
 
 
+def checked_log_url(url: str) -> str:
+    """Return the URL; ``ConfigError`` unless it is that of a traffic log."""
+    parse_log_url(url)
+    return url
+
+
 def _without_retention(url: str) -> tuple[str, str | None]:
     """Return a URL without its option ``retention``, and that option."""
     base, _, query = url.partition("?")

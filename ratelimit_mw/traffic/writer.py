@@ -99,6 +99,12 @@ class CountWriter:
         finally:
             self._store.close()
 
+    def close_or_log(self) -> None:
+        """Close the log. An error is logged."""
+        self._beat.close()
+        self._flush_or_log()
+        self._store.close()
+
     async def aflush(self) -> None:
         """Async form of ``flush``."""
         await asyncio.to_thread(self.flush)
@@ -147,13 +153,13 @@ class CountWriter:
     def _flush_due(self) -> None:
         """Write the counts, at an interval. The thread ends when there are none."""
         try:
-            self._flush_logged()
+            self._flush_or_log()
         finally:
             with self._lock:
                 if not self._pending.buckets and self._unwritten is None:
                     self._beat.release(self)
 
-    def _flush_logged(self) -> None:
+    def _flush_or_log(self) -> None:
         try:
             self.flush()
         except RateLimitError as error:
@@ -168,4 +174,4 @@ _of_process: Final = WeakSet[CountWriter]()
 def _close_all() -> None:
     """Write the counts of a process that ends."""
     for log in tuple(_of_process):
-        log._flush_logged()
+        log._flush_or_log()

@@ -1,0 +1,132 @@
+"""The traffic log counts each request for its rules and its endpoint, in every framework."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import outcome_scene as scene
+import pytest
+from calls import ask
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.limiter.traffic import TrafficFeed
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog
+
+NOW = 1_000_000_000.0
+RULES = (Rule(name="api", limits="2/minute"), Rule(name="next", limits="1/minute", mode="shadow"))
+
+
+def logged(*rules: Rule, url: str = "memory://", **settings: Any) -> tuple[Limiter, TrafficLog]:
+    limiter = Limiter(rules, clock=ManualClock(NOW), settings=load_settings({"traffic_log": url, **settings}))
+    assert limiter.traffic_log is not None
+    return limiter, limiter.traffic_log
+
+
+@pytest.mark.parametrize("send", scene.BY_SETTINGS.values(), ids=scene.BY_SETTINGS)
+def test_a_request_counts_for_its_rules_and_its_endpoint(send: Any) -> None:
+    """Rules in shadow mode count separately. An endpoint is the template of its route, where routes are known."""
+    limiter, log = logged(*RULES)
+    for _ in range(3):
+        send(limiter, {}, "/200/plain", "GET")
+    events = log.events(NOW, NOW)
+    of_rules = {name: number for name, number in events.items() if not name.startswith("endpoint:")}
+    assert of_rules == {"rule:api:allowed": 2, "rule:api:rejected": 1, "rule:next:allowed": 1, "rule:next:shadow": 2}
+    of_endpoints = {name: number for name, number in events.items() if name.startswith("endpoint:")}
+    assert [name.rpartition(":")[2] for name in of_endpoints] == ["allowed", "rejected", "shadow"] * bool(of_endpoints)
+    assert {name.split(":")[1].replace("<", "{").replace(">", "}")[:2] for name in of_endpoints} <= {"/{"}
+
+
+def test_a_request_without_a_rule_counts_for_its_endpoint() -> None:
+    """A deny list, and a path without a route, have events of their own."""
+    limiter, log = logged(Rule(name="api", limits="2/minute", match={"path": "/x"}), lists={"deny": {"path": ["/bad"]}})
+    routes = [Route("/items/{id}", lambda _: PlainTextResponse("")), Route("/x", lambda _: PlainTextResponse(""))]
+    app = RateLimitMiddleware(Starlette(routes=routes), limiter=limiter)
+    for path in ("/items/1", "/items/2", "/none", "/bad"):
+        ask(app, path)
+    assert log.events(NOW, NOW) == {
+        "request:allowed": 3,
+        "endpoint:/items/{id}:allowed": 2,
+        "endpoint:unmatched:allowed": 1,
+        "endpoint:unmatched:denied": 1,
+        "request:denied": 1,
+    }
+
+
+@pytest.mark.parametrize(("record", "clients"), [("nothing", []), ("outcomes", []), ("clients", [("ip=192.0.2.7", 2)])])
+def test_clients_are_recorded_only_where_the_settings_ask_for_them(record: str, clients: list[Any]) -> None:
+    """``record = "clients"`` includes the clients of rejections, and no others."""
+    limiter, log = logged(Rule(name="api", limits="1/minute"), record=record)
+    for _ in range(3):
+        limiter.hit({"ip": "192.0.2.7"})
+    assert log.top("rule:api:rejected", NOW, NOW) == clients
+    assert log.total("rule:api:rejected", NOW, NOW) == 2
+    assert log.top("rule:api:allowed", NOW, NOW) == []
+    limiter.close()
+
+
+def test_clients_are_digests_with_a_secret() -> None:
+    """They are the digests in the keys of the store."""
+    limiter, log = logged(Rule(name="api", limits="1/minute"), record="clients", secret="x" * 16)
+    for _ in range(2):
+        limiter.hit({"ip": "192.0.2.7"})
+    ((client, _),) = log.top("rule:api:rejected", NOW, NOW)
+    assert client.startswith("ip#")
+    assert "192.0.2.7" not in client
+
+
+def test_own_observers_receive_events_beside_the_traffic_log() -> None:
+    events: list[Event] = []
+    settings = load_settings({"traffic_log": "memory://"})
+    limiter = Limiter(RULES, clock=ManualClock(NOW), settings=settings, observers=[events.append])
+    limiter.hit({"ip": "192.0.2.7"})
+    assert limiter.traffic_log is not None
+    assert limiter.traffic_log.events(NOW, NOW) == {"rule:api:allowed": 1, "rule:next:allowed": 1}
+    assert [event.outcome for event in events] == ["allowed"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be written is logged, and is no error of the limiter."""
+    for folder in (tmp_path, tmp_path / "removed"):
+        folder.mkdir(exist_ok=True)
+        limiter, log = logged(*RULES, url=f"sqlite:///{folder}/log.db")
+        limiter.hit({"ip": "192.0.2.7"})
+        if folder != tmp_path:
+            folder.rmdir()
+        if is_async:
+            asyncio.run(limiter.aclose())
+        else:
+            limiter.close()
+    other = TrafficLog(f"sqlite:///{tmp_path}/log.db", clock=ManualClock(NOW))
+    assert other.total("rule:api:allowed", NOW, NOW) == 1
+    assert ["the traffic log is not written" in record.getMessage() for record in caplog.records] == [True]
+    log._start_over()  # nothing is left for the end of the process
+
+
+def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+    """The message has the place of the setting."""
+    for url, problem in {
+        "sqlit:///a.db": "Did you mean 'sqlite'",
+        f"sqlite:///{tmp_path}/x/a.db": "does not exist",
+    }.items():
+        with pytest.raises(ConfigError, match=f"^traffic_log: .*{problem}"):
+            logged(url=url)
+
+
+def test_the_url_may_have_a_password() -> None:
+    """Settings that are printed do not show it."""
+    assert "hidden" not in repr(load_settings({"traffic_log": "redis://:hidden@cache/0"}))
+
+
+def test_a_feed_counts_an_event_without_a_limiter() -> None:
+    """It is an observer as any other."""
+    log = TrafficLog("memory://", clock=ManualClock(NOW))
+    Limiter(RULES, clock=ManualClock(NOW), observers=[TrafficFeed(log, False)]).hit({"ip": "192.0.2.7"})
+    assert sum(log.events(NOW, NOW).values()) == 2
