@@ -19,15 +19,8 @@ from .rows import Rows, span_text
 from .source import Source
 from .source_command import SourceCommand
 
-_FIELDS: Final = {
-    "rule": "rule",
-    "client": "client",
-    "mode": "mode",
-    "until": "retry_at",
-    "retry_after": "retry_after",
-    "key": "key",
-}
-"""The fields of a ban as JSON, from those of the decision on its key."""
+_FIELDS: Final = ("rule", "client", "mode", "retry_after", "key")
+"""The fields of a decision that a ban as JSON has, too."""
 
 
 @command(
@@ -50,7 +43,7 @@ def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None
     name = compiled.name
     with open_limiter(source) as limiter:
         until = datetime.fromtimestamp(ceil(limiter.ban(name, counted, seconds)), UTC)
-    client = " ".join(words_of(features))
+    client = " ".join(words_of(counted))
     if as_json:
         print_json({"rule": name, "client": client, "until": until.isoformat()})
     else:
@@ -74,7 +67,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
     name = compiled.name
     with open_limiter(source) as limiter:
         was_banned = limiter.unban(name, counted)
-    client = " ".join(words_of(features))
+    client = " ".join(words_of(counted))
     if as_json:
         print_json({"rule": name, "client": client, "was_banned": was_banned})
     elif was_banned:
@@ -123,7 +116,8 @@ def _bans(limiter: Limiter, rule: str | None, tick: Any) -> Iterator[Decision]:
 
 
 def _as_json(decision: Decision, rows: Rows) -> dict[str, Any]:
-    return {name: rows.as_json(decision)[field] for name, field in _FIELDS.items()}
+    every = rows.as_json(decision)
+    return {**{name: every[name] for name in _FIELDS}, "until": every["retry_at"]}
 
 
 def _row(ban: dict[str, Any]) -> dict[str, Any]:

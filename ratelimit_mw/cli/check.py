@@ -133,16 +133,14 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
 
 def _notes_on_bans(source: Source) -> Iterator[str]:
     """Yield a note on bans by an IP address that may be that of a proxy, or unknown."""
-    names = [rule.name for rule in source.rules.rules if rule.ban and all("ip" in own for own in _own_features(rule))]
+    names = [rule.name for rule in source.rules.rules if rule.ban and not _names_client_without_ip(rule)]
     if names and not source.settings.trusted_proxies:
         effect = "behind a proxy, one client bans all others; behind a Unix socket, no client is banned"
         yield f"{', '.join(names)} bans by ip, and trusted_proxies is empty: {effect}"
 
 
-def _own_features(rule: CompiledRule) -> list[set[str]]:
-    """Return the features of each entry of a key that is a client's own."""
-    entries = (set(map(feature_of, names)) for names in rule.source.entries)
-    return [features for features in entries if OF_ALL_CLIENTS.isdisjoint(features)]
+def _names_client_without_ip(rule: CompiledRule) -> bool:
+    return any({"ip", *OF_ALL_CLIENTS}.isdisjoint(map(feature_of, names)) for names in rule.source.entries)
 
 
 def notes_on_deployment(source: Source) -> Iterator[str]:

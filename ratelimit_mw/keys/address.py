@@ -26,14 +26,8 @@ def as_counted(
 ) -> dict[str, Any]:
     """Return the features of a client as its requests have them in a middleware.
 
-    The IP address becomes the text that requests are counted under, and an email address is normalised. A network is
-    taken as it is, because tables show it.
-
-    Args:
-        features: The features.
-        ipv6_prefix: The number of bits of an IPv6 address that identify a client.
-        nat64: NAT64 prefixes of the application.
-        has_own_ip: Whether the application has a function for ``ip``, which may return any text.
+    ``nat64`` are the NAT64 prefixes of the application. A network is taken as it is, because tables show it. An
+    application that ``has_own_ip`` counts any text.
 
     Raises:
         ConfigError: ``ip`` is neither an IP address nor a network.

@@ -47,6 +47,7 @@ class CapturingKey(KeyMaker):
     """Builds keys of features with the captures of the rule."""
 
     def __init__(self, key: KeyMaker, captures: Captures) -> None:
+        self.__dict__.update(vars(key))
         self._key = key
         self._captures = captures
 
@@ -59,15 +60,6 @@ class CapturingKey(KeyMaker):
 
     def build(self, features: Features) -> str | None:
         return self._key.build(self._captures.add(features))
-
-    def parse(self, key: str) -> dict[str, str]:
-        return self._key.parse(key)
-
-    def names_client(self, key: str) -> bool:
-        return self._key.names_client(key)
-
-    def values_in(self, key: str) -> dict[str, str] | None:
-        return self._key.values_in(key)
 
     def has_values(self, key: str, features: Features) -> bool:
         return self._key.has_values(key, self._captures.add(features))

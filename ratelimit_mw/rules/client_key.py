@@ -13,23 +13,24 @@ from .compiled import CompiledRule
 class ClientKeyError(ConfigError):
     """Features that make no key of a rule.
 
-    Args:
-        rule: The rule.
-        missing: The entries of its key that have no value, each with its alternatives.
-        unused: The features that the rule does not use.
+    ``missing`` are the entries of its key that have no value, each with its alternatives. ``unused`` are the names of
+    features that the rule does not use.
     """
 
-    def __init__(self, rule: CompiledRule, missing: Sequence[tuple[str, ...]], unused: Sequence[str]) -> None:
-        self.missing, self.unused = missing, unused
-        problem = f"the key of rule {rule.name!r} needs {words_of_entries(missing)}"
-        if unused:
+    def __init__(self, rule: CompiledRule, features: Features) -> None:
+        used = features_of(rule)
+        self.missing, self.unused = missing_in_key(rule, features), [name for name in features if name not in used]
+        problem = f"the key of rule {rule.name!r} needs {words_of_entries(self.missing)}"
+        if self.unused:
             entries = words_of_entries(rule.source.entries) or "one limit for all clients"
-            problem = f"rule {rule.name!r} does not use {' and '.join(unused)}. Its key is: {entries}"
+            problem = f"rule {rule.name!r} does not use {' and '.join(self.unused)}. Its key is: {entries}"
         super().__init__(problem)
 
 
 def client_key(rule: CompiledRule, features: Features, is_exact: bool = False) -> str:
     """Return the part of the keys of a rule that names a client.
+
+    Requests without an IP address count as ``unknown``. Here, the feature is missing.
 
     Args:
         rule: The rule.
@@ -37,13 +38,12 @@ def client_key(rule: CompiledRule, features: Features, is_exact: bool = False) -
         is_exact: Whether a feature without use is an error, because it may be misspelt.
 
     Raises:
-        ClientKeyError: A feature is missing, or has no use. Requests count as ``unknown`` without an IP address; here,
-            no client is meant.
+        ClientKeyError: A feature is missing, or has no use.
         ConfigError: A value is invalid.
     """
-    missing, unused = missing_in_key(rule, features), unused_in(rule, features)
-    if missing or (unused and is_exact):
-        raise ClientKeyError(rule, missing, unused)
+    problem = ClientKeyError(rule, features)
+    if problem.missing or (problem.unused and is_exact):
+        raise problem
     given = rule.captures.add(features)
     for names in rule.source.entries:
         part = next(part for part in map(part_of, names) if part.value(given) is not None)
@@ -61,12 +61,6 @@ def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ..
 def features_of(rule: CompiledRule) -> set[str]:
     """Return the features that a rule uses, with those that have the parameters of its path patterns."""
     return {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
-
-
-def unused_in(rule: CompiledRule, features: Iterable[str]) -> list[str]:
-    """Return the names of features that a rule does not use."""
-    used = features_of(rule)
-    return [name for name in features if name not in used]
 
 
 def words_of_entries(entries: Iterable[Sequence[str]]) -> str:

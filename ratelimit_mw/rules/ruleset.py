@@ -16,7 +16,7 @@ from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
-from .client_key import ClientKeyError, missing_in_key, unused_in
+from .client_key import ClientKeyError
 from .compiled import CompiledRule
 from .lookup import Lookups
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
@@ -141,7 +141,7 @@ class RuleSet:
         rule = self.named(name)
         key = rule.key.build(features)
         if key is None:
-            raise ClientKeyError(rule, missing_in_key(rule, features), unused_in(rule, features))
+            raise ClientKeyError(rule, features)
         return rule, key
 
     def require_complete(self) -> RuleSet:
