@@ -149,7 +149,7 @@ def test_several_rules_are_decided_as_in_memory(store: Store, seed: int) -> None
             ban={"after": chance.randint(1, 3), "within": "1m", "for": "20s", "growth": chance.randint(1, 2)},
             mode=chance.choice(("enforce", "enforce", "shadow")),
         )
-        for key in (["ip"], ["user"], ["ip", "user"], ["endpoint"])
+        for key in (["ip"], ["user"], ["ip", "user"], ["tenant"])
     ]
     expected, limiter = Limiter(rules, clock=clock), Limiter(rules, store, clock)
     for step in range(60):
