@@ -18,22 +18,19 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND
-from ..errors import RateLimitError
+from ..errors import RateLimitError, StateError
 from ..forksafe import run_in_child
-from ..rules.overrides import head_of, lost_record
 from ..stores import Store
 from ..stores.background import run_once
 from ..stores.blocking import run_blocking
 from .inspection import Call
+from .override_record import read_change
 
 if TYPE_CHECKING:
     from .overrides import RunTimeOverrides
 
-RECORD: Final = "overrides"
-HEAD: Final = "overrides.head"
-"""The record with the first line of the other one. It shows whether the other one has changed."""
 _WHOLE_EVERY: Final = 60.0
-"""Seconds after which the whole record is read again: Memcached evicts a record that is not read."""
+"""Seconds after which the whole record is read again, even if its head has not changed."""
 _TRY_AGAIN: Final = 2.0  # seconds, where no interval is set and no read has succeeded
 _RIGHTS: Final = "Check that the login of the store may use all keys with its prefix"
 _DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
@@ -105,16 +102,10 @@ class OverrideReader:
 
     async def _find(self, call: Call) -> Callable[[], bool] | None:
         """Return the function that puts the record into effect; None if it is active."""
-        known = self._limiter.override_record
-        head = await call("read_record", HEAD)
-        if head == head_of(known) and monotonic() < self._whole_at:
-            return None
-        record = await call("read_record", RECORD)
-        if record is None:
-            record = lost_record(head, known)
-            if record is not None:
-                await call("write_record", RECORD, record, None)
-        self._whole_at, self._has_read = monotonic() + _WHOLE_EVERY, True
+        known, is_whole = self._limiter.override_record, monotonic() >= self._whole_at
+        record = await read_change(call, known, is_whole)
+        if is_whole or record is not known:
+            self._whole_at, self._has_read = monotonic() + _WHOLE_EVERY, True
         return None if record == known else partial(self._limiter.use_overrides, record, known)
 
     def _read_in_thread(self) -> None:
@@ -134,10 +125,11 @@ class OverrideReader:
             yield
         except Exception as error:
             is_known = isinstance(error, RateLimitError | ValueError)
+            is_damaged = isinstance(error, StateError) or not isinstance(error, RateLimitError)
             breaker = self._limiter.breaker
             is_quiet = isinstance(error, RateLimitError) and breaker and (breaker.open or breaker.failures)
             if not is_quiet and type(error) is not self._problem:
-                name, fix = name_of(self._limiter.store), _RIGHTS if isinstance(error, RateLimitError) else _DAMAGE
+                name, fix = name_of(self._limiter.store), _DAMAGE if is_damaged else _RIGHTS
                 message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
                 _log.warning(message, name, error, fix, exc_info=None if is_known else error)
                 self._problem = type(error)

@@ -1,7 +1,4 @@
-"""``RunTimeOverrides``: the part of a ``Limiter`` that gives single clients other limits, kept in the store.
-
-All overrides are one record. A second one has its first line, so that workers see cheaply whether it has changed.
-"""
+"""``RunTimeOverrides``: the part of a ``Limiter`` that gives single clients other limits, kept in the store."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from ..errors import ConfigError, StoreError, error_path
+from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import parse_duration
 from ..rules.lookup import UNLIMITED
@@ -18,26 +15,21 @@ from ..rules.overrides import (
     OverriddenRules,
     Overrides,
     bare_rules,
-    dump_overrides,
-    head_of,
     limits_of,
     load_overrides,
-    lost_record,
     with_overrides,
 )
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
-from ..stores.base import MAX_RECORD
 from ..stores.blocking import run_blocking
 from .breaker import CircuitBreaker
 from .inspection import Call
-from .override_reader import HEAD, RECORD, OverrideReader, name_of
-from .records import update
+from .override_reader import OverrideReader, name_of
+from .override_record import change_overrides, read_overrides
 from .registry import Registry
 from .reloads import Reloads
 from .watch import Watch, Watches
 
-_TRIES: Final = 100
 _log = logging.getLogger("ratelimit_mw")
 _limiters: Final = Registry["RunTimeOverrides"]()
 """All limiters of this process. Those with one store object apply a change at once."""
@@ -137,11 +129,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: The store keeps no records.
             StoreError: The store could not be reached, or the record is damaged.
         """
-        return run_blocking(self._stored(self._call))
+        return list(run_blocking(read_overrides(self._call, self.override_record, self._time())))
 
     async def aoverrides(self) -> list[ClientOverride]:
         """Async form of ``overrides``."""
-        return await self._stored(self._acall)
+        return list(await read_overrides(self._acall, self.override_record, self._time()))
 
     def start(self) -> None:
         if self.is_starting or self._override_reader is None:
@@ -245,44 +237,8 @@ class RunTimeOverrides(Reloads):
 
     async def _change(self, call: Call, rule: str | None, key: str = "", new: ClientOverride | None = None) -> bool:
         """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
-        known: Overrides = ()
-        others: list[ClientOverride] = []
-
-        async def change(record: bytes | None) -> bytes:
-            nonlocal known, others
-            known = () if rule is None else await self._overrides_in(call, record)
-            others = [each for each in known if (each.rule, each.key) != (rule, key)]
-            return self._dump([*others, *([new] if new else [])])
-
-        async def show(_: bytes | None) -> bytes | None:
-            return head_of(await call("read_record", RECORD))
-
-        if not (await update(call, RECORD, change, _TRIES) and await update(call, HEAD, show, _TRIES)):
-            raise StoreError("other processes changed the overrides all the time; try again")
+        was_there = await change_overrides(call, self.override_record, self._time(), rule, key, new)
         for limiter in _limiters:
             if limiter.store is self.store and limiter._override_reader:
                 await limiter._override_reader.follow(call)
-        return len(others) < len(known)
-
-    async def _stored(self, call: Call) -> list[ClientOverride]:
-        return list(await self._overrides_in(call, await call("read_record", RECORD)))
-
-    def _dump(self, overrides: list[ClientOverride]) -> bytes:
-        record = dump_overrides(overrides)
-        if len(record) > MAX_RECORD:
-            hint = "Put the limits of many clients into per_key, or into a function"
-            raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
-        return record
-
-    async def _overrides_in(self, call: Call, record: bytes | None) -> Overrides:
-        """Return the overrides of a record that was read, without those that have ended."""
-        try:
-            if record is None and (head := await call("read_record", HEAD)) is not None:
-                # Another process may have written both since.
-                record = await call("read_record", RECORD) or lost_record(head, self.override_record)
-            overrides, now = load_overrides(record), self._time()
-        except ValueError as error:
-            hint = "clear_overrides(), or the command `override clear`, removes all of them"
-            message = f"{error}. Workers keep the last overrides they know. {hint}"
-            raise StoreError(message) from None
-        return tuple(each for each in overrides if not each.has_ended(now))
+        return was_there

@@ -78,16 +78,6 @@ def head_of(record: bytes | None) -> bytes | None:
     return None if record is None else record[:_MAX_HEAD].partition(b"\n")[0]
 
 
-def lost_record(head: bytes | None, known: bytes | None) -> bytes | None:
-    """Return the record that a store does not have, but whose ``head`` it has; None without a head.
-
-    ``known`` is the last record that this process has read. ``ValueError`` if it is another one.
-    """
-    if head is not None and head != head_of(known):
-        raise ValueError("the store has evicted the record of overrides, and this process does not know it")
-    return known if head else None
-
-
 def _digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=16).hexdigest().encode()
 

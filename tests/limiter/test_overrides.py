@@ -6,42 +6,28 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from httpx import ASGITransport, AsyncClient
+import redis
 from limiter_ways import WAYS, Blocking
-from servers import HOST, Server, wait_for
+from override_stores import ACME, API, OTHER, Recording, learns, limiter_of, limits, set_elsewhere
+from servers import HOST, Server
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule, StoreError, forksafe, load_settings
-from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.limiter import override_reader
+from ratelimit_mw import ConfigError, Limiter, Rule, StoreError, load_settings
+from ratelimit_mw.limiter import override_record
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
-from ratelimit_mw.rules.overrides import ClientOverride, bare_rules, dump_overrides, load_overrides
+from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
-ACME = {"user": "acme"}
-OTHER = {"user": "other"}
-API = Rule(name="api", key=["user"], limits="100/minute")
 SECRET = "correct horse battery staple"
-
-
-def limiter_of(*rules: Rule, store: str | Store = "memory://", clock: Any = None, **settings: Any) -> Limiter:
-    options = Settings(**{"reload_interval": 1_000, "store_timeout": 9_000_000, **settings})
-    return Limiter(rules or [API], store, clock or ManualClock(1_000_000.0), options)
-
-
-def limits(limiter: Limiter, features: Any = ACME) -> list[str]:
-    """Return the limits that a request of the client meets."""
-    return [str(decision.source.quota) for decision in limiter.peek(features, cost=0).decisions]
 
 
 @pytest.fixture(params=["lmdb", "redis", "memcached"])
@@ -61,54 +47,6 @@ def workers(url: str) -> Iterator[tuple[Limiter, Limiter]]:
     yield both
     for each in both:
         each.close()
-
-
-def learns(limiter: Limiter, expected: list[str], features: Any = ACME) -> None:
-    """Wait until requests have made the limiter follow the store."""
-    wait_for(lambda: limits(limiter, features) == expected, f"the limits {expected}")
-
-
-class Recording(SharedStore):
-    """A shared store with records. ``reads`` counts how often they were read."""
-
-    reads = starts = 0
-    may_read = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = uuid4().hex  # threads of an earlier test may still log
-        self.wholes = 0
-
-    def start(self) -> None:
-        """Take a while, so that other requests arrive meanwhile."""
-        self.starts += 1
-        self._called()
-        threading.Event().wait(0.05)
-
-    async def astart(self) -> None:
-        await asyncio.sleep(0)
-        self.start()
-
-    def messages(self, caplog: pytest.LogCaptureFixture) -> list[str]:
-        """Return what was logged on this store, without its name."""
-        found = (record.getMessage() for record in caplog.records)
-        return [message.removeprefix(f"store {self.name} ") for message in found if self.name in message]
-
-    def read_record(self, name: str) -> bytes | None:
-        self.reads += 1
-        self.wholes += name == override_reader.RECORD
-        self._called()
-        if not self.may_read:
-            raise StoreError("NOPERM")
-        return self.states.read_record(name)
-
-    async def aread_record(self, name: str) -> bytes | None:
-        await asyncio.sleep(0)
-        return self.read_record(name)
-
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        self._called()
-        return self.states.write_record(name, data, before, lifetime)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -380,125 +318,29 @@ def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data.replace(b"7/m", b"9/m"), lambda _: b"x"])
-def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
-    damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(override_reader, "_WHOLE_EVERY", 0.0)
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    data = store.states.read_record("overrides")
-    assert data is not None
-    store.states.write_record("overrides", damage(data), data)
-    wait_for(lambda: limits(limiter) and store.messages(caplog), "a read")
-    reads = store.reads
-    wait_for(lambda: limits(limiter) and store.reads > reads + 3, "more reads")
-    assert limits(limiter) == ["7/minute"]
-    (message,) = store.messages(caplog)
-    assert message == (
-        f"store {store.name}: cannot read the overrides (the record of overrides is damaged, or of another version)."
-        " The last known overrides stay active. To remove all overrides, run `ratelimit-mw override clear`"
-    )
-    for call in (limiter.overrides, lambda: limiter.set_override("api", ACME, "5/minute")):
-        with pytest.raises(StoreError, match=r"damaged.*clear_overrides\(\), or the command `override clear`"):
-            call()
-    limiter.clear_overrides()
-    assert limits(limiter) == ["100/minute"]
-
-
-def test_a_store_that_is_away_keeps_the_last_overrides(caplog: pytest.LogCaptureFixture) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    store.down = True
-    wait_for(lambda: limiter.match(ACME) and store.messages(caplog), "a failed read")
-    reads = store.reads
-    wait_for(lambda: limiter.match(ACME) and store.reads > reads + 2, "more reads")
-    assert len(store.messages(caplog)) == 1
-    assert "cannot read the overrides (it does not answer)" in store.messages(caplog)[0]
-    store.down = False
-    assert limits(limiter) == ["7/minute"]
-    wait_for(lambda: limiter.match(ACME) and len(store.messages(caplog)) == 2, "a read")
-    assert store.messages(caplog)[1].endswith("the overrides are read again")
-    store.states = MemoryStore()
-    learns(limiter, ["100/minute"])
-    assert "has lost the overrides; the limits of the rules apply" in store.messages(caplog)
-
-
-def test_a_store_that_fails_for_decisions_too_is_logged_by_the_breaker_only(caplog: pytest.LogCaptureFixture) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    store.down = True
-    for _ in range(3):
-        limiter.hit(ACME)
-    reads = store.reads
-    wait_for(lambda: limiter.match(ACME) and store.reads > reads + 3, "some reads")
-    assert [message for message in store.messages(caplog) if "overrides" in message] == []
-
-
-def test_a_login_without_the_right_to_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Decisions work, so nothing else shows that this worker never learns of an override."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    store.may_read = False
-    for _ in range(3):
-        reads = store.reads
-        wait_for(lambda reads=reads: limiter.hit(ACME) and store.reads > reads + 3, "some reads")
-    (message,) = store.messages(caplog)
-    assert message == (
-        f"store {store.name}: cannot read the overrides (NOPERM). The last known overrides stay active."
-        " Check that the login of the store may use all keys with its prefix"
-    )
-    store.may_read = True
-    wait_for(lambda: limiter.hit(ACME) and len(store.messages(caplog)) == 2, "a read")
-
-
-def test_a_defect_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    monkeypatch.setattr(store.states, "read_record", lambda _: 1 // 0)
-    wait_for(lambda: limiter.match(ACME) and store.messages(caplog), "a failed read")
-    assert "ZeroDivisionError" in caplog.text
-
-
-def test_requests_never_wait_for_the_record() -> None:
-    """A request only compares times. Between two intervals the store is not asked at all."""
-    store = Recording()
-    limiter = limiter_of(store=store, reload_interval=3_600_000_000)
-    for _ in range(100):
-        limiter.hit(ACME)
-    assert store.reads == 2  # of the record and of its head
-    assert limiter_of().watch is None
-
-
-@pytest.mark.parametrize("close", [Limiter.close, lambda limiter: asyncio.run(limiter.aclose())])
-def test_closing_waits_for_a_thread_that_reads(close: Callable[[Limiter], None]) -> None:
-    """The thread has taken a connection, which no later call would close."""
-    store, is_reading, may_end = Recording(), threading.Event(), threading.Event()
-    ended: list[str] = []
-
-    def read(_: str) -> None:
-        is_reading.set()
-        assert may_end.wait(60)
-        ended.append("the read")
-
-    limiter = limiter_of(store=store)
-    limiter.match(ACME)
-    store.states.read_record = read  # type: ignore[assignment, method-assign]
-    store.close = lambda: ended.append("the store")  # type: ignore[method-assign]
-    wait_for(lambda: limiter.match(ACME) and is_reading.is_set(), "a read in a thread")
-    threading.Timer(0.05, may_end.set).start()
-    close(limiter)
-    assert ended[0] == "the read"
-    assert ended[-1] == "the store"
-
-
 def test_a_store_without_records_is_not_asked() -> None:
     limiter = limiter_of(store=SharedStore())
     assert limiter.watch is None
     with pytest.raises(ConfigError, match="keeps no records"):
         limiter.set_override("api", ACME, "7/minute")
+
+
+@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
+def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server, way: type[Blocking]) -> None:
+    prefix = f"t{uuid4().hex}:"
+    limiter = limiter_of(store=f"redis://{HOST}:{redis_server.port}/0?prefix={prefix}")
+    with redis.Redis(HOST, redis_server.port) as client:
+        for name in ("overrides", "overrides.head"):
+            client.delete(f"{prefix}record|{name}")
+            client.lpush(f"{prefix}record|{name}", "x")
+            with pytest.raises(
+                StoreError, match=rf"the key 'record\|{name}' does not hold a record.*clear_overrides\(\)"
+            ):
+                way(limiter).set_override("api", ACME, "7/minute")
+            way(limiter).clear_overrides()
+            way(limiter).set_override("api", ACME, "8/minute")
+            assert limits(limiter) == ["8/minute"]
+    limiter.close()
 
 
 def test_a_change_that_always_loses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,7 +417,7 @@ def test_two_processes_agree_on_the_record() -> None:
         b'{"rule":"a","key":"","limits":"unlimited"}]'
     )
     assert load_overrides(data) == (override, lasting)
-    assert override_reader.RECORD == "overrides"
+    assert override_record.RECORD == "overrides"
 
 
 def test_a_record_of_another_version_is_not_taken() -> None:
@@ -592,178 +434,3 @@ def test_the_log_of_a_change_has_no_client(caplog: pytest.LogCaptureFixture) -> 
         limiter.set_override("api", ACME, "7/minute")
         limiter.remove_override("api", ACME)
     assert "acme" not in caplog.text
-
-
-def hit_from_threads(limiter: Limiter) -> list[Any]:
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(limiter.hit, [ACME] * 8))
-
-
-def hit_on_a_loop(limiter: Limiter) -> list[Any]:
-    async def hit() -> list[Any]:
-        return await asyncio.gather(*(limiter.ahit(ACME) for _ in range(4)), *(limiter.apeek(ACME) for _ in range(4)))
-
-    return asyncio.run(hit())
-
-
-def request_all(limiter: Limiter) -> list[Any]:
-    """Send requests to an ASGI application whose server sends no lifespan."""
-    paths: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        paths.append(scope["state"]["ratelimit"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    middleware = RateLimitMiddleware(app, limiter=limiter, features={"user": lambda _: "acme"})
-
-    async def scenario() -> None:
-        async with AsyncClient(transport=ASGITransport(middleware), base_url="http://test") as client:
-            await asyncio.gather(*(client.get("/") for _ in range(8)))
-
-    asyncio.run(scenario())
-    return paths
-
-
-@pytest.mark.parametrize("requests", [hit_from_threads, hit_on_a_loop, request_all])
-def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
-    """Also those of a forked worker, whose parent knows older ones."""
-    store = Recording()
-    operator, worker = limiter_of(store=store), limiter_of(store=store)
-    for expected in ("70/minute", "80/minute"):
-        operator.set_override("api", ACME, expected)
-        worker.override_record, worker.rules = None, bare_rules(worker.rules)  # it has another process
-        found = requests(worker)
-        assert [str(verdict.decisions[0].source.quota) for verdict in found] == [expected] * 8
-        forksafe._in_child()
-
-
-def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
-    """The first request waits for one call. Later reads find the overrides, even if no later change is looked for."""
-    store = Recording()
-    limiter_of(store=store).set_override("api", ACME, "7/minute")
-    worker = limiter_of(store=store, reload_interval=0)
-    worker.override_record, worker.rules = None, bare_rules(worker.rules)
-    store.down, reads = True, store.reads
-    worker.start()
-    assert store.reads == reads
-    store.down = False
-    learns(worker, ["7/minute"])
-
-
-def test_the_whole_record_is_read_only_after_a_change() -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    for change in range(2):
-        wholes, reads = store.wholes, store.reads
-        wait_for(lambda reads=reads: limiter.match(ACME) and store.reads > reads + 5, "some reads")
-        assert store.wholes == wholes
-        if not change:
-            set_elsewhere(store, "8/minute")
-            learns(limiter, ["8/minute"])
-
-
-def set_elsewhere(store: Recording, limit: str) -> None:
-    """Change the override as another process does, which has a store object of its own."""
-    other = Recording()
-    other.states = store.states
-    limiter_of(store=other).set_override("api", ACME, limit)
-
-
-def test_a_record_that_was_evicted_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small record with its head is read all the time, so a store evicts the whole record first."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    record = store.states.read_record("overrides")
-    store.states.write_record("overrides", None, record)
-    other = Recording()
-    other.states = store.states
-    newcomer = limiter_of(store=other)
-    for call in (newcomer.overrides, lambda: newcomer.set_override("api", OTHER, "5/minute")):
-        with pytest.raises(
-            StoreError, match=r"evicted the record of overrides, and this process does not know it.*clear"
-        ):
-            call()
-    monkeypatch.setattr(override_reader, "_WHOLE_EVERY", 0.0)
-    limiter._override_reader._whole_at = 0.0  # type: ignore[union-attr]
-    wait_for(lambda: limiter.match(ACME) and store.states.read_record("overrides") == record, "the record")
-    newcomer.set_override("api", OTHER, "5/minute")
-    assert [each.client for each in newcomer.overrides()] == ["user=acme", "user=other"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_process_that_knows_an_evicted_record_adds_to_it(way: type[Blocking]) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    store.states.write_record("overrides", None, store.states.read_record("overrides"))
-    assert [each.client for each in way(limiter).overrides()] == ["user=acme"]
-    way(limiter).set_override("api", OTHER, "5/minute")
-    assert [each.client for each in way(limiter).overrides()] == ["user=acme", "user=other"]
-    store.states.write_record("overrides", None, store.states.read_record("overrides"))
-    way(limiter).clear_overrides()
-    assert way(limiter).overrides() == []
-
-
-def test_an_event_loop_makes_no_blocking_call() -> None:
-    """The read shares the connection of the loop, and the loop does not wait for it."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-
-    async def scenario() -> None:
-        await limiter.ahit(ACME)
-        set_elsewhere(store, "7/minute")
-        store.read_record = lambda _: 1 // 0  # type: ignore[assignment, method-assign]
-        store.aread_record = read  # type: ignore[method-assign]
-        while limits_of(await limiter.ahit(ACME)) != ["7/minute"]:
-            await asyncio.sleep(0.001)
-        await limiter.aclose()
-
-    async def read(name: str) -> bytes | None:
-        await asyncio.sleep(0)
-        return store.states.read_record(name)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-def limits_of(verdict: Any) -> list[str]:
-    return [str(decision.source.quota) for decision in verdict.decisions]
-
-
-def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
-    """An async view of Flask has an event loop of its own, which ends with the view."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    asyncio.run(limiter.ahit(ACME))
-
-    async def never(_: str) -> None:
-        await asyncio.sleep(3600)
-
-    store.aread_record = never  # type: ignore[assignment, method-assign]
-    set_elsewhere(store, "7/minute")
-    wait_for(lambda: limits_of(asyncio.run(limiter.ahit(ACME))) == ["7/minute"], "the override")
-
-
-def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise the rules of the limiter and of the middleware would differ until the next change."""
-
-    class Broken:
-        errors = 1
-
-        def renew(self, rules: Any, settings: Any) -> Callable[[], None]:
-            return self.use
-
-        def use(self) -> None:
-            self.errors -= 1
-            if self.errors >= 0:
-                raise RuntimeError("a defect")
-
-    store, user = Recording(), Broken()
-    limiter = limiter_of(store=store)
-    limiter.start()
-    limiter.users.add(user)
-    set_elsewhere(store, "7/minute")
-    wait_for(lambda: limiter.match(ACME) and user.errors < 0, "a second try")
-    assert "a defect" in caplog.text

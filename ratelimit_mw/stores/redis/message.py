@@ -15,6 +15,7 @@ from hiredis import pack_command
 
 from ...decision import Decision, Hit
 from ...errors import StateError, StoreError
+from ..base import RECORDS
 from .client.errors import Command, as_store_error
 from .packing import FORMS, Form, Packed, Packing
 from .script import PACKED
@@ -224,7 +225,10 @@ def number_or_text(number: int) -> int | str:
 
 
 def undecodable(key: str) -> StateError:
-    return StateError("Redis: a key does not hold a state of its algorithm", [key])
+    problem = "a key does not hold a state of its algorithm"
+    if key.startswith(RECORDS):
+        problem = f"the key {key!r} does not hold a record"
+    return StateError(f"Redis: {problem}", [key])
 
 
 class ConflictError(StoreError):

@@ -1,0 +1,101 @@
+"""The overrides of all clients in the store: how to read them, and how to change one.
+
+They are one record. Another record has its first line, so that workers see whether it has changed without reading it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..errors import ConfigError, StateError, StoreError
+from ..rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
+from ..stores.base import MAX_RECORD
+from .inspection import Call
+from .records import update
+
+RECORD: Final = "overrides"
+HEAD: Final = "overrides.head"
+_TRIES: Final = 100
+
+
+async def read_overrides(call: Call, known: bytes | None, now: int) -> Overrides:
+    """Return the overrides in the store, without those that have ended at a time in microseconds.
+
+    ``known`` is the last record that this process has read. It counts where the store has evicted its own.
+    """
+    try:
+        return await _decode(call, await call("read_record", RECORD), known, now)
+    except StateError as error:
+        raise _damage(error) from None
+
+
+async def change_overrides(
+    call: Call, known: bytes | None, now: int, rule: str | None, key: str, new: ClientOverride | None
+) -> bool:
+    """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
+    before: Overrides = ()
+    others: list[ClientOverride] = []
+
+    async def change(record: bytes | None) -> bytes:
+        nonlocal before, others
+        before = () if rule is None else await _decode(call, record, known, now)
+        others = [each for each in before if (each.rule, each.key) != (rule, key)]
+        return _dump([*others, *([new] if new else [])])
+
+    async def show(_: bytes | None) -> bytes | None:
+        return head_of(await call("read_record", RECORD))
+
+    try:
+        is_written = await update(call, RECORD, change, _TRIES) and await update(call, HEAD, show, _TRIES)
+    except StateError as error:
+        if rule is not None:
+            raise _damage(error) from None
+        await call("forget", error.keys)
+        return await change_overrides(call, None, now, None, "", None)
+    if not is_written:
+        raise StoreError("other processes changed the overrides all the time; try again")
+    return len(others) < len(before)
+
+
+async def read_change(call: Call, known: bytes | None, is_whole: bool) -> bytes | None:
+    """Return the record, or ``known`` if its head shows no change. ``is_whole``: read it without a change, too.
+
+    Memcached evicts a record that is not read. A process that knows an evicted record writes it again.
+    """
+    head = await call("read_record", HEAD)
+    if head == head_of(known) and not is_whole:
+        return known
+    record: bytes | None = await call("read_record", RECORD)
+    if record is None and (record := _evicted(head, known)) is not None:
+        await call("write_record", RECORD, record, None)
+    return record
+
+
+async def _decode(call: Call, record: bytes | None, known: bytes | None, now: int) -> Overrides:
+    try:
+        if record is None and (head := await call("read_record", HEAD)) is not None:
+            # Another process may have written both since.
+            record = await call("read_record", RECORD) or _evicted(head, known)
+        return tuple(each for each in load_overrides(record) if not each.has_ended(now))
+    except ValueError as error:
+        raise _damage(error) from None
+
+
+def _evicted(head: bytes | None, known: bytes | None) -> bytes | None:
+    """Return the record that a store has lost, but not its head; ``ValueError`` if this process does not know it."""
+    if head is not None and head != head_of(known):
+        raise ValueError("the store has evicted the record of overrides, and this process does not know it")
+    return known if head else None
+
+
+def _dump(overrides: list[ClientOverride]) -> bytes:
+    record = dump_overrides(overrides)
+    if len(record) > MAX_RECORD:
+        hint = "Put the limits of many clients into per_key, or into a function"
+        raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
+    return record
+
+
+def _damage(error: Exception) -> StoreError:
+    hint = "clear_overrides(), or the command `override clear`, removes all of them"
+    return StoreError(f"{error}. Workers keep the last overrides they know. {hint}")

@@ -1,0 +1,91 @@
+"""Limiters with overrides, and a store whose reads of them are counted and can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from servers import wait_for
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw.limiter import override_record
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store
+from ratelimit_mw.testing import ManualClock
+
+ACME = {"user": "acme"}
+OTHER = {"user": "other"}
+API = Rule(name="api", key=["user"], limits="100/minute")
+
+
+def limiter_of(*rules: Rule, store: str | Store = "memory://", clock: Any = None, **settings: Any) -> Limiter:
+    options = Settings(**{"reload_interval": 1_000, "store_timeout": 9_000_000, **settings})
+    return Limiter(rules or [API], store, clock or ManualClock(1_000_000.0), options)
+
+
+def limits(limiter: Limiter, features: Any = ACME) -> list[str]:
+    """Return the limits that a request of the client meets."""
+    return [str(decision.source.quota) for decision in limiter.peek(features, cost=0).decisions]
+
+
+def learns(limiter: Limiter, expected: list[str], features: Any = ACME) -> None:
+    """Wait until requests have made the limiter follow the store."""
+    wait_for(lambda: limits(limiter, features) == expected, f"the limits {expected}")
+
+
+class Recording(SharedStore):
+    """A shared store with records. ``reads`` counts how often they were read."""
+
+    reads = starts = 0
+    may_read = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = uuid4().hex  # threads of an earlier test may still log
+        self.wholes = 0
+
+    def start(self) -> None:
+        """Take a while, so that other requests arrive meanwhile."""
+        self.starts += 1
+        self._called()
+        threading.Event().wait(0.05)
+
+    async def astart(self) -> None:
+        await asyncio.sleep(0)
+        self.start()
+
+    def messages(self, caplog: pytest.LogCaptureFixture) -> list[str]:
+        """Return what was logged on this store, without its name."""
+        found = (record.getMessage() for record in caplog.records)
+        return [message.removeprefix(f"store {self.name} ") for message in found if self.name in message]
+
+    def read_record(self, name: str) -> bytes | None:
+        self.reads += 1
+        self.wholes += name == override_record.RECORD
+        self._called()
+        if not self.may_read:
+            raise StoreError("NOPERM")
+        return self.states.read_record(name)
+
+    async def aread_record(self, name: str) -> bytes | None:
+        await asyncio.sleep(0)
+        return self.read_record(name)
+
+    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+        self._called()
+        return self.states.write_record(name, data, before, lifetime)
+
+
+def set_elsewhere(store: Recording, limit: str) -> None:
+    """Change the override as another process does, which has a store object of its own."""
+    other = Recording()
+    other.states = store.states
+    limiter_of(store=other).set_override("api", ACME, limit)
+
+
+def limits_of(verdict: Any) -> list[str]:
+    return [str(decision.source.quota) for decision in verdict.decisions]
