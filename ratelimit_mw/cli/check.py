@@ -16,7 +16,7 @@ from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
 from ..rules.compiled import CompiledRule
-from ..rules.describe import describe_overrides
+from ..rules.describe import describe_amendments
 from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .output import command, json_option, print_json, print_table, print_text
@@ -110,10 +110,10 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     settings, rules = source.settings, source.rules.rules
     if not settings.enabled:
         yield NOT_ENABLED
-    if not rules and not settings.overrides:
+    if not rules and not settings.amendments:
         yield NO_RULES
     if source.overview.is_file:
-        yield from describe_overrides(settings.overrides)
+        yield from describe_amendments(settings.amendments)
     for name, users in required.items():
         hint = f". {HINTS[name]}it in features" if name in HINTS else ""
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"

@@ -9,7 +9,7 @@ from ..asgi.request import ASGIRequest
 from ..keys.features import INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..rules.compiled import CompiledRule
-from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_overrides, function_name, modes_of
+from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
 from .access_log import InvalidLineError, RequestTarget, parse_target
 from .live import as_counted, read_features
@@ -78,13 +78,13 @@ def explain(
         print_json({"features": values, "list": list_name, "rules": list(explanations.values())})
     else:
         _print(values, explanations)
-    overrides = list(describe_overrides(settings.overrides)) if overview.is_file else []
-    for line in overrides:
+    amendments = list(describe_amendments(settings.amendments)) if overview.is_file else []
+    for line in amendments:
         note(line)
     if list_name is not None:
         note(f"the {list_name} list decides this request before any rule")
     if list_name == "allow" or (list_name is None and not any(each["applies"] for each in explanations.values())):
-        note(f"no {'other ' if overrides else ''}rule limits this request")
+        note(f"no {'other ' if amendments else ''}rule limits this request")
         raise click.exceptions.Exit(1)
 
 

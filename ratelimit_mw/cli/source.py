@@ -44,7 +44,7 @@ class Source:
         self.title = title
         self.settings = settings
         self.rules = rules
-        self.overview = Overview(rules, settings.overrides, routes)
+        self.overview = Overview(rules, settings.amendments, routes)
         self.package = package.partition(".")[0]
         self.limits = limits
 

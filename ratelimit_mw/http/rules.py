@@ -116,7 +116,7 @@ class HttpRules:
         if not self.is_outer:
             check_no_views(rules)
             return rules, rules.lists.parts, set()
-        rules, knows = rules.without_overrides(), self._build_reader({}).knows
+        rules, knows = rules.without_amendments(), self._build_reader({}).knows
         unknown = {rule for rule in rules.rules if rule.source.matches.views or not all(map(knows, rule.source.parts))}
         return rules, tuple(filter(knows, rules.lists.parts)), unknown
 

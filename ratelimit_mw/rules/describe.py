@@ -19,7 +19,7 @@ from .names import name_of
 from .outcomes import as_json, texts_of
 from .routed import PathPatterns
 from .rule import Rule
-from .ruleset import Override, RuleSet
+from .ruleset import Amendment, RuleSet
 
 PATH_PARAMETER: Final = "path:"
 _SHOWN_VALUES: Final = 3
@@ -58,12 +58,12 @@ class Overview:
     """The rules of a limiter for an application with these routes, or of a settings file when ``routes`` is None."""
 
     def __init__(
-        self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route] | None = None
+        self, rules: RuleSet, amendments: Mapping[str, Amendment], routes: Iterable[Route] | None = None
     ) -> None:
         self.is_file = routes is None
         self.exempt = [f"{path} from every rule" for path in rules.lists.exempt]
         self._rules = rules
-        self._overrides = overrides
+        self._amendments = amendments
         self._routes: dict[CompiledRule, list[str]] = {}
         self._marks: dict[CompiledRule, list[Mark]] = {}
         for route in routes or ():
@@ -172,7 +172,7 @@ class Overview:
         if (marks := self._marks.get(rule)) is None:
             return "settings"
         source = marks[0].source
-        return f"{source} and settings" if rule.name in self._overrides else source
+        return f"{source} and settings" if rule.name in self._amendments else source
 
     def _applies_to(self, rule: CompiledRule) -> list[str]:
         """The requests that a rule applies to: those of its views, or one condition per line."""
@@ -187,9 +187,9 @@ class Overview:
         return list(filter(None, [f"{methods} {paths}".strip(), *conditions])) or ["all"]
 
 
-def describe_overrides(overrides: Mapping[str, Override]) -> Iterator[str]:
+def describe_amendments(amendments: Mapping[str, Amendment]) -> Iterator[str]:
     """A note for each rule of the settings that changes a decorator's rule, for a command without the application."""
-    for name, (index, _) in overrides.items():
+    for name, (index, _) in amendments.items():
         yield f"rules[{index}] is not shown: it changes the rule {name!r} of a decorator. Use check --app"
 
 

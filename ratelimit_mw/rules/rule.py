@@ -261,7 +261,7 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     return rule if defaults.keys() <= rule.given.keys() else build_rule({"limits": rule.limits, **rule.given}, defaults)
 
 
-def overridden(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
+def amended(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a rule with others in their place. A new consistency or lease leaves no old one."""
     given: dict[str, Any] = {"limits": rule.limits, **rule.given}
     if "lease" in options:

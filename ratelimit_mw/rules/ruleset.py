@@ -24,13 +24,13 @@ from .names import printable
 from .options import RuleDefaults
 from .plan import Plan
 from .routed import PathPatterns
-from .rule import Rule, build_rule, overridden, with_defaults
+from .rule import Rule, amended, build_rule, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
 
 
-class Override(NamedTuple):
+class Amendment(NamedTuple):
     """The options that ``rules[position]`` of the settings gives to replace those of a decorator's rule."""
 
     position: int
@@ -38,7 +38,7 @@ class Override(NamedTuple):
 
 
 class RuleSet:
-    """Rules with unique names. While an override has no mark, no plan is built: see ``require_complete``.
+    """Rules with unique names. While an amendment has no mark, no plan is built: see ``require_complete``.
     Where it is not ``enabled``, all plans are empty. Rules of ``before`` that are the same keep the limits they know.
     """
 
@@ -46,23 +46,23 @@ class RuleSet:
         self,
         rules: Iterable[Rule],
         marks: Iterable[Mark] = (),
-        overrides: Mapping[str, Override] | None = None,
+        amendments: Mapping[str, Amendment] | None = None,
         lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
         defaults: RuleDefaults | None = None,
         enabled: bool = True,
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
-        rules, overrides, before = checked_rules(rules), overrides or {}, before or {}
+        rules, amendments, before = checked_rules(rules), amendments or {}, before or {}
         everywhere = len(rules)
         marks, self._of_mark = _number_marks(marks, everywhere)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
-        places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
+        places = _places(len(rules), amendments) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
-        self.unused = {name: override for name, override in overrides.items() if name not in self._marked}
+        self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
         rules = [with_defaults(rule, defaults or {}) for rule in rules]
-        rules += [_marked_rule(*each, overrides, defaults or {}) for each in zip(marks, self._marked, strict=True)]
+        rules += [_marked_rule(*each, amendments, defaults or {}) for each in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
         may_hold = [True] * everywhere + [not isinstance(mark, MessageMark) for mark in marks]
         self.rules = [
@@ -146,12 +146,12 @@ class RuleSet:
 
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
-        for name, override in self.unused.items():
+        for name, amendment in self.unused.items():
             message = f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}"
-            raise ConfigError(message, f"rules[{override.position}].overrides")
+            raise ConfigError(message, f"rules[{amendment.position}].overrides")
         return self
 
-    def without_overrides(self) -> RuleSet:
+    def without_amendments(self) -> RuleSet:
         """Return these rules for a middleware that does not see the decorators."""
         rules = copy.copy(self)
         rules.unused = {}
@@ -261,25 +261,25 @@ def _names(marks: Sequence[Mark]) -> list[str]:
     return names
 
 
-def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
+def _places(count: int, amendments: Mapping[str, Amendment]) -> list[str]:
     """The paths of the rules in the settings, where rules with ``overrides`` may be between them."""
-    overriding = {override.position for override in overrides.values()}
-    return [f"rules[{i}]" for i in range(count + len(overriding)) if i not in overriding][:count]
+    amending = {amendment.position for amendment in amendments.values()}
+    return [f"rules[{i}]" for i in range(count + len(amending)) if i not in amending][:count]
 
 
-def _marked_rule(mark: Mark, name: str, overrides: Mapping[str, Override], defaults: RuleDefaults) -> Rule:
+def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> Rule:
     """A decorator's rule, with the options that the settings override, and with their defaults."""
     rule = mark.rule
     if isinstance(mark, MessageMark):  # messages have no outcomes
         defaults = {**defaults, "count_when": None}
-    if name not in overrides:
+    if name not in amendments:
         try:
             return with_defaults(rule, defaults)
         except ConfigError as error:
             raise ConfigError(error.message, error.path, f"the limit on {mark.view}") from None
-    override = overrides[name]
-    with error_path(f"rules[{override.position}]"):
-        rule = build_rule(overridden(rule, override.options), defaults)
+    amendment = amendments[name]
+    with error_path(f"rules[{amendment.position}]"):
+        rule = build_rule(amended(rule, amendment.options), defaults)
         if field := rule.matches.place:
             raise ConfigError(
                 f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"

@@ -16,7 +16,7 @@ from ..rules.client_checks import check_lists
 from ..rules.declaration import check_names, defaults_of
 from ..rules.options import RuleDefaults
 from ..rules.rule import Rule
-from ..rules.ruleset import Override
+from ..rules.ruleset import Amendment
 from ..stores import Store
 from ..traffic.address import checked_log_url
 from .environment import with_variables
@@ -61,7 +61,7 @@ AT_START: Final = (
     "traffic_log",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
-_OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults", "enabled")
+_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled")
 _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "store": checked_store,
     "defaults": parse_defaults,
@@ -98,7 +98,7 @@ class Settings:
     rules: tuple[Rule, ...]
     has_limits: bool
     """Whether the rule named ``default`` is that of the setting ``limits``."""
-    overrides: Mapping[str, Override]
+    amendments: Mapping[str, Amendment]
     """The rules that change a decorator's rule, by the name of that rule."""
     defaults: RuleDefaults
     """The options of the rules and decorators that do not set them."""
@@ -231,11 +231,11 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         with error_path(name):
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, overrides = parse_rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
+    rules, amendments = parse_rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
     options["has_limits"] = options["limits"] is not None
     rules = with_limits(rules, options.pop("limits"), options["defaults"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
-    return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
+    return Settings(rules=rules, amendments=amendments, secret=secret, source=source, **options)
 
 
 def with_options(source: SettingsSource | None, options: HttpOptions) -> Settings:

@@ -10,7 +10,7 @@ from ..rules.declaration import check_names, hints_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.rule import Rule, build_rule
-from ..rules.ruleset import Override, RuleSet
+from ..rules.ruleset import Amendment, RuleSet
 from .environment import with_variables
 from .files import read
 
@@ -42,34 +42,34 @@ def parse_defaults(table: Any) -> RuleDefaults:
 
 def parse_rules(
     tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults
-) -> tuple[tuple[Rule, ...], dict[str, Override]]:
+) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
     """The rules, and the rules that override options of a decorator's rule."""
     if not isinstance(tables, list | tuple):
         raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
     rules: list[Rule] = []
-    overrides: dict[str, Override] = {}
+    amendments: dict[str, Amendment] = {}
     for i, table in enumerate(tables):
         with error_path(f"rules[{i}]"):
             options = _rule_options(table, folder)
-            if (overridden := options.pop("overrides", None)) is None:
+            if (amended := options.pop("overrides", None)) is None:
                 if "limits" not in options:
                     raise ConfigError("a rule needs limits, unless it has overrides", "limits")
                 rules.append(build_rule(options, defaults))
                 check_rule(rules[-1], ipv6_prefix)
                 continue
-            if not isinstance(overridden, str):
-                raise ConfigError(f"expected the name of a rule; got {overridden!r}", "overrides")
-            name = printable(overridden)
-            if name in overrides:
-                message = f"{overridden!r} is already overridden above. Put all changes in one rule"
+            if not isinstance(amended, str):
+                raise ConfigError(f"expected the name of a rule; got {amended!r}", "overrides")
+            name = printable(amended)
+            if name in amendments:
+                message = f"{amended!r} is already overridden above. Put all changes in one rule"
                 raise ConfigError(message, "overrides")
             if "name" in options:
                 raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
             # The decorator's key is not known here. With the key "user" any value of per_key is possible.
             check_rule(Rule(**{"limits": "1/s; 1 concurrent", "key": "user", **options}), ipv6_prefix)
-            overrides[name] = Override(i, options)
-    RuleSet(rules, overrides=overrides)
-    return tuple(rules), overrides
+            amendments[name] = Amendment(i, options)
+    RuleSet(rules, amendments=amendments)
+    return tuple(rules), amendments
 
 
 def _rule_options(table: Any, folder: Path) -> dict[str, Any]:

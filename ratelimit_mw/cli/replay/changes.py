@@ -84,15 +84,15 @@ def _text(field: str, value: Any) -> str:
 def _named(settings: Settings) -> dict[str, _Named]:
     """Return all rules by name, those that override a decorator's rule, and the settings besides the rules."""
     data = read(Path(settings.source))
-    overriding = {override.position for override in settings.overrides.values()}
-    positions = iter([i for i in range(len(data.get("rules", ()))) if i not in overriding])
+    amending = {amendment.position for amendment in settings.amendments.values()}
+    positions = iter([i for i in range(len(data.get("rules", ()))) if i not in amending])
     rules = {rule.name or f"rule-{i + 1}": rule for i, rule in enumerate(settings.rules)}
     return {
         _SETTINGS: _Named("", _flat({name: value for name, value in data.items() if name not in _OF_RULES})),
         **{name: _Named(_path(next(positions, None)), _rule_fields(rule)) for name, rule in rules.items()},
         **{
-            f"overrides {name}": _Named(f"rules[{override.position}]", _flat(override.options))
-            for name, override in settings.overrides.items()
+            f"overrides {name}": _Named(f"rules[{amendment.position}]", _flat(amendment.options))
+            for name, amendment in settings.amendments.items()
         },
     }
 

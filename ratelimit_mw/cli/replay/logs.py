@@ -8,7 +8,7 @@ import click
 from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ...errors import ConfigError
-from ...rules.describe import describe_overrides
+from ...rules.describe import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser, check_field
 from ..log_files import LogFiles
@@ -55,7 +55,7 @@ def differences(source: Source) -> Iterator[str]:
     scheme = redacted_url(settings.store).partition(":")[0]
     if scheme != "memory":
         yield f"counting in memory, not in {scheme}"
-    yield from describe_overrides(settings.overrides)
+    yield from describe_amendments(settings.amendments)
     if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
         yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
     if slots := [
