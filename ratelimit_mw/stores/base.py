@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..decision import Decision, Hit
 from ..errors import ConfigError
 from ..receipt import Correction
+from .facts import Facts
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
@@ -110,6 +111,13 @@ class Store(ABC):
     async def aping(self) -> None:
         """Async form of ``ping``."""
         await self.aforget([""])
+
+    def facts(self) -> Iterable[Facts]:
+        """Return what is known of each server, or of the files. ``ratelimit-mw doctor`` shows it.
+
+        It waits a bounded time for each server. A part without a reply has its reason.
+        """
+        return ()
 
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """Return the next keys that start with a prefix, including expired keys. Not every store can list keys.

@@ -14,9 +14,11 @@ from redis_handles import address
 from servers import HOST, Server, cluster_running, redis_running, sentinel_running
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.cli.doctor import lmdb, memcached
-from ratelimit_mw.cli.doctor import redis as of_redis
 from ratelimit_mw.cli.doctor.finding import Finding
+from ratelimit_mw.cli.doctor.lmdb import examine_lmdb
+from ratelimit_mw.cli.doctor.memcached import examine_memcached
+from ratelimit_mw.cli.doctor.redis import examine_server
+from ratelimit_mw.stores.facts import Facts
 
 SITE = {"name": "site", "key": ["ip"], "limits": "5/minute"}
 PATIENT = {"store_timeout": "10s"}
@@ -143,11 +145,11 @@ def test_a_user_without_the_right_to_info_gets_a_warning(
 def test_the_state_of_a_redis_is_judged(info: dict[str, str], problem: str) -> None:
     """Version, role, memory and policy. Valkey has a version of its own."""
     usual = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
-    [found] = problems(list(of_redis._on_server("server", {**usual, **info})))
-    [_, clock] = of_redis._on_server("server", {**usual, "server_time_usec": "1000000"})
+    [found] = problems(list(examine_server(Facts("redis", "a:1", {**usual, **info}))))
+    [_, clock] = examine_server(Facts("redis", "a:1", {**usual, "server_time_usec": "1000000"}))
     assert (clock.level, "behind this machine" in clock.text) == ("warning", True)
     assert found.startswith(problem)
-    assert problems(list(of_redis._on_server("server", {**usual, "valkey_version": "8.1.0"}))) == []
+    assert problems(list(examine_server(Facts("redis", "a:1", {**usual, "valkey_version": "8.1.0"})))) == []
 
 
 @pytest.mark.slow
@@ -201,7 +203,7 @@ def test_the_client_of_an_application_is_used(
     sys.modules.pop("doctored_shop").client.connection_pool.disconnect()
     assert "ratelimit.toml in this folder is not read by the application" in [each.text for each in findings]
     assert of("store", findings)[0].text == f"redis://{HOST}:{redis_server.port}/0 replies"
-    assert of("redis://", findings)[0].data["role"] == "master"
+    assert of("server redis://", findings)[0].data["role"] == "master"
 
 
 def test_the_settings_file_of_an_application_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +228,8 @@ def test_each_memcached_is_examined(tmp_path: Path, memcached_server: Server) ->
     findings = examined(Files(tmp_path).rules(SITE, store=f"{store},{HOST}:1", **PATIENT), exit_code=1)
     known, gone = of("server", findings)
     assert (known.level, gone.level) == ("ok", "problem")
-    found = list(memcached._on_server("server", {"evictions": "5", "time": "1000", "listen_disabled_num": "1"}))
+    stats = {"evictions": "5", "time": "1000", "listen_disabled_num": "1"}
+    found = list(examine_memcached(Facts("memcached", "a:1", stats)))
     assert [each.level for each in found] == ["ok", "problem", "warning", "warning"]
     assert all(each.fix for each in found[1:])
 
@@ -247,24 +250,16 @@ def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
     limiter.close()
 
 
-class FullEnvironment:
-    """The numbers of an environment whose map is used up to a share."""
-
-    def __init__(self, share: float) -> None:
-        self._pages = int(1000 * share)
-
-    def stat(self) -> dict[str, int]:
-        return {"psize": 4096, "branch_pages": 0, "leaf_pages": self._pages, "overflow_pages": 0, "entries": 7}
-
-    def info(self) -> dict[str, int]:
-        return {"map_size": 1000 * 4096}
-
-
-@pytest.mark.parametrize(("share", "effect"), [(0.5, None), (0.8, "clients share counts"), (0.9, "are rejected")])
+@pytest.mark.parametrize(("share", "effect"), [(0.5, None), (0.8, "share counts"), (0.9, "are rejected")])
 def test_a_full_lmdb_is_a_problem(share: float, effect: str | None) -> None:
-    [finding] = lmdb._on_room(FullEnvironment(share))
+    room = {"used": int(4096_000 * share), "size": 4096_000, "entries": 7, "readers": 1, "max_readers": 126}
+    folder = {"file_system": "ext4", "set_aside": "", "free": 1 << 40, "file": 4096, "allocated": 4096}
+    finding, *others = examine_lmdb(Facts("lmdb", "/limits", {**room, **folder}))
     assert finding.level == ("ok" if effect is None else "problem")
     assert (effect or "") in finding.text
+    assert [each.level for each in others] == ["ok", "ok"]
+    findings = examine_lmdb(Facts("lmdb", "/limits", {**room, **folder, "file_system": "nfs4", "free": 0}))
+    assert [each.level for each in list(findings)[2:]] == ["warning", "problem"]
 
 
 def test_several_processes_need_a_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from redis import ResponseError
 
 from ...stores.redis.client.cluster import Cluster, slot_of
 from ...stores.redis.client.connection import run_blocking
-from ...stores.redis.client.server import call
+from ...stores.redis.client.transport import call
 from ...stores.redis.store import RedisStore
 from ..output import Failure
 

@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ...clock import SECOND
@@ -13,13 +12,25 @@ from ...limiter.fleet import FLEET, count_processes, takes_slots
 from ...limiter.limiter import Limiter
 from ...limiter.override_reader import name_of
 from ...settings import Settings
-from .finding import PROBLEM, WARNING, Finding
+from ...stores.facts import Facts
+from .finding import OK, PROBLEM, WARNING, Finding
+from .lmdb import examine_lmdb
+from .memcached import examine_memcached
+from .redis import examine_cluster, examine_primary, examine_sentinel, examine_server
 
 _PROBES: Final = 9
 _SKEW: Final = 1.0
 """Seconds between two clocks that are a warning."""
-_EXAMINERS: Final = {"LmdbStore": "lmdb", "MemcachedStore": "memcached", "RedisStore": "redis"}
-"""The module that examines the servers of each store. It is imported by name: it needs the library of the store."""
+_EXAMINERS: Final[Mapping[str, Callable[[Facts], Iterator[Finding]]]] = {
+    "cluster": examine_cluster,
+    "lmdb": examine_lmdb,
+    "memcached": examine_memcached,
+    "primary": examine_primary,
+    "redis": examine_server,
+    "replica": examine_server,
+    "sentinel": examine_sentinel,
+}
+"""The function that judges the facts of each kind."""
 
 
 def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
@@ -42,8 +53,15 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
             yield _round_trip([seconds for seconds, _, _ in probes], settings)
             yield from _clock_skew(probes, store.name)
             yield _workers(probes[-1][2], settings)
-    if name := _EXAMINERS.get(type(store).__name__):
-        yield from import_module(f".{name}", __package__).examine(store)
+    for facts in store.facts():
+        yield from _EXAMINERS.get(facts.kind, _examine_own)(facts)
+
+
+def _examine_own(facts: Facts) -> Iterator[Finding]:
+    """Show the facts of a store of the application."""
+    values = ", ".join(f"{name} {value}" for name, value in facts.values.items())
+    level, fix = (PROBLEM, "examine the store") if facts.problem else (OK, "")
+    yield Finding(f"{facts.kind} {facts.name}", facts.problem or values, level, fix, dict(facts.values))
 
 
 def _probe(limiter: Limiter) -> tuple[float, float, Decision]:

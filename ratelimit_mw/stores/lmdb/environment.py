@@ -101,6 +101,15 @@ class Environment:
             finally:
                 self.lock.release(close=True)
 
+    def numbers(self) -> dict[str, int]:
+        """Return the bytes and entries in use, and the readers. Without an open environment there are none."""
+        if (env := self._env) is None:
+            return {}
+        stat, info = env.stat(), env.info()
+        used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+        readers = {"readers": info["num_readers"], "max_readers": info["max_readers"]}
+        return {"used": used, "size": info["map_size"], "entries": stat["entries"], **readers}
+
     def _discard(self) -> None:
         """Close the environment; the next call opens it again."""
         env, self._env, self._transactions = self._env, None, None

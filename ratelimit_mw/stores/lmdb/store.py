@@ -2,9 +2,10 @@
 
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import TypeVar
 
 from ...clock import Clock
@@ -14,9 +15,11 @@ from ...forksafe import check_process
 from ...receipt import Correction
 from ..base import KeyPage, Store, record_key
 from ..budget import STARTING, ThreadClock
+from ..facts import Facts
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
+from .facts import values_of
 from .records import Records
 
 _Result = TypeVar("_Result")
@@ -81,6 +84,9 @@ class LmdbStore(Store):
 
     def ping(self) -> None:
         self._run_locked(Records.ping)
+
+    def facts(self) -> Iterator[Facts]:
+        yield Facts("lmdb", self.path, {**self._environment.numbers(), **values_of(Path(self.path))})
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return await self._arun_locked(lambda records: decide(records, hits, now, consume)) if hits else []

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
@@ -20,6 +20,7 @@ from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Store, record_key
 from ..budget import STARTING, LoopClock, ThreadClock
+from ..facts import Facts
 from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress, build_tls_context
@@ -33,6 +34,7 @@ from .record import StepContext
 from .steps import Steps, T
 
 _LOCKS: Final = 64  # keys share these locks
+_FACTS_SECONDS: Final = 1.5
 _MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this process
 
 
@@ -111,6 +113,14 @@ class MemcachedStore(Store):
 
     def ping(self) -> None:
         self._run(steps.ping)
+
+    def facts(self) -> Iterator[Facts]:
+        for server in self._rendezvous.servers:
+            try:
+                values = self._pool.stats(server, self._budget.time() + _FACTS_SECONDS)
+                yield Facts("memcached", str(server), values)
+            except Exception as error:
+                yield Facts("memcached", str(server), {}, str(as_store_error(error)), False)
 
     def close(self) -> None:
         self._pool.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from ...receipt import Correction
 from .. import check_store_url, redacted_url
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
 from ..budget import STARTING, LoopClock, ThreadClock
+from ..facts import Facts
 from ..per_loop import PerLoop
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
@@ -170,6 +171,9 @@ class RedisStore(Store):
 
     async def aping(self) -> None:
         await self._ping(self._callers.get())
+
+    def facts(self) -> Iterator[Facts]:
+        return self._blocking.target.facts()
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""

@@ -19,7 +19,7 @@ from ratelimit_mw.stores.redis.client import cluster as cluster_module
 from ratelimit_mw.stores.redis.client.cluster import Cluster
 from ratelimit_mw.stores.redis.client.connection import run_blocking
 from ratelimit_mw.stores.redis.client.errors import NotRunError, as_store_error
-from ratelimit_mw.stores.redis.client.server import Transport
+from ratelimit_mw.stores.redis.client.transport import Transport
 from ratelimit_mw.stores.redis.message import HIT, HitOperation, key_name
 
 BUDGET = 0.05

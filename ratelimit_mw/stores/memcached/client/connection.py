@@ -14,6 +14,7 @@ from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyPa
 from .servers import MemcachedAccess, MemcachedServer
 
 _SIZE: Final = 65_536
+_MAX_STATS: Final = 1 << 20
 _MAX_IDLE: Final = 64  # idle connections per server; further threads open connections of their own
 
 
@@ -50,6 +51,20 @@ class MemcachedPool:
             else:
                 connection.close()
         return trip.replies()
+
+    def stats(self, server: MemcachedServer, due: float) -> dict[str, str]:
+        """Return the reply of a server to ``stats``, over a connection of its own."""
+        with self._connect(server, due) as connection:
+            connection.sendall(b"stats\r\n")
+            reply = b""
+            while not reply.endswith(b"END\r\n"):
+                connection.settimeout(self._clock.seconds_until(due))
+                data = connection.recv(_SIZE)
+                if not data or len(reply) > _MAX_STATS or data.startswith((b"ERROR", b"CLIENT_ERROR")):
+                    raise ConnectionError("it rejects the command stats")
+                reply += data
+        rows = (line.decode("utf-8", "replace").split(" ", 2) for line in reply.splitlines())
+        return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "STAT"}
 
     def close(self) -> None:
         """Close the idle connections, and those in use when their calls end.

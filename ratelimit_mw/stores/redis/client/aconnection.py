@@ -19,7 +19,7 @@ from hiredis import HiredisError, Reader
 from ...budget import LoopClock
 from ..address import Address
 from .connect import new_connection, open_stream
-from .server import Transport
+from .transport import Transport
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"

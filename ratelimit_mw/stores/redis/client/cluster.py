@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -16,11 +16,14 @@ from typing import Any, Final
 from hiredis import pack_command
 from redis import ResponseError
 
+from ...facts import Facts
 from ..address import Address
 from ..message import Message, SharedMessage
 from .errors import NotRunError, as_store_error, error_code
-from .server import ConnectionPool, Target, Transport, call
+from .facts import facts_of_server
+from .server import Target
 from .slot_map import SLOTS, Location, SlotMap
+from .transport import ConnectionPool, Transport, call
 
 Sent = Message | None
 """A message, or None for an ASKING before it."""
@@ -159,6 +162,15 @@ class Cluster(Target):
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         await self._refresh(deadline)
         return self._slots.samples(slot)
+
+    def facts(self) -> Iterator[Facts]:
+        cluster, primaries = Facts("cluster", ""), len(self._slots.primaries)
+        for location in sorted(self._slots.locations()):
+            kind = "redis" if location in self._slots.primaries else "replica"
+            yield facts_of_server(kind, self._address, self._transport, location)
+            if not cluster.values:
+                cluster = facts_of_server("cluster", self._address, self._transport, location, b"CLUSTER", b"INFO")
+        yield cluster._replace(values={**cluster.values, "primaries": primaries})
 
     def close(self) -> None:
         for pool in list(self._pools.values()):

@@ -21,7 +21,7 @@ from ....forksafe import check_process, run_in_child
 from ...budget import ThreadClock
 from ..address import Address
 from .connect import new_connection, open_socket
-from .server import Transport
+from .transport import Transport
 
 T = TypeVar("T")
 _MORE: Final = object()

@@ -5,47 +5,23 @@ Blocking calls and event loops share the code. batch.py lets the requests of an 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
-from hiredis import pack_command
 from redis import ResponseError
 
 from ....errors import StoreError
+from ...facts import Facts
 from ..address import Address
 from ..message import Message, Operation, messages_of
-from .errors import Command, as_store_error, error_code
+from .connection import run_blocking
+from .errors import as_store_error, error_code
+from .facts import SECONDS, facts_of_server
+from .transport import Transport, call
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
-
-
-class ConnectionPool(Protocol):
-    """The connections to one server."""
-
-    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
-        """Send commands over one connection. Return the call that awaits the reply, or the error reply, to each."""
-        ...
-
-    def retire(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Transport(NamedTuple):
-    """How to wait and to connect: blocking, or on an event loop."""
-
-    time: Callable[[], float]
-    """The clock of deadlines, in seconds."""
-    timeout_at: Callable[[float], AbstractContextManager[Any]]
-    """Bounds calls on an event loop. A blocking call is bounded by its socket."""
-    lock: Callable[[], AbstractAsyncContextManager[Any]]
-    connect: Callable[[Address, str, int, float], Awaitable[Any]]
-    pool: Callable[[Callable[[float], Awaitable[Any]]], ConnectionPool]
-
-    def open(self, address: Address, host: str, port: int) -> ConnectionPool:
-        return self.pool(partial(self.connect, address, host, port))
 
 
 class Target(ABC):
@@ -68,6 +44,10 @@ class Target(ABC):
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
         """Return a key on each primary."""
         return ["ping"]
+
+    def facts(self) -> Iterator[Facts]:
+        """Yield facts about each server. Blocking."""
+        yield from ()
 
     def close(self) -> None:  # noqa: B027 - a client of the application stays open
         """Close the connections."""
@@ -94,6 +74,21 @@ class Server(Target):
 
     def close(self) -> None:
         self._pool.close()
+
+    def facts(self) -> Iterator[Facts]:
+        address, transport = self._address, self._transport
+        if not address.service:
+            yield facts_of_server("redis", address, transport, self._location)
+            return
+        master = b"SENTINEL", b"MASTER", address.service.encode()
+        for location in address.hosts:
+            yield facts_of_server("sentinel", address.sentinels, transport, location, *master)
+        try:
+            announced = run_blocking(find_primary(address, transport, transport.time() + SECONDS))
+        except Exception as error:
+            yield Facts("primary", address.service, {}, str(as_store_error(error)), False)
+        else:
+            yield facts_of_server("redis", address, transport, address.locate(*announced))
 
     async def _connect(self, deadline: float) -> Any:
         location = self._location
@@ -137,14 +132,6 @@ class Caller:
         except Exception as error:  # before anything was sent
             for each in operations:
                 each.fail(error)
-
-
-async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
-    """Return the reply to a command. Raises ``ResponseError`` for an error reply."""
-    (reply,) = await (await pool.send((pack_command(command),), deadline))()
-    if isinstance(reply, ResponseError):
-        raise reply
-    return reply
 
 
 async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:

@@ -26,7 +26,7 @@ class SlotMap:
         self._locate = address.locate
         self.owners: list[Location | None] = [None] * SLOTS
         """The server of each slot."""
-        self._primaries: list[Location] = []
+        self.primaries: list[Location] = []
         self._replicas: list[Location] = []
         self._silent: set[Location] = set()
         self.is_stale = True
@@ -35,12 +35,12 @@ class SlotMap:
 
     def locations(self) -> list[Location]:
         """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
-        known = dict.fromkeys([*self._primaries, *self._seeds, *self._replicas])
+        known = dict.fromkeys([*self.primaries, *self._seeds, *self._replicas])
         return sorted(known, key=self._silent.__contains__)
 
     def other_than(self, location: Location) -> Location | None:
         """Return a primary other than this one, or None if all others are silent."""
-        return next((one for one in self._primaries if one != location and one not in self._silent), None)
+        return next((one for one in self.primaries if one != location and one not in self._silent), None)
 
     def load(self, reply: Iterable[Any], source: Location) -> None:
         """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
@@ -52,12 +52,12 @@ class SlotMap:
             location, *others = (self._location(*server, source) for server in announced)
             owners[first : last + 1] = [location] * (last + 1 - first)
             if (other := primaries.setdefault(location, announced[0])) != announced[0]:
-                both = " and ".join(repr(_text(each)) for each in sorted((other, announced[0])))
-                raise StoreError(f"remap: {both} both go to {_text(location)}. Write a pair for each server")
+                both = " and ".join(repr(location_text(each)) for each in sorted((other, announced[0])))
+                raise StoreError(f"remap: {both} both go to {location_text(location)}. Write a pair for each server")
             replicas.update(dict.fromkeys(others))
         if not primaries:
             raise StoreError("Redis: the server has left the cluster")
-        self.owners[:], self._primaries, self._replicas = owners, list(primaries), list(replicas)
+        self.owners[:], self.primaries, self._replicas = owners, list(primaries), list(replicas)
         self.version += 1
         self._silent = self._silent.intersection(self.locations()) - {source}
 
@@ -84,11 +84,11 @@ class SlotMap:
         keys: dict[Location | None, str] = {}
         for i in range(_SAMPLES):
             keys.setdefault(self.owners[slot(f"ping{i}")], f"ping{i}")
-            if len(keys) == len(self._primaries):
+            if len(keys) == len(self.primaries):
                 break
         return list(keys.values())
 
 
-def _text(location: Location) -> str:
+def location_text(location: Location) -> str:
     host, port = location
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

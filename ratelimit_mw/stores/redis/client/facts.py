@@ -1,0 +1,40 @@
+"""Facts about one server of Redis: its reply to a command, over a connection of its own, within 1.5 s."""
+
+import re
+from typing import Any, Final
+
+from redis import ResponseError
+
+from ...facts import Facts
+from ..address import Address
+from .connection import run_blocking
+from .errors import as_store_error
+from .slot_map import Location, location_text
+from .transport import Transport, call
+
+SECONDS: Final = 1.5
+_FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
+
+
+def facts_of_server(kind: str, address: Address, transport: Transport, location: Location, *command: bytes) -> Facts:
+    """Return the reply of one server to a command, by default INFO."""
+    name, pool = address.path or location_text(location), transport.open(address, *location)
+    try:
+        reply = run_blocking(call(pool, command or (b"INFO",), transport.time() + SECONDS))
+        return Facts(kind, name, values_of(reply))
+    except Exception as error:
+        return Facts(kind, name, {}, str(as_store_error(error)), isinstance(error, ResponseError))
+    finally:
+        pool.close()
+
+
+def values_of(reply: Any) -> dict[str, str]:
+    """Return the values in a reply: lines of text, a map, or names and values in turn."""
+    if isinstance(reply, bytes):
+        return dict(_FIELD.findall(reply.decode("utf-8", "replace")))
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    return {_text(name): _text(value) for name, value in fields.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
