@@ -107,5 +107,5 @@ def report() -> str:
                 f"{middle.cpu:.0f}",
             )
         )
-    head = ("one connection, memory store", "requests/s", "latency, ms", "of the bare application", "CPU, µs")
+    head = ("one connection, memory store", "requests/s", "latency, ms", "relative to the bare application", "CPU, µs")
     return table("Decision service on uvicorn", rows, head)

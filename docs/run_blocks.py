@@ -9,8 +9,9 @@ A page is played from top to bottom in an empty folder. The language of a block 
   `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run. `curl` sends its request to the
   application of the last `uvicorn`, `gunicorn`, `flask ... run` or `ratelimit-mw serve` line. `export` sets variables.
-  `pip install` and `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the
-  page has written so far, and `python NAME.py` a program of the page. Any other line is an error.
+  `openssl rand` writes a file, and `$(cat FILE)` is its text. `pip install` and `make` lines are compared with
+  pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so far, and `python NAME.py` a
+  program of the page. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, even none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -29,6 +30,7 @@ import inspect
 import io
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -49,6 +51,7 @@ MOMENT = 1_767_268_820_500_000_000  # nanoseconds; 20.5 seconds after a full min
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
+_CAT = re.compile(r"\$\(cat ([\w.-]+)\)")
 _REPEATED = re.compile(r"for \w+ in ([\w ]+); do (.*); done")
 _SETTINGS = {"toml", "yaml"}
 
@@ -134,6 +137,7 @@ class Player:
     def _shell(self, line: str) -> str:
         if repeated := _REPEATED.fullmatch(line):
             return "".join(self._shell(repeated[2]) for _ in repeated[1].split())
+        line = _CAT.sub(lambda found: Path(found[1]).read_text().strip(), line)
         words = shlex.split(line.removesuffix("&"), comments=True)
         if not words:
             return ""
@@ -144,6 +148,14 @@ class Player:
 
     def _run_export(self, words: list[str]) -> str:
         os.environ.update(word.replace("$PWD", str(Path.cwd())).split("=", 1) for word in words)
+        return ""
+
+    def _run_openssl(self, words: list[str]) -> str:
+        """`openssl rand -hex 16 > FILE` writes a random text to a file."""
+        kind, form, size, into, path = words
+        if (kind, form, into) != ("rand", "-hex", ">"):
+            raise BlockError(f"cannot check openssl {' '.join(words)}")
+        Path(path).write_text(secrets.token_hex(int(size)) + "\n")
         return ""
 
     def _run_ratelimit_mw(self, words: list[str]) -> str:

@@ -1,11 +1,8 @@
 """``ratelimit-mw ban``, ``unban`` and ``bans``: reject a client for a time, lift that, and list who is banned."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import islice
-from math import ceil
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.progress import TextColumn
@@ -13,14 +10,13 @@ from rich.progress import TextColumn
 from ..clock import SECOND
 from ..decision import Decision
 from ..limiter.limiter import Limiter
+from .json_forms import client_json
 from .live import checked_client, checked_rule, features_argument, open_limiter, read_duration, words_of
 from .output import command, json_option, note, print_json, print_table, print_text, progress
-from .rows import Rows, span_text
+from .rows import ALL_CLIENTS, Rows
 from .source import Source
 from .source_command import SourceCommand
-
-_FIELDS: Final = ("rule", "client", "mode", "retry_after", "key")
-"""The fields of a decision that a ban as JSON has, too."""
+from .times import span_text, time_json, time_text
 
 
 @command(
@@ -42,12 +38,12 @@ def ban(source: Source, rule: str, features: dict[str, Any], seconds: str | None
     compiled, counted = checked_client(source, rule, features, "ban")
     name = compiled.name
     with open_limiter(source) as limiter:
-        until = datetime.fromtimestamp(ceil(limiter.ban(name, counted, seconds)), UTC)
+        until = limiter.ban(name, counted, seconds)
     client = " ".join(words_of(counted))
     if as_json:
-        print_json({"rule": name, "client": client, "until": until.isoformat()})
+        print_json(client_json(name, counted, until=time_json(until)))
     else:
-        print_text(f"{client} is banned from rule {name} until {until:%Y-%m-%d %H:%M:%S} UTC")
+        print_text(f"{client} is banned from rule {name} until {time_text(until)}")
 
 
 @command(
@@ -69,7 +65,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
         was_banned = limiter.unban(name, counted)
     client = " ".join(words_of(counted))
     if as_json:
-        print_json({"rule": name, "client": client, "was_banned": was_banned})
+        print_json(client_json(name, counted, was_banned=was_banned))
     elif was_banned:
         print_text(f"{client} is no longer banned from rule {name}")
     if not was_banned:
@@ -95,12 +91,12 @@ def bans(source: Source, name: str | None, limit: int, as_json: bool) -> None:
     rule = checked_rule(source, name).name if name else None
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("page {task.completed:,}")) as tick:
         found = list(islice(_bans(limiter, rule, lambda: tick(advance=1)), limit + 1))
+    shown = sorted(found[:limit], key=lambda each: (each.rule, each.client))
     rows = Rows(source, {})
-    shown = sorted((_as_json(each, rows) for each in found[:limit]), key=itemgetter("rule", "client"))
     if as_json:
-        print_json({"bans": shown, "has_more": len(found) > limit})
+        print_json({"bans": list(map(rows.as_json, shown)), "has_more": len(found) > limit})
     else:
-        print_table(f"Banned in {source.title}", list(map(_row, shown)))
+        print_table(f"Banned in {source.title}", [_row(each, rows) for each in shown])
     if len(found) > limit:
         note(f"there are more bans than --limit {limit}. Raise it, or use --rule")
     if not found:
@@ -115,13 +111,12 @@ def _bans(limiter: Limiter, rule: str | None, tick: Any) -> Iterator[Decision]:
         yield from decisions
 
 
-def _as_json(decision: Decision, rows: Rows) -> dict[str, Any]:
-    every = rows.as_json(decision)
-    return {**{name: every[name] for name in _FIELDS}, "until": every["retry_at"]}
-
-
-def _row(ban: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a table for a ban as JSON."""
-    until = f"{datetime.fromisoformat(ban['until']):%Y-%m-%d %H:%M:%S} UTC"
-    return {"rule": ban["rule"], "client": ban["client"], "until": until,
-            "left": span_text(ban["retry_after"]), "mode": ban["mode"]}  # fmt: skip
+def _row(decision: Decision, rows: Rows) -> dict[str, Any]:
+    left = decision.retry_after or 0.0
+    return {
+        "rule": decision.rule,
+        "client": rows.client(decision) or ALL_CLIENTS,
+        "until": time_text(decision.at, left),
+        "left": span_text(left),
+        "mode": "shadow" if decision.shadow else "enforce",
+    }

@@ -12,9 +12,9 @@ from ..limiter.limiter import Limiter
 from ..rules.client_key import missing_in_key, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..stores import Store
+from .json_forms import words_in
 from .live import command_line, word_of
 from .output import Failure
-from .rows import words_in
 from .source import Source
 
 _MOST_NAMES: Final = 10

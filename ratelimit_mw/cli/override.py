@@ -1,7 +1,6 @@
 """``ratelimit-mw override``: change the limits of one client while the application runs."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -10,12 +9,14 @@ from ..clock import SECOND
 from ..keys.features import Features
 from ..rules.client_key import client_key
 from ..rules.overrides import ClientOverride
+from .json_forms import client_json, client_text, override_json
 from .key_search import secret_hint
 from .live import checked_client, checked_rule, features_argument, open_limiter, read_duration, read_features, words_of
 from .output import Cell, command, json_option, note, print_json, print_table
-from .rows import ALL_CLIENTS, span_text, words_of_client
+from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand
+from .times import span_text, time_text
 
 _SET: Final = "override set"
 _REMOVE: Final = "override remove"
@@ -76,7 +77,11 @@ def set_override(
     features, limits = words
     _, counted = checked_client(source, rule, features, _SET, limits)
     with open_limiter(source) as limiter:
-        _print(source, "override", [limiter.set_override(rule, counted, limits, seconds)], as_json)
+        each = limiter.set_override(rule, counted, limits, seconds)
+    if as_json:
+        print_json(override_json(each, source.rules))
+    else:
+        _print(source, [each])
     _note_interval(source)
 
 
@@ -98,7 +103,7 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
     with open_limiter(source) as limiter:
         is_removed = limiter.remove_override(rule, counted)
     if as_json:
-        print_json({"removed": is_removed})
+        print_json(client_json(rule, features, removed=is_removed))
     client = " ".join(words_of(features)) or ALL_CLIENTS
     if not is_removed:
         note(f"rule {rule} has no override for {client}. Check the spelling of the values")
@@ -126,7 +131,10 @@ def list_overrides(source: Source, rule: str | None, features: dict[str, Any], a
     with open_limiter(source) as limiter:
         every = limiter.overrides()
     shown = [each for each in every if rule in (None, each.rule) and key in (None, each.key)]
-    _print(source, "overrides", shown, as_json)
+    if as_json:
+        print_json({"overrides": [override_json(each, source.rules) for each in shown]})
+    else:
+        _print(source, shown)
     if not shown:
         note("there are no overrides" if not every else "there is no such override")
     elif key is None and (hint := secret_hint(source, source.rules.rules)):
@@ -161,37 +169,18 @@ def _key_of(source: Source, name: str, features: Features) -> str | None:
     return client_key(*checked_client(source, name, features, _LIST))
 
 
-def _print(source: Source, name: str, overrides: list[ClientOverride], as_json: bool) -> None:
-    if as_json:
-        found = [_as_json(source, each) for each in overrides]
-        print_json({name: found if name == "overrides" else found[0]})
-    else:
-        print_table(f"Overrides in {source.title}", [_row(source, each) for each in overrides])
-
-
-def _as_json(source: Source, each: ClientOverride) -> dict[str, Any]:
-    until = None if each.until is None else _moment(each.until).isoformat()
-    return {"rule": each.rule, "client": _client(source, each), "limits": each.limits, "until": until, "key": each.key}
+def _print(source: Source, overrides: list[ClientOverride]) -> None:
+    print_table(f"Overrides in {source.title}", [_row(source, each) for each in overrides])
 
 
 def _row(source: Source, each: ClientOverride) -> dict[str, Cell]:
     is_known = each.rule in source.rules.by_name
     return {
         "rule": each.rule if is_known else f"{each.rule} (not in {source.title.partition(',')[0]})",
-        "client": _client(source, each) or ALL_CLIENTS,
+        "client": client_text(each.key, each.rule, source.rules) or ALL_CLIENTS,
         "limits": each.limits.split("; "),
-        "until": "no end" if each.until is None else _moment(each.until).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "until": "no end" if each.until is None else time_text(each.until),
     }
-
-
-def _client(source: Source, each: ClientOverride) -> str:
-    rule = source.rules.by_name.get(each.rule)
-    words = None if rule is None else words_of_client(rule, each.key)
-    return each.client if words is None else " ".join(words)
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(int(seconds), UTC)
 
 
 def _note_interval(source: Source) -> None:

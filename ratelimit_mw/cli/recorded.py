@@ -1,7 +1,6 @@
 """The parts that ``report``, ``top`` and the admin API share: the time range, the JSON, and errors without records."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 import click
@@ -16,6 +15,7 @@ from ..rules.ruleset import RuleSet
 from ..stores import redacted_url
 from .output import Failure
 from .source import Source
+from .times import time_json
 
 _OWN_MEMORY: Final = (
     "the store memory:// is in each process of your application, so a command cannot read it. Count with the metrics"
@@ -52,7 +52,7 @@ def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
     modes = {rule.name: rule.source.mode for rule in rules.rules}
     names = dict.fromkeys([*modes, *sorted(found.rules)])
     rows = [_row(name, modes.get(name, ""), found.rules.get(name, {})) for name in names]
-    return {"from": _time_text(found.start), "to": _time_text(found.end), "rules": rows}
+    return {"from": time_json(found.start), "to": time_json(found.end), "rules": rows}
 
 
 def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
@@ -71,7 +71,3 @@ def check_recorded(source: Source, what: str) -> None:
         raise Failure(f'{name} does not record {what}. Set record = "{what}", and restart your application')
     if redacted_url(settings.store).startswith(("memory:", "MemoryStore")):
         raise Failure(_OWN_MEMORY)
-
-
-def _time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -13,12 +13,14 @@ from ..keys.features import Features
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..stores import Store
+from .json_forms import words_in
 from .key_search import missing_in_tables, secret_hint, states_of
 from .live import checked_client, checked_rule, command_line, features_argument, open_limiter, words_of
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
-from .rows import ALL_CLIENTS, Rows, consumed, next_request, span_text, words_in
+from .rows import ALL_CLIENTS, Rows, consumed, next_request
 from .source import Source
 from .source_command import SourceCommand
+from .times import span_text
 
 _MOST_NEAR: Final = 3
 
@@ -59,7 +61,7 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
     is_lowest = missing_in_tables(compiled, features) if rule else compiled.tables or compiled.looks_up
     rows = Rows(source, features, [compiled.name] if is_lowest else ())
     if as_json:
-        print_json({"reset": list(map(rows.as_json, decisions))})
+        print_json({"reset": bool(decisions), "keys": list(map(rows.as_json, decisions))})
     else:
         print_table(f"Reset in {source.title}", [_row(decision, rows) for decision in decisions])
     if not decisions:

@@ -1,8 +1,6 @@
 """Decisions on the keys of a store as rows of a table and as JSON, each with the command that resets its key."""
 
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
-from math import ceil
 from typing import Any, Final
 
 import click
@@ -14,14 +12,13 @@ from ..keys.features import Features
 from ..keys.parts import part_of
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from ..rules.describe import function_name
+from .json_forms import client_text, decision_json, function_of, words_in
 from .live import as_counted, command_line, read_features, word_of, words_of
 from .output import Cell
 from .source import Source
+from .times import span_text, time_text
 
 ALL_CLIENTS: Final = "all clients"
-_LONGEST: Final = 100 * 365 * 86_400
-"""The longest time that is shown, in seconds. The debt of a settled cost may last longer."""
 
 
 class Rows:
@@ -42,42 +39,23 @@ class Rows:
         return {
             "rule": decision.rule,
             "client": self.client(decision) or ALL_CLIENTS,
-            "limit": self._limit(decision) + " (lowest)" * is_lowest,
+            "limit": (function_of(decision, self._source.rules) or decision.source.text) + " (lowest)" * is_lowest,
             "remaining": f"{decision.remaining:,} of {decision.limit:,}",
             "next request": "perhaps " * (is_lowest and not decision.allowed) + next_request(decision),
             "full again": span_text(decision.reset_after),
         }
 
     def as_json(self, decision: Decision) -> dict[str, Any]:
-        retry = None if decision.allowed else decision.retry_after
         return {
-            "rule": decision.rule,
-            "client": self.client(decision),
-            "limit": self._limit(decision),
+            **decision_json(decision, self._source.rules),
             "limit_is_lowest": decision.rule in self._lowest,
-            "amount": decision.limit,
-            "remaining": decision.remaining,
-            "consumed": consumed(decision),
-            "allowed": decision.allowed,
-            "banned": decision.banned,
-            "mode": "shadow" if decision.shadow else "enforce",
-            "retry_after": decision.retry_after,
-            "retry_at": None if retry is None else _moment(decision, retry).isoformat(),
-            "reset_after": decision.reset_after,
-            "reset_at": _moment(decision, decision.reset_after).isoformat(),
-            "key": decision.key,
-            "reset": self.reset_line(decision),
+            "reset_command": self.reset_line(decision),
         }
-
-    def _limit(self, decision: Decision) -> str:
-        """Return the text of a limit, or the function that the limits of a banned client are from."""
-        rule = self._source.rules.by_name[decision.rule]
-        return function_name(rule.source.limits) if decision.source in rule.placeholder else decision.source.text
 
     def client(self, decision: Decision) -> str:
         """Return the values in the key of a decision; "" for the key of all clients."""
-        words = words_in(self._source.rules.by_name[decision.rule], decision.key)
-        return decision.client if words is None else " ".join(words)
+        client = decision.key[len(prefix_of(decision.key)) :]
+        return client_text(client, decision.rule, self._source.rules)
 
     def reset_lines(self, decisions: Iterable[Decision]) -> list[str]:
         """Return the command that resets each client, once."""
@@ -106,40 +84,9 @@ def _used(rule: CompiledRule, features: Features) -> list[str]:
     return words_of({word_of(part): part.value(features) for part in chosen if part is not None})
 
 
-def words_in(rule: CompiledRule, key: str) -> list[str] | None:
-    """Return the values in a key of a rule as words. A digest stays a digest. None for a key with other entries."""
-    return words_of_client(rule, key[len(prefix_of(key)) :])
-
-
-def words_of_client(rule: CompiledRule, client: str) -> list[str] | None:
-    """Return the values in a key that has no prefix as words, as ``words_in`` does."""
-    values = rule.key.values_in(client)
-    return None if values is None else [f"{word_of(part_of(name))}={value}" for name, value in values.items()]
-
-
 def consumed(decision: Decision) -> int:
     """Return what is counted under the key of a decision. A debt may exceed the limit."""
     return decision.limit - decision.remaining
-
-
-def _moment(decision: Decision, seconds: float) -> datetime:
-    """Return a time after a decision, by the clock of the store, in UTC and in whole seconds."""
-    return datetime.fromtimestamp(ceil(decision.at + min(seconds, _LONGEST)), UTC)
-
-
-def span_text(seconds: float) -> str:
-    """Return a duration in its two largest units, rounded up to whole seconds.
-
-    >>> span_text(0.2), span_text(61.0), span_text(90_000.0)
-    ('1 s', '1 min 1 s', '1 d 1 h')
-    """
-    left = ceil(min(seconds, _LONGEST))
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" * bool(count))
-    return " ".join(filter(None, parts[:2])) or "0 s"
 
 
 def next_request(decision: Decision) -> str:
@@ -149,5 +96,4 @@ def next_request(decision: Decision) -> str:
     verb = "would be rejected" if decision.shadow else "banned" if decision.banned else "rejected"
     if decision.retry_after is None:
         return f"{verb}: its cost never fits"
-    until = _moment(decision, decision.retry_after).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"{verb} until {until} ({span_text(decision.retry_after)})"
+    return f"{verb} until {time_text(decision.at, decision.retry_after)} ({span_text(decision.retry_after)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Callable, Iterator
@@ -9,15 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 from click.testing import Result
 from command_line import Files, run
+from decision_service import LOCAL
 from flask import Flask
 from redis_handles import address
 from servers import HOST, Server
 
 from ratelimit_mw import Limiter
+from ratelimit_mw.cli.serve.app import DecisionService
 from ratelimit_mw.flask import RateLimiter, limit
 
 LOGIN = {"name": "login", "match": {"path": "/login"}, "key": ["email", "ip"], "limits": ["2/hour", "20/day"]}
@@ -95,13 +99,37 @@ def test_the_keys_of_one_client_are_shown_for_all_rules(site: Sites) -> None:
     shop.hit("/pages", 1, ip="192.0.2.8")
     shop.hit("/all", 1, ip="192.0.2.8")
     keys = shop.keys("--feature=ip=192.0.2.7")
-    assert sorted((key["rule"], key["client"], key["consumed"], key["allowed"]) for key in keys) == [
-        ("everybody", "", 1, True),
-        ("login", "email=ann@example.com ip=192.0.2.7", 2, False),
-        ("login", "email=ann@example.com ip=192.0.2.7", 2, True),
-        ("pages", "ip=192.0.2.7", 1, True),
+    assert sorted((key["rule"], key["client"], key["remaining"], key["allowed"]) for key in keys) == [
+        ("everybody", "", 4, True),
+        ("login", "email=ann@example.com ip=192.0.2.7", 0, False),
+        ("login", "email=ann@example.com ip=192.0.2.7", 18, True),
+        ("pages", "ip=192.0.2.7", 2, True),
     ]
     assert keys[0]["allowed"] is False  # rejected keys come first
+
+
+def test_the_admin_api_has_the_same_json(site: Sites) -> None:
+    """A program reads the keys of a command and of the service alike. The command adds how to unlock a client."""
+    shop = site(LOGIN, PAGES)
+    shop.hit("/login", 3, **ANN)
+    served = {(key["rule"], key["quota"]): key for key in asyncio.run(keys_of_the_service(shop.file))}
+    assert len(served) == 2
+    shown = shop.keys()
+    assert len(shown) == 2
+    for key in shown:
+        other = served[key["rule"], key["quota"]]
+        assert key.keys() - other.keys() == {"limit_is_lowest", "reset_command"}
+        same = ("rule", "client", "unit", "mode", "allowed", "banned", "limit", "remaining", "key")
+        assert [key[name] for name in same] == [other[name] for name in same]
+
+
+async def keys_of_the_service(file: Path) -> list[dict[str, Any]]:
+    limiter = Limiter.from_settings(file)
+    transport = httpx.ASGITransport(DecisionService(limiter), client=("127.0.0.1", 1234))
+    async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers={"x-ratelimit-admin": "yes"}) as client:
+        keys: list[dict[str, Any]] = (await client.get("/v1/keys")).json()["keys"]
+    await limiter.aclose()
+    return keys
 
 
 def test_a_rejected_client_is_found_and_unlocked(site: Sites) -> None:
@@ -152,7 +180,7 @@ def test_the_notes_name_the_rules_that_need_more(site: Sites) -> None:
     [[_, _, limit, _, state, *_]] = columns(result)
     assert (limit, state.split(" until")[0]) == ("1/hour (lowest)", "perhaps rejected")
     [key] = shop.keys("--feature=ip=192.0.2.7", "--feature=plan=pro")
-    assert (key["limit"], key["allowed"], key["limit_is_lowest"]) == ("9/hour", True, False)
+    assert (key["quota"], key["allowed"], key["limit_is_lowest"]) == ("9/hour", True, False)
 
 
 def test_a_reset_without_counts_is_a_mistake(site: Sites) -> None:
@@ -200,14 +228,14 @@ def test_a_digest_is_found_with_the_secret_and_reset_by_its_key(site: Sites) -> 
     assert "192.0.2.7" not in json.dumps(listed)
     [found] = shop.keys("--feature=ip=192.0.2.7")
     assert found["key"] == listed["key"]
-    assert shlex.split(found["reset"])[-2:] == ["pages", "ip=192.0.2.7"]
+    assert shlex.split(found["reset_command"])[-2:] == ["pages", "ip=192.0.2.7"]
     other = Files(shop.file.parent / "..").folder / "other.json"
     other.write_text(shop.file.read_text().replace("staple", "stable"))
     result = run("reset", other, "pages", "ip=192.0.2.7")
     assert result.exit_code == 1
     assert "has no counts of ip=192.0.2.7" in result.stderr
     assert "The keys have digests of user and ip. The secret must be that of the application" in result.stderr
-    run(*shlex.split(listed["reset"])[1:])
+    run(*shlex.split(listed["reset_command"])[1:])
     assert not shop.inspect(exit_code=1).stdout
 
 
@@ -218,7 +246,7 @@ def test_control_characters_are_escaped(site: Sites) -> None:
     result = shop.inspect("--rejected")
     assert "endpoint=/é\\x1b[31m\\u202e'b" in result.stdout
     [key] = shop.keys("--rejected")
-    assert key["reset"].endswith(r"views $'endpoint=/é\x1b[31m\U0000202e\'b'")
+    assert key["reset_command"].endswith(r"views $'endpoint=/é\x1b[31m\U0000202e\'b'")
     assert shop.reset("views", "endpoint=/é\x1b[31m\u202e'b").exit_code == 0
 
 
@@ -261,12 +289,12 @@ def test_memcached_finds_the_key_that_you_name(memcached_server: Server, tmp_pat
         assert "cannot list its keys. Ask for one client, with all features of a key" in error
         assert f"ratelimit-mw inspect {shop.file} --rule=login --feature=email=... --feature=ip=..." in error
         shop.hit("/all", 1, ip="192.0.2.8")
-        assert [key["consumed"] for key in shop.keys("--rule=everybody")] == [1]
+        assert [key["remaining"] for key in shop.keys("--rule=everybody")] == [4]
         shop.reset("everybody")
         result = shop.inspect("--feature=ip=192.0.2.7", exit_code=1)
         assert "rule login uses email. To see its clients, add --feature email=..." in result.stderr
         [rejected] = shop.keys("--feature=ip=192.0.2.7", "--feature=email=ann@example.com", "--rejected")
-        assert run(*shlex.split(rejected["reset"])[1:]).exit_code == 0
+        assert run(*shlex.split(rejected["reset_command"])[1:]).exit_code == 0
         assert shop.reset("login", "ip=192.0.2.7", "email=ann@example.com", exit_code=1).stderr.count("inspect") == 0
 
 

@@ -80,7 +80,8 @@ def test_an_override_is_set_listed_and_removed(tmp_path: Path, store: str) -> No
     assert "override of user=acme removed from rule api" in override("remove", "api", "user=acme").stderr
     assert limits(file, user="acme") == ["100/hour", "7/hour"]
     assert "Check the spelling" in override("remove", "api", "user=acm", exit_code=1).stderr
-    assert json.loads(override("remove", "api", "user=acm", "--json", exit_code=1).stdout) == {"removed": False}
+    removed = json.loads(override("remove", "api", "user=acm", "--json", exit_code=1).stdout)
+    assert removed == {"rule": "api", "client": "user=acm", "removed": False}
     assert json.loads(override("clear", "--json").stdout) == {"cleared": True}
     assert override("list").stderr == "there are no overrides\n"
 

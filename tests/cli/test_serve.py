@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import run, start
-from decision_service import API, MAIL, Asked
+from decision_service import API, MAIL, TOKEN, Asked
 
 from ratelimit_mw import ConfigError, StoreError
 
@@ -33,6 +33,7 @@ def test_a_check_decides_as_a_limiter() -> None:
     first = asked.check(features={"ip": "192.0.2.7", "user": None})
     assert first == {
         "allowed": True,
+        "banned": False,
         "status": 200,
         "retry_after": 0.0,
         "delay": 0.0,
@@ -46,12 +47,19 @@ def test_a_check_decides_as_a_limiter() -> None:
         "decisions": [
             {
                 "rule": "api",
+                "client": "ip=192.0.2.7",
                 "quota": "3/minute",
+                "unit": "requests",
+                "mode": "enforce",
                 "allowed": True,
+                "banned": False,
                 "limit": 3,
                 "remaining": 2,
-                "reset_after": 60.0,
                 "retry_after": 0.0,
+                "until": None,
+                "reset_after": 60.0,
+                "reset_at": "1970-01-12T13:47:40+00:00",
+                "key": "1|api|sliding-window-log|1m|{ip=192.0.2.7}",
             }
         ],
     }
@@ -147,8 +155,49 @@ def test_a_blocked_client_is_found_and_unlocked() -> None:
     assert asked.ask("POST", "/v1/reset", json=question).json() == {"reset": True, "keys": [key]}
     assert asked.ask("POST", "/v1/reset", json=question).json() == {"reset": False, "keys": []}
     assert asked.check(features={"ip": "192.0.2.7"})["allowed"]
-    assert asked.ask("POST", "/v1/reset", json={"key": key["key"]}).json() == {"reset": True}
-    assert asked.ask("GET", "/v1/keys").json() == {"keys": [], "next": None}
+    (key,) = asked.ask("GET", "/v1/keys?rejected=false").json()["keys"]
+    for counted in ([key], []):
+        answer = asked.ask("POST", "/v1/reset", json={"key": key["key"]}).json()
+        assert answer == {"reset": bool(counted), "keys": counted}
+    assert asked.ask("GET", "/v1/keys").json() == {"keys": [], "cursor": None}
+
+
+def test_a_list_has_pages() -> None:
+    """The cursor of a page begins the next one, until it is null."""
+    asked, clients, cursor = Asked(API), set[str](), ""
+    for i in range(250):
+        asked.limiter.hit({"ip": f"192.0.2.{i}"})
+    while cursor is not None:
+        page = asked.ask("GET", "/v1/keys", params={"cursor": cursor}).json()
+        clients |= {key["client"] for key in page["keys"]}
+        cursor = page["cursor"]
+    assert len(clients) == 250
+
+
+def test_a_decision_shows_a_ban_and_shadow_mode() -> None:
+    """A rule in shadow mode rejects nothing, and a ban needs another command than a rejection."""
+    asked = Asked(BANNING, {**API, "name": "trial", "limits": "1/minute", "mode": "shadow"})
+    asked.ask("POST", "/v1/ban", json=CLIENT)
+    for _ in range(2):
+        checked = asked.check(features={"ip": "192.0.2.7"})
+    assert (checked["banned"], checked["status"]) == (True, 429)
+    asked.check(features={"ip": "192.0.2.8"})
+    checked = asked.check(features={"ip": "192.0.2.8"})
+    shown = [(each["rule"], each["mode"], each["allowed"]) for each in checked["decisions"]]
+    assert (checked["allowed"], shown) == (True, [("api", "enforce", True), ("trial", "shadow", False)])
+    keys = asked.ask("GET", "/v1/keys?rejected").json()["keys"]
+    assert [(key["rule"], key["client"], key["mode"], key["banned"]) for key in keys] == [
+        ("trial", "ip=192.0.2.8", "shadow", False),
+        ("api", "ip=192.0.2.7", "enforce", True),
+    ]
+
+
+def test_a_key_with_half_of_a_surrogate_pair_is_shown() -> None:
+    """It comes from your own code. JSON escapes it."""
+    asked = Asked({**API, "key": ["user"]})
+    asked.limiter.hit({"user": "a\ud800"})
+    (key,) = asked.ask("GET", "/v1/keys").json()["keys"]
+    assert key["client"] == "user=a\ud800"
 
 
 @pytest.mark.parametrize(
@@ -166,11 +215,13 @@ def test_a_blocked_client_is_found_and_unlocked() -> None:
         ("GET", "/healthz?x=1", {}, "x: unknown field. There is none"),
         ("GET", "/v1/keys?feature=ip", {}, "expected NAME=VALUE; got 'ip'"),
         ("GET", "/v1/keys?rule=api&feature=user=ann", {}, "rule 'api' does not use user. Its key is: ip"),
-        ("GET", "/v1/keys?feature=ip=192.0.2.7", {}, "rule: is missing. Name the rule of the features"),
-        ("GET", "/v1/keys?place=7", {}, "expected the place of a page"),
+        ("GET", "/v1/keys?feature=ip=192.0.2.7", {}, "rule: is missing. Add rule=NAME beside feature"),
+        ("GET", "/v1/keys?rejected=7", {}, "rejected: expected true or false; got '7'"),
+        ("GET", "/v1/keys?cursor=7", {}, "expected the place of a page"),
         ("POST", "/v1/reset", {"json": {}}, "rule: is missing"),
         ("POST", "/v1/reset", {"json": {"key": "1|other|x"}}, "unknown rule"),
         ("POST", "/v1/reset", {"json": {"rule": "api"}}, "features: is missing"),
+        ("POST", "/v1/reset", {"json": {**CLIENT, "key": "1|api|x"}}, "key: set either key, or rule and features"),
         ("POST", "/v1/ban", {"json": CLIENT}, "has no ban"),
         ("POST", "/v1/ban", {"json": {**CLIENT, "for": 7}}, "for: expected text; got 7"),
         ("POST", "/v1/override/set", {"json": CLIENT}, "limits: is missing"),
@@ -188,53 +239,76 @@ def test_a_client_is_banned_by_hand() -> None:
     """The ban rejects at once, is listed, and is lifted. The counts of the client stay."""
     asked = Asked(BANNING)
     asked.check(features={"ip": "192.0.2.7"})
-    until = asked.ask("POST", "/v1/ban", json={**CLIENT, "for": "2h"}).json()["until"]
-    assert until == asked.clock() / 1_000_000 + 7200
+    banned = asked.ask("POST", "/v1/ban", json={**CLIENT, "for": "2h"}).json()
+    assert banned == {"rule": "api", "client": "ip=192.0.2.7", "until": "1970-01-12T15:46:40+00:00"}
     assert not asked.check(features={"ip": "192.0.2.7"})["allowed"]
-    (banned,) = asked.ask("GET", "/v1/bans?rule=api").json()["keys"]
-    assert (banned["client"], banned["rule"], banned["retry_after"]) == ("ip=192.0.2.7", "api", 7200.0)
-    assert asked.ask("POST", "/v1/unban", json=CLIENT).json() == {"unbanned": True}
-    assert asked.ask("POST", "/v1/unban", json=CLIENT).json() == {"unbanned": False}
+    (shown,) = asked.ask("GET", "/v1/bans?rule=api").json()["bans"]
+    assert {**shown, **banned, "retry_after": 7200.0, "banned": True} == shown
+    for was_banned in (True, False):
+        answer = asked.ask("POST", "/v1/unban", json=CLIENT).json()
+        assert answer == {"rule": "api", "client": "ip=192.0.2.7", "was_banned": was_banned}
     assert asked.check(features={"ip": "192.0.2.7"})["decisions"][0]["remaining"] == 1
 
 
 def test_a_client_gets_other_limits() -> None:
     """The override holds from the next request on, for a gateway too, until it is removed."""
-    asked = Asked(API, service={"gateway": "nginx"})
+    asked = Asked(API, service={"gateway": "nginx", "token": TOKEN})
     answer = asked.ask("POST", "/v1/override/set", json={**CLIENT, "limits": "9/minute", "for": "1h"}).json()
-    until = asked.clock() / 1_000_000 + 3600
-    override = {"rule": "api", "client": "ip=192.0.2.7", "limits": "9/minute", "until": until}
+    override = {"rule": "api", "client": "ip=192.0.2.7", "limits": "9/minute", "until": "1970-01-12T14:46:40+00:00"}
+    override["key"] = "{ip=192.0.2.7}"
     assert answer == override
     assert asked.ask("GET", "/v1/overrides").json() == {"overrides": [override]}
     assert asked.check(features={"ip": "192.0.2.7"})["headers"]["X-RateLimit-Limit"] == "9"
     assert asked.nginx().headers["x-ratelimit-limit"] == "9"
-    assert asked.ask("POST", "/v1/override/remove", json=CLIENT).json() == {"removed": True}
-    assert asked.ask("POST", "/v1/override/remove", json=CLIENT).json() == {"removed": False}
+    for removed in (True, False):
+        answer = asked.ask("POST", "/v1/override/remove", json=CLIENT).json()
+        assert answer == {"rule": "api", "client": "ip=192.0.2.7", "removed": removed}
     assert asked.nginx().headers["x-ratelimit-limit"] == "3"
 
 
 @pytest.mark.parametrize(("method", "path", "options"), ADMIN)
-def test_the_admin_api_is_open_on_this_machine_only(method: str, path: str, options: Any) -> None:
-    """A trusted proxy, a request with the header of a proxy, and a page of another host get a 403."""
+def test_without_a_token_the_admin_api_is_for_programs_of_this_machine(method: str, path: str, options: Any) -> None:
+    """A trusted proxy, a request with the header of a proxy, and a page of another host get a 403.
+
+    So does a request without the header of an admin: an application may send it for a client.
+    """
     asked = Asked(BANNING, trusted_proxies=["127.0.0.1", "10.0.0.9"])
     assert asked.ask(method, path, **options).status_code == 200
     assert asked.ask(method, path, "http://localhost:8429", **options).status_code == 200
-    assert asked.ask(method, path, "http://evil.example", **options).status_code == 403
-    for header in ("x-forwarded-for", "forwarded", "via", "x-real-ip"):
-        assert asked.ask(method, path, headers={header: "127.0.0.1"}, **options).status_code == 403
+    rejected = [asked.ask(method, path, "http://evil.example", **options)]
+    names = ("x-forwarded-for", "forwarded", "via", "x-real-ip")
+    rejected += [asked.ask(method, path, headers={name: "127.0.0.1"}, **options) for name in names]
     asked.peer = "10.0.0.9"
-    assert asked.ask(method, path, **options).status_code == 403
+    rejected.append(asked.ask(method, path, **options))
+    assert {each.status_code for each in rejected} == {403}
+    assert all("--admin-token-file" in each.json()["error"] for each in rejected)
+    asked.peer, asked.headers = "127.0.0.1", {}
+    bare = asked.ask(method, path, **options)
+    assert (bare.status_code, "X-RateLimit-Admin: yes" in bare.json()["error"]) == (403, True)
+
+
+@pytest.mark.parametrize(("method", "path", "options"), ADMIN)
+def test_with_a_gateway_the_admin_api_needs_a_token(method: str, path: str, options: Any) -> None:
+    """A plain ``proxy_pass`` adds no header, so its requests look like those of a program of this machine."""
+    without = Asked(BANNING, service={"gateway": "nginx"}).ask(method, path, **options)
+    assert without.status_code == 403
+    assert without.json()["error"] == (
+        "with --gateway, the admin API needs a token. Start the service with --admin-token-file FILE"
+    )
+    asked = Asked(BANNING, service={"gateway": "nginx", "token": TOKEN})
+    assert asked.ask(method, path, **options).status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path", "options"), ADMIN)
 def test_a_token_opens_the_admin_api(method: str, path: str, options: Any) -> None:
     """With a token, the API needs it on this machine, too."""
-    asked = Asked(BANNING, service={"token": "correct-horse-battery"})
-    for value in (None, "Bearer wrong", "Bearer", "correct-horse-battery", "Basic correct-horse-battery", "Bearer é"):
+    asked = Asked(BANNING, service={"token": TOKEN})
+    asked.headers = {"x-ratelimit-admin": "yes"}
+    for value in (None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer é"):
         headers = [] if value is None else [(b"authorization", value.encode("latin-1"))]
         assert asked.ask(method, path, headers=headers, **options).status_code == 401
     asked.peer = "198.51.100.7"
-    headers = [(b"authorization", b"bearer correct-horse-battery")]
+    headers = [(b"authorization", f"bearer {TOKEN}".encode())]
     assert asked.ask(method, path, "http://limits.example", headers=headers, **options).status_code == 200
 
 
@@ -254,27 +328,38 @@ def test_a_web_page_cannot_post_a_form() -> None:
     assert Asked(API).ask("OPTIONS", "/v1/reset").status_code == 405
 
 
-def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are open to all. Without its store the service is alive and not ready."""
-    asked = Asked(API)
+def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Both are open to all clients, so the reason of a failure is in the log only."""
+    asked, calls = Asked(API), []
     asked.peer = "198.51.100.7"
     assert [asked.ask("GET", path, "http://any.example").status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
     async def aping() -> None:
+        calls.append(1)
         raise StoreError("timeout after 50 ms")
 
     monkeypatch.setattr(asked.limiter.store, "aping", aping)
+    readiness = asked.service.rules.readiness
+    for _ in range(2):
+        readiness._due_at = 0.0
+        responses = [asked.ask("GET", "/readyz") for _ in range(5)]
     assert asked.ask("GET", "/healthz").status_code == 200
-    response = asked.ask("GET", "/readyz")
-    assert (response.status_code, response.json()) == (503, {"error": "timeout after 50 ms"})
+    assert {response.status_code for response in responses} == {503}
+    assert "timeout" not in responses[0].text
+    assert len(calls) < 10
+    assert [record.message for record in caplog.records] == [
+        "/readyz: store memory:// unreachable (timeout after 50 ms)"
+    ]
 
 
 def test_an_unknown_path_names_the_known_ones() -> None:
     """The paths of gateways exist only with a gateway."""
     asked = Asked(API)
-    assert "/v1/check" in asked.ask("GET", "/").json()["error"]
+    unknown = asked.ask("GET", "/v1/nope").json()["error"]
+    assert unknown.startswith("unknown path '/v1/nope'. Expected one of /auth, /healthz, /readyz, /v1/check, ")
     assert "--gateway" in asked.ask("GET", "/auth").json()["error"]
-    assert asked.ask("GET", "/v1/check").status_code == 405
+    wrong = asked.ask("GET", "/v1/check")
+    assert (wrong.status_code, wrong.json()["error"]) == (405, "/v1/check takes POST; got 'GET'")
 
 
 def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:

@@ -104,11 +104,11 @@ def test_a_request_that_no_trusted_gateway_sends_is_an_error(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         responses = [asked.nginx() for _ in range(3)]
     assert {response.status_code for response in responses} == {400}
-    assert "198.51.100.7 asks as a gateway, but it is not one of trusted_proxies" in responses[0].json()["error"]
+    assert responses[0].json() == {"error": ERROR_OF_PEER}
     assert [record.message for record in caplog.records] == [f"a request to /auth was not decided: {ERROR_OF_PEER}"]
 
 
-ERROR_OF_PEER = "198.51.100.7 asks as a gateway, but it is not one of trusted_proxies"
+ERROR_OF_PEER = "the gateway 198.51.100.7 is not one of trusted_proxies. Add it to trusted_proxies"
 
 
 @pytest.mark.parametrize(

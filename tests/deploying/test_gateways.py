@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,14 +15,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from decision_service import GATEWAY_FILES, PROGRAM
-from deployed import NGINX_FOLDERS, accepts, new_address, nginx_command, replace, workers_of
+from decision_service import GATEWAY_FILES, PROGRAM, TOKEN
+from deployed import NGINX_FOLDERS, accepts, new_address, nginx_command, replace
 from folders import DOCS
-from servers import PATIENCE, free_port, redis_running, wait_for
+from servers import PATIENCE, free_port, program, redis_running, wait_for
+
+from ratelimit_mw.cli.serve.command import serve
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +59,13 @@ class GatewaySite(NamedTuple):
         transport = httpx.HTTPTransport(local_address=client)
         with httpx.Client(transport=transport, timeout=PATIENCE) as session:
             return session.request(method, f"http://127.0.0.1:{self.port}{path}", **options)  # type: ignore[arg-type]
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return the clients that the admin API shows."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        response = httpx.get(f"http://127.0.0.1:{self.service_port}/v1/keys", headers=headers, timeout=PATIENCE)
+        keys: list[dict[str, Any]] = response.raise_for_status().json()["keys"]
+        return keys
 
     def start_service(self) -> None:
         command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(self.service_port), *self.options]
@@ -99,7 +109,9 @@ def site_of(
     head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
     (folder / "ratelimit.toml").write_text(head + rules)
     (folder / "application.py").write_text(APPLICATION)
-    site = GatewaySite(folder, port, service_port, ("--gateway", "nginx", *options), {})
+    (folder / "admin-token").write_text(TOKEN)
+    options = ("--gateway", "nginx", "--admin-token-file", "admin-token", *options)
+    site = GatewaySite(folder, port, service_port, options, {})
     with ExitStack() as stack:
         stack.callback(stop, site.processes)
         uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
@@ -250,7 +262,7 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
         limited = site.get()
         assert limited.status_code == 429
         assert "x-ratelimit-limit" not in limited.headers
-        shown = httpx.get(f"http://127.0.0.1:{site.service_port}/v1/keys").json()["keys"]
+        shown = site.clients()
         assert {key["client"]: key["remaining"] for key in shown} == {"user=ann": 0, "user=bob": 2}
 
 
@@ -301,24 +313,70 @@ def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], 
         assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
 
 
-def test_workers_are_replaced_without_an_error(tmp_path: Path) -> None:
-    """On SIGHUP, uvicorn replaces the workers one by one. No request fails, and none passes over its limit."""
-    rules = '[[rules]]\nname = "api"\nlimits = "20/day"\n'
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
+    """Under load, no request fails, and a mistake keeps the earlier rules. Nothing else looks at the file."""
     flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
-    with site_of(tmp_path, rules, f"lmdb://{tmp_path}/state", ["--workers", "2"], flood) as site:
-        before = workers_of(site.processes["service"])
-        site.processes["service"].send_signal(signal.SIGHUP)
-        count = Counter[int]()
+    rules = f"reload_interval = 0\n{FIRST.replace('3/day', '1000000/day')}"
+    client, seen, ends = new_address(), Counter[tuple[int, str]](), threading.Event()
 
-        def are_new() -> bool:
-            count.update(site.get(client=f"127.0.50.{i}").status_code for i in range(1, 5))
-            now = workers_of(site.processes["service"])
-            return len(before - now) >= 2 and len(now) >= len(before)  # one of them is not a worker
+    def ask() -> None:
+        with httpx.Client(transport=httpx.HTTPTransport(local_address=client), timeout=PATIENCE) as session:
+            while not ends.is_set():
+                response = session.get(f"http://127.0.0.1:{site.port}/")
+                seen[response.status_code, response.headers.get("x-ratelimit-limit", "")] += 1
 
-        wait_for(are_new, "new workers")
-        count.update(site.get(client=f"127.0.50.{i}").status_code for i in range(1, 5) for _ in range(20))
-    assert set(count) == {200, 429}
-    assert 4 * 15 <= count[200] <= 4 * 20  # nginx asks again over a connection that a worker closed without a response
+    def is_limit(text: str) -> bool:
+        seen.clear()
+        wait_for(lambda: sum(seen.values()) >= 50, "requests")
+        return {limit for _, limit in seen} == {text}
+
+    def log() -> str:
+        return (tmp_path / "servers.log").read_text()
+
+    options = ["--workers", str(workers)]
+    with site_of(tmp_path, rules, f"lmdb://{tmp_path}/state", options, flood) as site, ThreadPoolExecutor(4) as pool:
+        service, file = site.processes["service"], tmp_path / "ratelimit.toml"
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            before, good = "1000000", file.read_text()
+            for i in range(3):
+                after = f"{2_000_000 + i}"
+                good = good.replace(f"{before}/day", f"{after}/day")
+                file.write_text(good.replace("/day", "/dya"))
+                mistakes = log().count("/dya")
+                service.send_signal(signal.SIGHUP)
+                wait_for(lambda mistakes=mistakes: log().count("/dya") > mistakes, "the error")  # type: ignore[misc]
+                assert is_limit(before)
+                file.write_text(good)
+                service.send_signal(signal.SIGHUP)
+                wait_for(lambda after=after: is_limit(after), "the new limit")  # type: ignore[misc]
+                before = after
+        finally:
+            ends.set()
+        for each in asking:
+            each.result()
+        assert service.poll() is None
+    statuses = {line.split('"')[2].split()[0] for line in (tmp_path / "access.log").read_text().splitlines()}
+    assert statuses == {"200"}
+
+
+def test_the_unit_is_valid(tmp_path: Path) -> None:
+    """systemd accepts the unit, and its command has the options of `ratelimit-mw serve`."""
+    unit = tmp_path / "ratelimit.service"
+    shutil.copy(GATEWAY_FILES / unit.name, unit)
+    replace(unit, "/opt/ratelimit/bin/ratelimit-mw", str(PROGRAM))
+    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    result = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert unit.name not in result.stdout + result.stderr  # a warning names the unit
+    (command,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    words = shlex.split(command)[1:]
+    for path, word in ((GATEWAY_FILES / "ratelimit.toml", words[1]), (tmp_path / "token", words[-1])):
+        path.touch()
+        words = [str(path) if each == word else each for each in words]
+    with serve.make_context("serve", words[1:]) as context:
+        assert context.params["gateway"] == "nginx"
 
 
 def test_several_workers_follow_a_changed_file(tmp_path: Path) -> None:
@@ -342,8 +400,7 @@ def test_a_request_that_has_begun_is_finished(tmp_path: Path) -> None:
     rules = f'[[rules]]\nname = "queue"\nlimits = "1/second burst 5"\nalgorithm = {algorithm}\n'
     with site_of(tmp_path, rules) as site, ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(site.get) for _ in range(3)]
-        url = f"http://127.0.0.1:{site.service_port}/v1/keys"
-        wait_for(lambda: any(key["remaining"] <= 3 for key in httpx.get(url).json()["keys"]), "three in the queue")
+        wait_for(lambda: any(key["remaining"] <= 3 for key in site.clients()), "three in the queue")
         os.kill(site.processes["service"].pid, signal.SIGTERM)
         assert [each.result().status_code for each in waiting] == [200] * 3
         assert site.processes["service"].wait(PATIENCE) in (0, -signal.SIGTERM)  # uvicorn ends by the signal

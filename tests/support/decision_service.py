@@ -19,11 +19,12 @@ GATEWAY_FILES = ROOT / "examples" / "gateways"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
 LOCAL = "http://127.0.0.1:8429"
 API = {"name": "api", "limits": "3/minute"}
+TOKEN = "correct-horse-battery"
 MAIL = {"name": "mail", "key": ["email"], "limits": "2/hour", "match": {"view": ""}}
 
 
 class Asked:
-    """A service with these rules. ``ask`` sends one request from ``peer``."""
+    """A service with these rules. ``ask`` sends one request from ``peer``, as an admin unless ``headers`` change."""
 
     def __init__(self, *rules: Mapping[str, Any], service: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.clock = ManualClock(1_000_000.0)
@@ -31,11 +32,14 @@ class Asked:
         settings = {"trusted_proxies": ["127.0.0.1"], "rules": list(rules), **settings}
         self.limiter = Limiter.from_settings(settings, clock=self.clock)
         self.service = DecisionService(self.limiter, **(service or {}))
+        self.headers = {"x-ratelimit-admin": "yes"}
+        if service and "token" in service:
+            self.headers = {"authorization": f"Bearer {service['token']}"}
 
     def ask(self, method: str, path: str, base: str = LOCAL, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.service, client=(self.peer, 1234))
-            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+            async with httpx.AsyncClient(transport=transport, base_url=base, headers=self.headers) as client:
                 return await client.request(method, path, **options)
 
         return asyncio.run(send())

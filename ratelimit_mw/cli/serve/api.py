@@ -1,31 +1,33 @@
-"""The JSON API of the service: decide a request, show keys, and unlock, ban or favour a client."""
+"""The JSON API of the service: decide a request, show clients, and reset or ban one, or change its limits."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ...decision import Decision, Verdict
+from ...decision import Decision
 from ...errors import ConfigError, error_path
 from ...http.headers import as_text
 from ...http.request import parse_pairs
 from ...limiter.inspection import KeyStates
 from ...quota import checked_cost
 from ...rules.declaration import check_names
-from ...rules.overrides import ClientOverride
 from ...settings.schema import check_type
+from ..json_forms import client_json, decision_json, override_json
 from ..live import read_features
 from ..recorded import DEFAULT, parse_last, report_of
+from ..times import time_json
+from .access import Access, ProblemError
 from .rules import ServedRules
 
-Question = Mapping[str, Any]
+Fields = Mapping[str, Any]
 Features = Mapping[str, Any]
 
 _FEATURE: Final = "feature"
-# The fields of each question, with their types.
+# The fields of each request, with their types.
 _CHECK: Final = {"features": Features, "rule": str, "cost": int, "consume": bool}
-_KEYS: Final = {"rule": str, _FEATURE: Sequence[str], "rejected": str, "place": str}
-_BANS: Final = {"rule": str, "place": str}
+_KEYS: Final = {"rule": str, _FEATURE: Sequence[str], "rejected": str, "cursor": str}
+_BANS: Final = {"rule": str, "cursor": str}
 _LAST: Final = {"last": str}
 _CLIENT: Final = {"rule": str, "features": Features}
 _RESET: Final = {**_CLIENT, "key": str}
@@ -33,159 +35,158 @@ _BAN: Final = {**_CLIENT, "for": str}
 _OVERRIDE: Final = {**_CLIENT, "limits": str, "for": str}
 
 
-async def alive(_rules: ServedRules, _question: Question) -> dict[str, Any]:
+async def alive(_rules: ServedRules, _fields: Fields) -> dict[str, Any]:
     """Respond while the service runs."""
     return {"alive": True}
 
 
-async def ready(rules: ServedRules, _question: Question) -> dict[str, Any]:
-    """Respond while the store does. ``StoreError`` otherwise."""
-    await rules.limiter.store.aping()
+async def ready(rules: ServedRules, _fields: Fields) -> dict[str, Any]:
+    """Respond while the store does."""
+    if not await rules.readiness.is_ready():
+        raise ProblemError(503, "the store is unreachable. The log of the service has the reason")
     return {"ready": True}
 
 
-async def check(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def check(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Decide one request by its features, and return the verdict with the headers for the client."""
-    features, cost = rules.features(question.get("features", {})), question.get("cost")
-    plan, consume = rules.plan(features, question.get("rule")), question.get("consume", True)
+    features, cost = rules.features(fields.get("features", {})), fields.get("cost")
+    plan, consume = rules.plan(features, fields.get("rule")), fields.get("consume", True)
     limiter = rules.limiter
     verdict = await limiter.adecide(plan, features, cost if cost is None else checked_cost(cost), consume)
     if consume and limiter.is_observed:
         limiter.observers.report((verdict,))
-    return _verdict(verdict, dict(as_text(rules.writer.headers(verdict))))
-
-
-def _verdict(verdict: Verdict, headers: dict[str, str]) -> dict[str, Any]:
     return {
         "allowed": verdict.allowed,
-        "status": 200 if verdict.allowed else verdict.status,
+        "banned": verdict.banned,
+        "status": verdict.status,
         "retry_after": verdict.retry_after,
         "delay": verdict.delay,
-        "headers": headers,
-        "decisions": [_decision(decision) for decision in verdict.decisions if not decision.shadow],
+        "headers": dict(as_text(rules.writer.headers(verdict))),
+        "decisions": _shown(rules, verdict.decisions),
     }
 
 
-def _decision(decision: Decision) -> dict[str, Any]:
-    return {
-        "rule": decision.rule,
-        "quota": str(decision.quota),
-        "allowed": decision.allowed,
-        "limit": decision.limit,
-        "remaining": decision.remaining,
-        "reset_after": decision.reset_after,
-        "retry_after": decision.retry_after,
-    }
-
-
-async def keys(rules: ServedRules, question: Question) -> dict[str, Any]:
-    """Show keys of the store, a page at a time: those of a rule, the one of some features, or all."""
-    rule, texts = question.get("rule"), question.get(_FEATURE)
+async def keys(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+    """Show clients in the store, a page at a time: those of a rule, the one of some features, or all."""
+    rule, texts = fields.get("rule"), fields.get(_FEATURE)
     features = rules.features_of_key(rule, read_features(texts)) if texts else None
-    return _page(await rules.limiter.ainspect(rule, features, question.get("place", ""), "rejected" in question))
+    return _page(rules, "keys", await rules.limiter.ainspect(rule, features, fields.get("cursor", ""), _flag(fields)))
 
 
-def _page(states: KeyStates) -> dict[str, Any]:
-    return {"keys": [_shown(decision) for decision in states.decisions], "next": states.next}
+def _flag(fields: Fields) -> bool:
+    text: str = fields.get("rejected", "false")
+    if text not in ("", "true", "false"):
+        raise ConfigError(f"expected true or false; got {text!r}", "rejected")
+    return text != "false"
 
 
-def _shown(decision: Decision) -> dict[str, Any]:
-    return {"client": decision.client, "key": decision.key, **_decision(decision)}
+def _page(rules: ServedRules, name: str, states: KeyStates) -> dict[str, Any]:
+    return {name: _shown(rules, states.decisions), "cursor": states.next}
 
 
-async def reset(rules: ServedRules, question: Question) -> dict[str, Any]:
-    """Forget all that is counted under one key: ``key`` as shown, or the key of a rule for some features.
+def _shown(rules: ServedRules, decisions: Iterable[Decision]) -> list[dict[str, Any]]:
+    return [decision_json(decision, rules.limiter.rules) for decision in decisions]
+
+
+async def reset(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+    """Forget the counts of a client: by a ``key`` of the list, or by a rule and the features of its key.
 
     The response shows what was counted. With nothing counted, ``reset`` is false: the features may be misspelt.
     """
-    if question.keys() == {"key"}:
-        await rules.limiter.areset_key(question["key"])
-        return {"reset": True}
-    client = _client(rules, question)
-    page = await rules.limiter.ainspect(*client)
-    await rules.limiter.areset(*client)
-    counted = [_shown(decision) for decision in page.decisions if decision.reset_us]
-    return {"reset": bool(counted), "keys": counted}
+    limiter = rules.limiter
+    if "key" in fields:
+        if len(fields) > 1:
+            raise ConfigError("set either key, or rule and features", "key")
+        decisions = await limiter.ainspect_key(fields["key"])
+        await limiter.areset_key(fields["key"])
+    else:
+        client = _client(rules, fields)
+        decisions = [each for each in (await limiter.ainspect(*client)).decisions if each.reset_us]
+        await limiter.areset(*client)
+    return {"reset": bool(decisions), "keys": _shown(rules, decisions)}
 
 
-async def ban(rules: ServedRules, question: Question) -> dict[str, Any]:
-    """Ban a client from a rule, and show the end of the ban in seconds since 1970."""
-    return {"until": await rules.limiter.aban(*_client(rules, question), question.get("for"))}
+async def ban(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+    """Ban a client from a rule, and show the end of the ban."""
+    rule, features = _client(rules, fields)
+    until = time_json(await rules.limiter.aban(rule, features, fields.get("for")))
+    return client_json(rule, features, until=until)
 
 
-async def unban(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def unban(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Lift the ban of a client from a rule."""
-    return {"unbanned": await rules.limiter.aunban(*_client(rules, question))}
+    rule, features = _client(rules, fields)
+    was_banned = await rules.limiter.aunban(rule, features)
+    return client_json(rule, features, was_banned=was_banned)
 
 
-async def bans(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def bans(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the clients that are banned now, a page at a time."""
-    return _page(await rules.limiter.abans(question.get("rule"), question.get("place", "")))
+    return _page(rules, "bans", await rules.limiter.abans(fields.get("rule"), fields.get("cursor", "")))
 
 
-async def report(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def report(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the outcomes of each rule, as the command ``report`` does."""
-    return report_of(rules.limiter.rules, await rules.limiter.aoutcomes(_last(question)))
+    return report_of(rules.limiter.rules, await rules.limiter.aoutcomes(_last(fields)))
 
 
-async def top(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def top(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the clients that were rejected most, as the command ``top`` does."""
-    clients = await rules.limiter.atop_clients(question.get("rule"), _last(question))
+    clients = await rules.limiter.atop_clients(fields.get("rule"), _last(fields))
     return {"clients": [client._asdict() for client in clients]}
 
 
-def _last(question: Question) -> float:
+def _last(fields: Fields) -> float:
     with error_path("last"):
-        return parse_last(question.get("last", DEFAULT))
+        return parse_last(fields.get("last", DEFAULT))
 
 
-async def set_override(rules: ServedRules, question: Question) -> dict[str, Any]:
-    """Give a client other limits."""
-    if "limits" not in question:
+async def set_override(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+    """Change the limits of a client."""
+    if "limits" not in fields:
         raise ConfigError('is missing, such as "1000/minute" or "unlimited"', "limits")
-    client = _client(rules, question)
-    return _override(await rules.limiter.aset_override(*client, question["limits"], question.get("for")))
+    override = await rules.limiter.aset_override(*_client(rules, fields), fields["limits"], fields.get("for"))
+    return override_json(override, rules.limiter.rules)
 
 
-async def remove_override(rules: ServedRules, question: Question) -> dict[str, Any]:
+async def remove_override(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Give a client the limits of the rule again."""
-    return {"removed": await rules.limiter.aremove_override(*_client(rules, question))}
+    rule, features = _client(rules, fields)
+    is_removed = await rules.limiter.aremove_override(rule, features)
+    return client_json(rule, features, removed=is_removed)
 
 
-async def overrides(rules: ServedRules, _question: Question) -> dict[str, Any]:
+async def overrides(rules: ServedRules, _fields: Fields) -> dict[str, Any]:
     """Show the overrides of all clients."""
-    return {"overrides": [_override(each) for each in await rules.limiter.aoverrides()]}
+    every = await rules.limiter.aoverrides()
+    return {"overrides": [override_json(each, rules.limiter.rules) for each in every]}
 
 
-def _override(override: ClientOverride) -> dict[str, Any]:
-    return {"rule": override.rule, "client": override.client, "limits": override.limits, "until": override.until}
-
-
-def _client(rules: ServedRules, question: Question) -> tuple[str, dict[str, Any]]:
+def _client(rules: ServedRules, fields: Fields) -> tuple[str, dict[str, Any]]:
     """Return the rule and the features of its key."""
     for name in ("rule", "features"):
-        if name not in question:
+        if name not in fields:
             raise ConfigError("is missing", name)
-    return question["rule"], rules.features_of_key(question["rule"], question["features"])
+    return fields["rule"], rules.features_of_key(fields["rule"], fields["features"])
 
 
 class ApiRoute(NamedTuple):
-    """A path of the API, and the fields of a question to it, with their types."""
+    """A path of the API, and the fields of a request to it, with their types."""
 
     method: str
-    answer: Callable[[ServedRules, Question], Awaitable[dict[str, Any]]]
+    respond: Callable[[ServedRules, Fields], Awaitable[dict[str, Any]]]
     fields: Mapping[str, Any]
-    may_ask: Literal["any", "trusted", "admin"]
+    access: Access
 
-    def parse(self, query: str, body: bytes) -> Question:
-        """Return the question. ``ConfigError`` for unknown fields and for values of other types."""
-        question = _parse_query(query) if self.method == "GET" else _parse_body(body)
-        check_names(question, self.fields, "field")
-        question = {name: value for name, value in question.items() if value is not None}
-        for name, value in question.items():
+    def parse(self, query: str, body: bytes) -> Fields:
+        """Return the fields of a request. ``ConfigError`` for unknown ones, and for values of other types."""
+        fields = _parse_query(query) if self.method == "GET" else _parse_body(body)
+        check_names(fields, self.fields, "field")
+        fields = {name: value for name, value in fields.items() if value is not None}
+        for name, value in fields.items():
             with error_path(name):
                 check_type(name, value, self.fields[name])
-        return question
+        return fields
 
 
 ROUTES: Final[Mapping[str, ApiRoute]] = {
@@ -218,9 +219,9 @@ def _parse_query(query: str) -> dict[str, Any]:
 
 def _parse_body(body: bytes) -> dict[str, Any]:
     try:
-        question = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ConfigError("the body is not JSON") from None
-    if not isinstance(question, dict):
+    if not isinstance(fields, dict):
         raise ConfigError("expected a JSON object as the body")
-    return question
+    return fields

@@ -2,9 +2,10 @@
 
 import json
 import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -23,20 +24,20 @@ _SHORTEST_TOKEN: Final = 16
 
 @command(
     "ratelimit-mw serve ratelimit.toml",
-    "ratelimit-mw serve ratelimit.toml --gateway nginx --workers 2",
+    "ratelimit-mw serve ratelimit.toml --gateway nginx --admin-token-file admin-token --workers 2",
     "ratelimit-mw serve ratelimit.toml --gateway traefik --host 0.0.0.0 --admin-token-file /run/secrets/token",
 )
 @click.argument("file", type=FILE)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The IP address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8429, show_default=True, help="The port to listen on.")
 @click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Number of processes. More than one needs a shared store.")  # fmt: skip
 @click.option("--gateway", type=click.Choice(sorted(GATEWAYS)),
-              help="Answer this gateway at /auth. It must be one of trusted_proxies.")  # fmt: skip
+              help="The gateway that sends requests to /auth. Its IP address must be in trusted_proxies.")  # fmt: skip
 @click.option("--user-header", metavar="NAME",
               help="The header in which the gateway names the user. The gateway must overwrite it.")  # fmt: skip
 @click.option("--admin-token-file", "token_file", type=FILE,
-              help="A file with the token of the admin API, which is otherwise open on this machine only.")  # fmt: skip
+              help="A file with the token of the admin API. With --gateway, the admin API needs one.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -49,14 +50,19 @@ def serve(
     """Serve decisions to a gateway, and to programs in other languages.
 
     Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
-    admin API shows keys (GET /v1/keys) and resets them (POST /v1/reset).
+    admin API shows and unlocks clients, bans them, and changes their limits. It needs the token of --admin-token-file.
+    Without a token and a gateway, a program of this machine can use it with the header X-RateLimit-Admin: yes.
 
-    The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
+    The service follows changes of FILE, and reads it at once on SIGHUP. On SIGTERM it finishes the requests that it has
+    begun.
     """
     if find_spec("uvicorn") is None:
         raise MissingExtraError("the decision service", "serve")
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
+    from uvicorn.supervisors import Multiprocess
 
+    Multiprocess.handle_hup = _forward_sighup  # type: ignore[assignment, method-assign]
     if user_header is not None and gateway is None:
         raise click.UsageError("--user-header needs --gateway")
     options = str(file), gateway, user_header, None if token_file is None else str(token_file)
@@ -65,6 +71,7 @@ def serve(
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
     os.environ[_OPTIONS] = json.dumps(options)
+    own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
     try:
         uvicorn.run(
             service if workers == 1 else f"{__name__}:create_service",
@@ -75,6 +82,7 @@ def serve(
             lifespan="on",
             ws="none",
             access_log=False,
+            log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own_logger}},
             proxy_headers=False,  # uvicorn would replace the address of the gateway
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
@@ -84,12 +92,20 @@ def serve(
         raise Failure(f"the service did not start on {host}:{port}") from None
 
 
+def _forward_sighup(supervisor: Any) -> None:
+    """Let each worker read the settings. uvicorn would replace the workers, and give up on a machine that is busy."""
+    for worker in supervisor.processes:
+        os.kill(worker.pid, signal.SIGHUP)
+
+
 def create_service() -> DecisionService:
     """Build the service of a worker."""
     return _build(*json.loads(os.environ[_OPTIONS]))
 
 
 def _build(file: str, gateway: str | None, user_header: str | None, token_file: str | None) -> DecisionService:
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it
     token = None if token_file is None else _read_token(Path(token_file))
     return DecisionService(Limiter.from_settings(file), gateway, user_header, token)
 

@@ -1,33 +1,31 @@
-"""``ServedRules``: the parts of the service that follow the rules in effect, and a check of these rules."""
+"""``ServedRules``: the rules in effect, and the features and the plan of a request to the API."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from ...errors import ConfigError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
 from ...http.route_checks import check_no_views
-from ...http.rules import requires_user
 from ...keys.address import as_counted
 from ...keys.features import INVALID, checked_name
 from ...limiter.limiter import Limiter
 from ...rules.client_key import client_key
-from ...rules.compiled import CompiledRule
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
+from .checks import check_decided_at_once, check_for_gateway
 from .gateway import path_of_target
-
-_SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
-"""The features, and families of features, that the request of a gateway has."""
-_PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
-_FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
+from .readiness import Readiness
 
 
 class ServedRules:
-    """Built at the start and before each reload. ``ConfigError`` for rules that no request of the gateway can have.
+    """Follows the rules of a limiter. ``ConfigError`` for rules that the service cannot decide.
 
-    ``has_gateway``: whether a gateway asks. ``has_users``: whether its requests name the user.
+    Args:
+        limiter: The limiter.
+        has_gateway: Whether a gateway sends requests.
+        has_users: Whether these requests name the user.
     """
 
     client_ip: ClientIP
@@ -35,6 +33,7 @@ class ServedRules:
 
     def __init__(self, limiter: Limiter, has_gateway: bool, has_users: bool) -> None:
         self.limiter = limiter
+        self.readiness = Readiness(limiter.store)
         self._has_gateway, self._has_users = has_gateway, has_users
         with limiter.adopting:
             self.renew(limiter.rules, limiter.settings)()
@@ -44,7 +43,7 @@ class ServedRules:
         """Check rules that were read again. Return the function that puts them into effect."""
         check_no_views(rules.require_complete())
         if self._has_gateway:
-            self._check_for_gateway(rules, settings)
+            check_for_gateway(rules, settings, self._has_users)
         proxies = settings.trusted_proxies, settings.forwarded_header
         client_ip = ClientIP(*proxies, settings.ipv6_prefix, settings.nat64_prefixes)
         writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
@@ -53,25 +52,6 @@ class ServedRules:
             self.client_ip, self.writer = client_ip, writer
 
         return use
-
-    def _check_for_gateway(self, rules: RuleSet, settings: Settings) -> None:
-        if not settings.trusted_proxies:
-            message = 'the gateway must be one of them to name its clients. Set trusted_proxies = ["127.0.0.1"]'
-            raise ConfigError(message, "trusted_proxies")
-        for rule in rules.rules:
-            if not rule.source.matches.is_only_named:
-                check_decided_at_once(rule)
-                self._check_sent(f"rule {rule.name!r}", rule.source.parts, requires_user(rule))
-        self._check_sent("lists", rules.lists.parts, "user" in rules.lists.needs)
-
-    def _check_sent(self, of: str, parts: tuple[str, ...], needs_user: bool) -> None:
-        if needs_user and not self._has_users:
-            raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
-        for part in parts:
-            name = part.removeprefix("email:")
-            if name.partition(":")[0].partition("/")[0] not in _SENT:
-                fix = _PATHS if name == "endpoint" else _FIX
-                raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
 
     def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
@@ -94,7 +74,7 @@ class ServedRules:
     def features_of_key(self, name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
         if name is None:
-            raise ConfigError("is missing. Name the rule of the features", "rule")
+            raise ConfigError("is missing. Add rule=NAME beside feature", "rule")
         rule, features = self.limiter.rules.named(name), self.features(given)
         with error_path("features"):
             client_key(rule, features, is_exact=True)
@@ -126,10 +106,3 @@ def _check_named(needs: Iterable[str], features: Mapping[str, Any], of: str) -> 
         if name not in features:
             message = f"{of} uses the feature {name!r}. Add it, with null for a request that has none"
             raise ConfigError(message, "features")
-
-
-def check_decided_at_once(rule: CompiledRule) -> None:
-    """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
-    if Plan([rule]).needs_settlement:
-        message = "the service sees no response, so it has no use for concurrent limits, count_when and cost_from"
-        raise ConfigError(f"{message}. Use the rule in the middleware of the application", of=f"rule {rule.name!r}")

@@ -1,0 +1,50 @@
+"""Checks of rules that the service cannot decide: no limit goes missing silently."""
+
+from typing import Final
+
+from ...errors import ConfigError
+from ...http.rules import requires_user
+from ...rules.compiled import CompiledRule
+from ...rules.plan import Plan
+from ...rules.ruleset import RuleSet
+from ...settings import Settings
+
+_SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
+"""The features, and families of features, that the request of a gateway has."""
+_PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
+_FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
+
+
+def check_for_gateway(rules: RuleSet, settings: Settings, has_users: bool) -> None:
+    """Raise ``ConfigError`` for rules that no request of a gateway can have.
+
+    Args:
+        rules: The rules to check.
+        settings: Their settings.
+        has_users: Whether the gateway names the user of a request.
+    """
+    if not settings.trusted_proxies:
+        message = 'the gateway must be one of them to name its clients. Set trusted_proxies = ["127.0.0.1"]'
+        raise ConfigError(message, "trusted_proxies")
+    for rule in rules.rules:
+        if not rule.source.matches.is_only_named:
+            check_decided_at_once(rule)
+            _check_sent(f"rule {rule.name!r}", rule.source.parts, requires_user(rule) and not has_users)
+    _check_sent("lists", rules.lists.parts, "user" in rules.lists.needs and not has_users)
+
+
+def _check_sent(of: str, parts: tuple[str, ...], lacks_user: bool) -> None:
+    if lacks_user:
+        raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
+    for part in parts:
+        name = part.removeprefix("email:")
+        if name.partition(":")[0].partition("/")[0] not in _SENT:
+            fix = _PATHS if name == "endpoint" else _FIX
+            raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
+
+
+def check_decided_at_once(rule: CompiledRule) -> None:
+    """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
+    if Plan([rule]).needs_settlement:
+        message = "the service sees no response, so it has no use for concurrent limits, count_when and cost_from"
+        raise ConfigError(f"{message}. Use the rule in the middleware of the application", of=f"rule {rule.name!r}")
