@@ -67,7 +67,6 @@ class LineParser:
 
     Attributes:
         found: The features, besides those of every log, that a line had.
-        has_json: Whether a line was JSON.
     """
 
     def __init__(self, fields: Mapping[str, str] | None = None, needs: Iterable[str] = ()) -> None:
@@ -76,14 +75,12 @@ class LineParser:
         self._paths = {name: _paths(name, fields.get(name)) for name in names}
         self._extra = [name for name in names if name not in NAMES]
         self.found: set[str] = set()
-        self.has_json = False
         self._fields = fields
 
     def __call__(self, line: bytes) -> LogEntry:
         return self._parse(text_of(line)) if line[:1] == b"{" else parse_line(line)
 
     def _parse(self, text: str) -> LogEntry:
-        self.has_json = True
         try:
             record = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from calls import ask, ask_wsgi
+from calls import ask, ask_wsgi, at_once
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
@@ -35,15 +35,8 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         inside.acquire()
         return HttpResponse(status=401)
 
-    codes: list[int] = []
     with project(None, path("", login)) as served:
-        threads = [threading.Thread(target=lambda: codes.extend(served.statuses(times=1))) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        inside.release(20)
-        for thread in threads:
-            thread.join()
-    assert sorted(codes) == [401] * 3 + [429] * 17
+        assert at_once(20, lambda: served.statuses(times=1), inside) == [401] * 3 + [429] * 17
 
 
 def test_twenty_failing_logins_on_one_loop_allow_three() -> None:

@@ -37,6 +37,23 @@ def closed_bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         body.close()
 
 
+def client_until(gone: asyncio.Event) -> Any:
+    """Return the ``receive`` of a client that sends an empty body, and later disconnects."""
+    waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if waiting:
+            return waiting.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+async def ignore(message: Any) -> None:
+    pass
+
+
 def stream_view(request: Any) -> StreamingHttpResponse:
     def chunks() -> Iterator[str]:
         yield "some "
@@ -129,19 +146,8 @@ def test_a_disconnect_releases_the_slot(when: str) -> None:
                 await asyncio.sleep(3600)
             return StreamingHttpResponse(chunks())
 
-        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
-
-        async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
         with project(one_rule("1 concurrent"), path("", view), path("other", hello)):
-            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
+            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), client_until(gone), ignore))
             if django.VERSION < (5, 0):  # it does not listen for a disconnect; servers may cancel it
                 await gone.wait()
                 serving.cancel()
@@ -256,19 +262,8 @@ def test_a_cost_stated_in_finally_counts() -> None:
 
             return StreamingHttpResponse(words())
 
-        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
-
-        async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
         with project(limiter, path("", view)):
-            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
+            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), client_until(gone), ignore))
             await gone.wait()
             if django.VERSION < (5, 0):
                 serving.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 
 import flask
 import pytest
+from calls import at_once
 from flask import g, stream_with_context
 from flask_calls import app_of, ask, one_rule, statuses
 
@@ -29,14 +30,7 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         return "no", 401
 
     app = app_of(views={"/": login})
-    codes: list[int] = []
-    threads = [threading.Thread(target=lambda: codes.extend(statuses(app, times=1))) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    inside.release(20)
-    for thread in threads:
-        thread.join()
-    assert sorted(codes) == [401] * 3 + [429] * 17
+    assert at_once(20, lambda: statuses(app, times=1), inside) == [401] * 3 + [429] * 17
 
 
 def test_only_the_named_outcomes_count() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -107,6 +110,14 @@ OK = sending(START, BODY)
 
 def statuses(app: App, times: int, **request: Any) -> list[int]:
     return [ask(app, **request).status_code for _ in range(times)]
+
+
+def at_once(times: int, call: Callable[[], list[int]], inside: threading.Semaphore) -> list[int]:
+    """Call in as many threads, let those that wait inside of the view continue, and return the sorted statuses."""
+    with ThreadPoolExecutor(times) as pool:
+        calls = [pool.submit(call) for _ in range(times)]
+        inside.release(times)
+        return sorted(status for each in calls for status in each.result())
 
 
 def responding(status: int) -> App:

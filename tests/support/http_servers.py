@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -21,11 +22,13 @@ KEEP_ALIVE = {"uvicorn": ("--timeout-keep-alive", "75"), "gunicorn": ("--keep-al
 
 
 @contextmanager
-def running(output: Path, target: str | int, *command: str, folder: Path = SUPPORT) -> Iterator[None]:
+def running(
+    output: Path, target: str | int, *command: str, folder: Path = SUPPORT, **environment: str
+) -> Iterator[None]:
     """Run a server process from its first response until the block ends."""
     with output.open("wb") as said:
         full = [sys.executable, "-m", *command, *KEEP_ALIVE.get(command[0], ())]
-        process = subprocess.Popen(full, cwd=folder, stdout=said, stderr=said)
+        process = subprocess.Popen(full, cwd=folder, env={**os.environ, **environment}, stdout=said, stderr=said)
         try:
             wait_for(lambda: process.poll() is not None or reachable(target), f"{' '.join(command)}: {output}")
             assert process.poll() is None, output.read_text()
@@ -33,7 +36,7 @@ def running(output: Path, target: str | int, *command: str, folder: Path = SUPPO
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

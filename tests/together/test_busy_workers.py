@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from folders import SUPPORT
+from http_servers import running
 from servers import HOST, free_port, memcached_running, redis_running, wait_for
 
 pytestmark = pytest.mark.slow
@@ -53,29 +50,15 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 def served(folder: Path, store: str, limits: str, *command: str) -> Iterator[httpx.Client]:
     port = free_port()
     place = ("--port", str(port)) if command[0] == "uvicorn" else ("--bind", f"{HOST}:{port}")
-    environment = {**os.environ, "STORE": store, "LIMITS": limits}
-    output = folder / "output"
-    with output.open("wb") as log:
-        full = [sys.executable, "-m", *command, *place]
-        process = subprocess.Popen(full, cwd=SUPPORT, env=environment, stdout=log, stderr=log)
     limits_of_client = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    try:
-        with httpx.Client(
+    with (
+        running(folder / "output", port, *command, *place, STORE=store, LIMITS=limits),
+        httpx.Client(
             base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE, limits=limits_of_client
-        ) as client:
-            wait_for(lambda: process.poll() is not None or is_ready(client), f"{command}: {output}", PATIENCE)
-            assert process.poll() is None, output.read_text()
-            yield client
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/work").status_code == 200
-    except httpx.TransportError:
-        return False
+        ) as client,
+    ):
+        wait_for(lambda: client.get("/work").status_code == 200, f"{command}: {folder}", PATIENCE)
+        yield client
 
 
 @contextmanager

@@ -93,6 +93,9 @@ def test_per_method_and_methods_become_key_and_match() -> None:
     assert same_results(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
 
 
+BY_ACCOUNT = ("GET /home Account=a", "GET /home Account=b", "GET /home Account=a")
+
+
 def test_key_func_becomes_a_feature() -> None:
     """``key_func`` becomes a feature function or a built-in feature."""
 
@@ -104,16 +107,8 @@ def test_key_func_becomes_a_feature() -> None:
     for key, features in (("header:account", {}), ("account", {"account": lambda request: request.headers["Account"]})):
         ours = after(features=features)
         routes(ours, home=limit("1/hour", key=key)(hello))
-        assert served_requests(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
-            True,
-            True,
-            False,
-        ]
-    assert served_requests(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
-        True,
-        True,
-        False,
-    ]
+        assert served_requests(ours, *BY_ACCOUNT) == [True, True, False]
+    assert served_requests(theirs, *BY_ACCOUNT) == [True, True, False]
 
 
 def test_an_empty_key_skips_the_limit() -> None:

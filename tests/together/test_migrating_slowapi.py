@@ -106,6 +106,9 @@ def test_application_limits_apply_to_decorated_views() -> None:
     assert served_requests(ours, *["GET /home"] * 3) == [True, False, False]
 
 
+BY_ACCOUNT = ("GET /home Account=a", "GET /home Account=b", "GET /home Account=a")
+
+
 def test_key_func_becomes_a_feature() -> None:
     """``key_func`` becomes a built-in feature or a feature function."""
     theirs, limiter = before()
@@ -113,16 +116,8 @@ def test_key_func_becomes_a_feature() -> None:
     for key, features in (("header:account", {}), ("account", {"account": account})):
         ours = after(features=features)
         routes(ours, home=limit("1/hour", key=key)(hello))
-        assert served_requests(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
-            True,
-            True,
-            False,
-        ]
-    assert served_requests(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
-        True,
-        True,
-        False,
-    ]
+        assert served_requests(ours, *BY_ACCOUNT) == [True, True, False]
+    assert served_requests(theirs, *BY_ACCOUNT) == [True, True, False]
 
 
 def test_the_url_key_style_becomes_path_in_the_key() -> None:

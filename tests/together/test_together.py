@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
@@ -14,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from folders import SUPPORT
+from http_servers import running
 from servers import HOST, free_port, redis_running, wait_for
 
 pytestmark = pytest.mark.slow
@@ -33,26 +31,13 @@ ROUNDS = [True] * 6 + [False] * 3
 def served(name: str, limits: Path, output: Path) -> Iterator[httpx.Client]:
     """Run one of the applications until the block ends."""
     port = free_port()
-    environment = {**os.environ, "LIMITS": str(limits)}
     place = str(port) if name == "fastapi" else f"{HOST}:{port}"
-    command = [sys.executable, "-m", *SERVERS[name], place]
-    with output.open("wb") as log:
-        process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=log, stderr=log)
-    try:
-        with httpx.Client(base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE) as client:
-            wait_for(lambda: process.poll() is not None or is_ready(client), f"{name}: {output}", PATIENCE)
-            assert process.poll() is None, output.read_text()
-            yield client
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/").status_code == 404
-    except httpx.TransportError:
-        return False
+    with (
+        running(output, port, *SERVERS[name], place, folder=HERE, LIMITS=str(limits)),
+        httpx.Client(base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE) as client,
+    ):
+        wait_for(lambda: client.get("/").status_code == 404, f"{name}: {output}", PATIENCE)
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from calls import limiter
+from calls import at_once, limiter
 from flask import Flask
 from wsgi_calls import HEADERS, Environ, Served, limited, listing, responding, statuses
 
@@ -44,14 +44,7 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         return [b"no"]
 
     app = RateLimitMiddleware(login, limiter=limiter("3/minute", count_when={"status": [401]}))
-    codes: list[int] = []
-    threads = [threading.Thread(target=lambda: codes.extend(statuses(app, 1))) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    inside.release(20)
-    for thread in threads:
-        thread.join()
-    assert sorted(codes) == [401] * 3 + [429] * 17
+    assert at_once(20, lambda: statuses(app, 1), inside) == [401] * 3 + [429] * 17
 
 
 def test_an_outcome_that_does_not_count_is_refunded() -> None:

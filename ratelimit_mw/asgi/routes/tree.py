@@ -40,7 +40,6 @@ class RouteMatch(Destination):
 
     target: object = None
     passed: tuple[object, ...] = ()
-    has_dependencies: bool = False
     deferred: tuple[Mark, ...] = ()
 
     @property
@@ -53,7 +52,7 @@ class RouteMatch(Destination):
         """Return the match with the marks of the view, and with the limits of its dependencies."""
         deferred = tuple(dict.fromkeys(limit.mark for limit in limits if limit.provides))
         marked = None if marks == ViewMarks() else marks
-        return replace(self, marks=marked, has_dependencies=bool(limits), deferred=deferred)
+        return replace(self, marks=marked, deferred=deferred)
 
     def leads_to(self, endpoint: object) -> bool:
         """Return whether the framework chose this route too. ``endpoint`` is None where it has chosen none."""
