@@ -30,6 +30,25 @@ from .schedule import Schedule, parse_timezone
 from .values import checked_table, parse_cost, parse_count, parse_flag, parse_hold
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
+_PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
+    "name": ("name", checked_rule_name),
+    "key": ("entries", parse_key),
+    "match": ("matches", Match.parse),
+    "cost": ("cost", parse_cost),
+    "cost_from": ("true_cost", parse_cost_from),
+    "unit": ("unit", parse_unit),
+    "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
+    "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
+    "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
+    "count_when": ("statuses", counted_statuses),
+    "unrouted": ("unrouted", parse_flag),
+    "hold_at_most": ("hold_us", lambda value: None if value is None else parse_hold(value)),
+    "timezone": ("timezone", parse_timezone),
+    "limits_ttl": ("limits_ttl_us", parse_duration),
+    "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
+    "max_waiting": ("max_waiting", parse_count),
+}
+"""The attribute of each option, and its parser."""
 _LEASE_PERCENT: Final = 2
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 
@@ -89,27 +108,11 @@ class Rule:
 
     def _parse(self, options: Mapping[str, Any]) -> None:
         """Parse every option. The options of a dataclass that is frozen are set in its ``__dict__``."""
-        parsers: dict[str, tuple[str, Callable[[Any], object]]] = {
-            "name": ("name", checked_rule_name),
-            "key": ("entries", parse_key),
-            "match": ("matches", Match.parse),
-            "cost": ("cost", parse_cost),
-            "cost_from": ("true_cost", parse_cost_from),
-            "unit": ("unit", parse_unit),
-            "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
-            "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
-            "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
-            "count_when": ("statuses", counted_statuses),
+        parsers = _PARSERS | {
             "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
-            "unrouted": ("unrouted", parse_flag),
-            "hold_at_most": ("hold_us", lambda value: None if value is None else parse_hold(value)),
             "ban": ("ban", self._ban),
             "consistency": ("consistency", self._consistency),
             "lease": ("lease_percent", self._lease_percent),
-            "timezone": ("timezone", parse_timezone),
-            "limits_ttl": ("limits_ttl_us", parse_duration),
-            "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
-            "max_waiting": ("max_waiting", parse_count),
         }
         with error_path("algorithm"):
             checked_spec(self.algorithm)
