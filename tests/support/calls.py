@@ -113,7 +113,7 @@ def statuses(app: App, times: int, **request: Any) -> list[int]:
 
 
 def at_once(times: int, call: Callable[[], list[int]], inside: threading.Semaphore) -> list[int]:
-    """Call in as many threads, let those that wait inside of the view continue, and return the sorted statuses."""
+    """Call in as many threads, let those that wait in the view continue, and return the sorted statuses."""
     with ThreadPoolExecutor(times) as pool:
         calls = [pool.submit(call) for _ in range(times)]
         inside.release(times)
