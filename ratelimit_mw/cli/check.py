@@ -135,8 +135,8 @@ def _notes_on_bans(source: Source) -> Iterator[str]:
     """Yield a note on bans by an IP address that may be that of a proxy, or unknown."""
     names = [rule.name for rule in source.rules.rules if rule.ban and not _names_client_without_ip(rule)]
     if names and not source.settings.trusted_proxies:
-        effect = "behind a proxy, one client bans all others; behind a Unix socket, no client is banned"
-        yield f"{', '.join(names)} bans by ip, and trusted_proxies is empty: {effect}"
+        effect = "Behind a proxy, one client bans all others; behind a Unix socket, no client is banned"
+        yield f"{', '.join(names)}: the ban is by ip, and trusted_proxies is empty. {effect}"
 
 
 def _names_client_without_ip(rule: CompiledRule) -> bool:

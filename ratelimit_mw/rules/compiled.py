@@ -199,8 +199,9 @@ class CompiledRule:
         """The limits of all clients, as far as they are known, and the ban."""
         tables = (*(table for _, table in self.tables), self.ranges, self.overrides or {})
         groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
-        bans = () if self.ban is None else (self.ban,)
-        return [*self.limits, *(limit for limits in groups for limit in limits), *bans]
+        every = [*self.limits, *(limit for limits in groups for limit in limits)]
+        ban = next((limit.ban for limit in every if limit.ban), self.ban)  # which shows a limit that is known
+        return [*every, ban] if ban else every
 
     @property
     def may_decide_here(self) -> bool:

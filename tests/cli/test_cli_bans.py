@@ -17,6 +17,7 @@ from servers import Server
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.stores import LmdbStore
 
 BAN = {"after": 2, "within": "10m", "for": "1h", "growth": 2}
 LOGIN = {"name": "login", "key": ["ip"], "limits": "1/hour", "ban": BAN}
@@ -150,6 +151,28 @@ def test_decorators_and_frameworks(tmp_path: Path) -> None:
     assert (rejected.status_code, rejected.headers["Retry-After"]) == (429, "3600")
     assert "ip=127.0.0.1" in runner.invoke(args=["ratelimit", "bans"]).output
     assert runner.invoke(args=["ratelimit", "unban", "home", "ip=127.0.0.1"]).exit_code == 0
+
+
+def test_a_ban_of_a_rule_with_limits_from_a_function_shows_the_function(tmp_path: Path) -> None:
+    """The command does not know the limits of a client that has no counts."""
+    app = Flask(__name__)
+    RateLimiter(app, settings={"store": f"lmdb://{tmp_path}/db", "store_timeout": "10s"})
+
+    def limits_of(ip: str) -> str:
+        return "9/minute"
+
+    @app.get("/")
+    @limit(limits_of, name="home", ban=BAN)
+    def home() -> str:
+        return "hello"
+
+    store = LmdbStore(f"{tmp_path}/db")
+    store.start()
+    store.close()
+    runner = app.test_cli_runner()
+    assert runner.invoke(args=["ratelimit", "ban", "home", "ip=192.0.2.9"]).exit_code == 0
+    keys = json.loads(runner.invoke(args=["ratelimit", "inspect", "--rejected", "--json"]).stdout)["keys"]
+    assert [(key["client"], key["limit"], key["banned"]) for key in keys] == [("ip=192.0.2.9", "limits_of()", True)]
 
 
 def test_a_replay_counts_rejections_during_bans(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from command_line import RULES, Files, run
 
 from ratelimit_mw import stores
 
+BANNING = '[[rules]]\nname = "a"\nlimits = "5/s"\nban = {after = 9, within = "1m", for = "1h"}'
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Any:
@@ -106,6 +108,10 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
             'forwarded_header = "cf-connecting-ip"\n[[rules]]\nname = "a"\nlimits = "5/s"',
             "forwarded_header needs trusted_proxies. Without them, your application does not start",
         ),
+        (
+            f"{BANNING}\nkey = 'user|ip'",
+            "a: the ban is by ip, and trusted_proxies is empty. Behind a proxy, one client bans",
+        ),
         ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
     ],
 )
@@ -114,6 +120,13 @@ def test_check_notes(settings: Any, text: str, note: str) -> None:
     result = run("check", settings(text))
     assert result.exit_code == 0
     assert note in result.stdout
+
+
+@pytest.mark.parametrize(
+    "text", [f'trusted_proxies = ["unix"]\n{BANNING}', f'{BANNING}\nkey = ["email", "ip"]', f'{BANNING}\nkey = "user"']
+)
+def test_check_has_no_note_about_a_ban_of_a_client(settings: Any, text: str) -> None:
+    assert "the ban is by ip" not in run("check", settings(text)).stdout
 
 
 @pytest.mark.parametrize("part", ["tel", "tel.number", "tel as raw"])

@@ -388,6 +388,8 @@ def test_limits_from_a_function_have_the_ban_of_their_rule(clock: ManualClock) -
 
     limiter = Limiter([Rule(name="login", limits=limits_of, ban=BAN)], clock=clock)
     ban_client(limiter)
+    clock.advance(60)
+    assert [str(decision.quota) for decision in limiter.bans().decisions] == ["1/minute"]
     limiter.reset("login", WHO)
     assert limiter.hit(WHO).allowed
 

@@ -153,7 +153,7 @@ def test_several_rules_are_decided_as_in_memory(store: Store, seed: int) -> None
     ]
     expected, limiter = Limiter(rules, clock=clock), Limiter(rules, store, clock)
     for step in range(60):
-        features = {"ip": f"192.0.2.{chance.randint(1, 2)}", "user": chance.choice(("ann", "{bob}"))}
+        features = {"ip": f"192.0.2.{chance.randint(1, 2)}", "user": chance.choice(("ann", "{bob}")), "tenant": "acme"}
         cost = chance.choice((0, 1, 1, 1, 2))
         verdicts = [each.hit(features, cost) for each in (expected, limiter)]
         wanted, found = (
