@@ -104,7 +104,7 @@ class MissingExtraError(RateLimitError, ImportError):
 
 
 class StoreError(RateLimitError):
-    """A store could not be reached, exceeded its timeout, or failed."""
+    """A store is unreachable, has exceeded its timeout, or has failed."""
 
 
 class StateError(StoreError):

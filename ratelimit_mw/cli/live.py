@@ -84,7 +84,7 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None
 
 
 features_argument: Callable[..., Any] = click.argument(
-    "features", metavar="NAME=VALUE...", nargs=-1, callback=read_words
+    "features", metavar="[NAME=VALUE]...", nargs=-1, callback=read_words
 )
 
 

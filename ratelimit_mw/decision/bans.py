@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 def with_added_hits(hits: Iterable[Hit], consume: bool) -> list[Hit]:
     """Return the hits that the store decides.
 
-    In front of the first hit of each rule that has a ban is one on its ban, unless many clients may have the key. When
-    the request consumes, one without a cost is in front of each hit whose outcome decides whether it counts; slots have
-    none.
+    Adds a hit on the ban before the first hit of each rule that has one, unless many clients may have the key. If the
+    request consumes, adds a hit without a cost before each hit whose outcome decides whether it counts, except slots.
     """
     bans: set[str] = set()
     every: list[Hit] = []

@@ -96,7 +96,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
     @property
     def local(self) -> bool:
-        """True when this process decided alone because the store could not be reached."""
+        """True when this process decided on its own because the store was unreachable."""
         return self.hit[0].local or self.unavailable
 
     @property

@@ -145,7 +145,7 @@ class Verdict(msgspec.Struct, eq=False):
 
     @property
     def unavailable(self) -> bool:
-        """True when the request is rejected because the store could not be reached (``on_store_error = "deny"``)."""
+        """True when the request is rejected because the store was unreachable (``on_store_error = "deny"``)."""
         for decision in self.decisions:  # noqa: SIM110 - faster than any(), and every rejection asks
             if decision.unavailable:
                 return True
@@ -165,7 +165,7 @@ class Verdict(msgspec.Struct, eq=False):
     def status(self) -> int:
         """The HTTP status of a rejection; 200 when allowed.
 
-        429 for a limit, 403 for a deny list (``denied``), 503 for a store that could not be reached (``unavailable``).
+        429 for a limit, 403 for a deny list (``denied``), 503 for an unreachable store (``unavailable``).
         For a ban, the ``status`` of the option ``ban``, by default 429.
         """
         if self.allowed or not self.decisions:

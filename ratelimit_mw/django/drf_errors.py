@@ -25,7 +25,7 @@ class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
 
 
 class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
-    """A 503, for a store that cannot be reached and ``on_store_error = "deny"``."""
+    """A 503, for an unreachable store and ``on_store_error = "deny"``."""
 
     status_code = 503
     default_detail = "The service is busy. Try again later."

@@ -49,7 +49,7 @@ class FlaskCheck:
         return NamedRule(flask.request.environ, rule, features).peek()
 
     def reset(self, rule: str, /, **features: Any) -> None:
-        """Forget all that is counted under the key of the rule. A store that cannot be reached is logged.
+        """Reset the counts of this client under the rule. An unreachable store is logged.
 
         Args:
             rule: The name of the rule.

@@ -172,7 +172,7 @@ class Check:
         return NamedRule(self._native_of(request), rule, features).peek()
 
     def reset(self, request: Any, rule: str, /, **features: Any) -> None:
-        """Forget all that is counted under the key of the rule. A store that cannot be reached is logged.
+        """Reset the counts of this client under the rule. An unreachable store is logged.
 
         Args:
             request: The request of the framework.

@@ -37,7 +37,7 @@ class Bans(RunTimeOverrides):
         Raises:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients have the
                 key, or the client has the override ``"unlimited"``, so no ban applies to it.
-            StoreError: The store could not be reached, or has no room for the ban.
+            StoreError: The store is unreachable, or has no room for the ban.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule
@@ -75,7 +75,7 @@ class Bans(RunTimeOverrides):
 
         Raises:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         self.start()
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
@@ -104,7 +104,7 @@ class Bans(RunTimeOverrides):
 
         Raises:
             ConfigError: There is no such rule, or the store cannot list its keys.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         prefixes = self._ban_prefixes()
         return self.inspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)

@@ -52,7 +52,7 @@ def count_nothing() -> None:
 
 
 class OutcomeCounts:
-    """Counts the outcomes of rules. ``build`` builds the number for labels that are new."""
+    """Counts the outcomes of rules. ``build`` builds the counter for new labels."""
 
     def __init__(self, build: Callable[[Labels], Number] = lambda _: Number()) -> None:
         self._build = build

@@ -62,8 +62,8 @@ class Event:
         """The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied" or "unavailable".
 
         "shadow": allowed, but a rule in shadow mode would have rejected it. "banned": rejected because the client is
-        banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store could not be
-        reached.
+        banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store was
+        unreachable.
         """
         return self._outcome
 
@@ -119,7 +119,7 @@ class Event:
 
     @property
     def local(self) -> bool:
-        """True when this process decided a limit alone, because the store could not be reached."""
+        """True when this process decided a limit on its own, because the store was unreachable."""
         for verdict in self._verdicts:
             for decision in verdict.decisions:
                 if decision.hit[0].local or decision.unavailable:

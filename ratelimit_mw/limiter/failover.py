@@ -1,4 +1,4 @@
-"""Failover for a shared store that cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
+"""Failover for an unreachable shared store: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
 By the ``on_store_error`` of each limit, "local" counts in this process, "allow" leaves the limit out, and "deny"
 rejects with 503. Local counting starts from the last decision of the store on a key: each process has its share of the
@@ -144,7 +144,7 @@ class _Call:
 
 
 class FailoverStore(ChainLink):
-    """Decides by the policy of each limit when its store cannot be reached. "local" counts in the store ``local``."""
+    """Decides by the policy of each limit when its store is unreachable. "local" counts in the store ``local``."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class History(Inspection):
         Clients that a rule in shadow mode would have rejected are among them.
 
         Args:
-            rule: The name of the only rule. By default all rules.
+            rule: The name of the only rule. Default: all rules.
             last: The time range, as for ``outcomes``.
             limit: The maximum number of clients to return.
 

@@ -50,17 +50,17 @@ class Inspection(Resets):
         rejected: bool = False,
         only: Callable[[str], bool] | None = None,
     ) -> KeyStates:
-        """Show how much is left for each key in the store, a page at a time. Consume nothing.
+        """Show how much remains for each client in the store, a page at a time. Consume nothing.
 
         The store reads at most 10,000 keys for a page, so a page may be empty before the last page. If the limits of a
         rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have.
 
         Args:
             rule: The name of the only rule to show.
-            features: The features of the only key to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
+            features: The features of the only client to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
                 one key of one rule.
             place: The place where the page begins: pass ``next`` of the page before.
-            rejected: Show only keys whose next request would be rejected.
+            rejected: Show only clients whose next request would be rejected.
             only: Called with each key that is listed. If it returns False, the key is not read and not shown.
 
         Returns:
@@ -68,7 +68,7 @@ class Inspection(Resets):
 
         Raises:
             ConfigError: There is no such rule, a feature of its key is missing, or the store cannot list its keys.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule
@@ -104,7 +104,7 @@ class Inspection(Resets):
         return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
 
     def inspect_key(self, key: str) -> list[Decision]:
-        """Show how much is left under a key of the store, by all limits of its rule. Consume nothing.
+        """Show how much remains under a key of the store, by all limits of its rule. Consume nothing.
 
         Args:
             key: The key, as the store has it: ``decision.key``.
@@ -114,7 +114,7 @@ class Inspection(Resets):
 
         Raises:
             ConfigError: The key belongs to no rule.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         self.start()
         return run_blocking(self._decide_counted(self._call, self._same_client(key), False))

@@ -2,7 +2,7 @@
 
 A worker begins with the overrides: it reads them when it opens the store. Then, once per ``reload_interval``, a request
 starts a task or a thread that reads the head of their record, and the whole record if the head has changed. While the
-store is away, or the record is damaged, the last known overrides stay active.
+store is unreachable, or the record is damaged, the last known overrides stay active.
 """
 
 from __future__ import annotations

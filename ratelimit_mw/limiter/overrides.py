@@ -65,7 +65,7 @@ class RunTimeOverrides(Reloads):
         Raises:
             ConfigError: There is no such rule, a feature of its key is missing, the rule cannot have the limits, or
                 the store keeps no records.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule
@@ -99,7 +99,7 @@ class RunTimeOverrides(Reloads):
 
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         return run_blocking(self._change(self._call, *self._place(rule, features)))
 
@@ -111,7 +111,7 @@ class RunTimeOverrides(Reloads):
         """Remove the overrides of all clients and rules, even where their record is damaged.
 
         Raises:
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         run_blocking(self._change(self._call, None))
 
@@ -127,7 +127,7 @@ class RunTimeOverrides(Reloads):
 
         Raises:
             ConfigError: The store keeps no records.
-            StoreError: The store could not be reached, or the record is damaged.
+            StoreError: The store is unreachable, or the record is damaged.
         """
         return list(run_blocking(read_overrides(self._call, self.override_record, self._time())))
 

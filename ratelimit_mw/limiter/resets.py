@@ -57,7 +57,7 @@ class Resets(Settlement):
             self._forget(keys, rule)
 
     def forget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
-        """Forget all that is counted under a key; adapters call it. A store that cannot be reached is logged.
+        """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
 
         Args:
             verdict: The verdict of the current request, which may have consumed under the same key.
@@ -79,7 +79,7 @@ class Resets(Settlement):
         await self._aforget(keys, rule)
 
     def reset(self, rule: str, features: Features) -> None:
-        """Forget all that is counted under one key of one rule.
+        """Reset the counts of one client under a rule, and lift its ban.
 
         Args:
             rule: The name of the rule.
@@ -87,7 +87,7 @@ class Resets(Settlement):
 
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         self._chain.forget(run(self._keys(rule, self._as_counted(features))))
 
@@ -96,14 +96,14 @@ class Resets(Settlement):
         await self._chain.aforget(await arun(self._keys(rule, self._as_counted(features))))
 
     def reset_key(self, key: str) -> None:
-        """Forget all that is counted under a key of the store, by all limits of its rule.
+        """Reset the counts under a key of the store, by all limits of its rule, and lift its ban.
 
         Args:
             key: The key, as the store has it: ``decision.key`` of ``inspect``.
 
         Raises:
             ConfigError: The key belongs to no rule.
-            StoreError: The store could not be reached.
+            StoreError: The store is unreachable.
         """
         self._chain.forget(self._same_client(key))
 

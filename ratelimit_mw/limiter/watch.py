@@ -1,4 +1,4 @@
-"""``Watch``: looks for changes when it is due. A request compares two times, and no more."""
+"""``Watch``: checks for changes at intervals. A request only compares two timestamps."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _EXPECTED: Final = 'expected false or a table such as {after = 10, within = "10m
 
 
 def parse_ban(value: object) -> BanTerms | None:
-    """Return the terms of a ban, None for a rule without one; ``ConfigError`` for a ban that cannot be."""
+    """Return the terms of a ban, None for a rule without one; ``ConfigError`` for invalid terms."""
     if value is None or value is False:
         return None
     if not isinstance(value, Mapping):

@@ -97,7 +97,7 @@ class Store(ABC):
         """Connect, or open files, when a worker starts. It may take longer than the time budget of a call.
 
         Raises:
-            StoreError: The store cannot be reached. The worker starts anyway.
+            StoreError: The store is unreachable. The worker starts anyway.
         """
 
     async def astart(self) -> None:
@@ -105,7 +105,7 @@ class Store(ABC):
         self.start()
 
     def ping(self) -> None:
-        """Raise ``StoreError`` unless the store replies. Called from a thread of its own while the store is away."""
+        """Raise ``StoreError`` unless the store replies. A thread calls it while the store is unreachable."""
         self.forget([""])
 
     async def aping(self) -> None:
@@ -177,7 +177,7 @@ class Store(ABC):
 
         Raises:
             ConfigError: The store keeps no records, or the data are too large.
-            StoreError: The store could not be reached. The record may be written or not.
+            StoreError: The store is unreachable. The record may be written or not.
         """
         raise self._without_records()
 

@@ -85,7 +85,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         event, client = _names(event, by)
         return sum(sum(self._store.counts(run, event, client).values()) for run in self._runs(start, end))
@@ -108,7 +108,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         if type(points) is not int or points < 2:
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
@@ -137,7 +137,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         clients = self._store.clients(self._runs(start, end), name_of("event", event))
         counts = [ClientCount(client, number) for client, number in clients.items() if client != OTHER]
@@ -159,7 +159,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         return self._store.distinct(self._runs(start, end), name_of("event", event))
 
@@ -175,7 +175,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         counts = self._store.events(self._runs(start, end))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from .batch import OTHER
 
 MOST: Final = 50_000
-"""The most counts that wait to be written, for example while the store cannot be reached."""
+"""The most counts that wait to be written, for example while the store is unreachable."""
 _LONGEST, _KEPT = 128, 100
 """The most characters of a name, and those that are kept of a longer one."""
 Counts = dict[tuple[str, str | None], int]

@@ -76,7 +76,7 @@ class CountWriter:
 
         Raises:
             ConfigError: The log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         with self._writing:
             for _ in range(1 if self._unwritten is None else 2):
@@ -91,7 +91,7 @@ class CountWriter:
 
         Raises:
             ConfigError: The log has another retention.
-            StoreError: The store could not be reached, or the file is damaged.
+            StoreError: The store is unreachable, or the file is damaged.
         """
         self._beat.close()
         try:

@@ -159,7 +159,7 @@ class DeadStore(Store):
 
 
 def test_a_store_failure_is_503() -> None:
-    """A rule with ``on_store_error = "deny"`` rejects with 503 while its store is down."""
+    """A rule with ``on_store_error = "deny"`` rejects with 503 while its store is unreachable."""
     rate = Limiter([Rule(name="api", limits="9/minute", on_store_error="deny")], store=DeadStore())
     response = ask(limited(sending(START, BODY), rate))
     assert response.status_code == 503

@@ -110,7 +110,7 @@ def test_the_memory_of_the_fallback_is_bounded() -> None:
 
 @both
 def test_allow_leaves_the_limit_out(hit: Hit) -> None:
-    """A rule with "allow" has no decision while the store is away; a rule with "local" beside it still limits."""
+    """A rule with "allow" has no decision while the store is unreachable; a rule with "local" still limits."""
     store = SharedStore()
     mine = limiter(store, [rule("allow", "1/minute"), rule("local", "3/minute", "other")])
     store.down = True

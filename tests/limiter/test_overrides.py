@@ -1,4 +1,4 @@
-"""Overrides of single clients: what they change, when they end, and how other workers learn of them."""
+"""Overrides of single clients: what they change, when they end, and how other workers apply them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..log_files import logs_argument
 from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
-from .logs import differences, field_option, gaps, limit_option, note_all, reading
+from .logs import field_option, limit_option, note_all, notes_on_logs, notes_on_replay, open_logs
 from .report import ReplayReport
 from .simulation import Simulation
 from .suggest import suggest
@@ -89,16 +89,16 @@ def replay(
     if plot is not None:
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
-    note_all(differences(source))
+    note_all(notes_on_replay(source))
     parser = LineParser(fields, source.rules.needs)
     report = ReplayReport(Simulation(source.settings))
-    with reading(access_logs, parser) as logs:
+    with open_logs(access_logs, parser) as logs:
         if share is not None and not logs.are_files:
             raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
         for entry in logs:
             report.add(entry)
     logs.finish(report.requests)
-    note_all(gaps(source, parser, report))
+    note_all(notes_on_logs(source, parser, report))
     read = {"lines": logs.lines, "invalid": logs.invalid, "invalid_examples": logs.examples}
     summary = {**report.as_json(limit), **read}
     suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)
@@ -121,12 +121,12 @@ def _suggest(settings: Settings, share: float, paths: tuple[str, ...], parser: L
     numbers = itertools.count(1)
 
     def entries() -> Iterator[LogEntry]:
-        with reading(paths, parser, f"searching, pass {next(numbers)}") as logs:
+        with open_logs(paths, parser, f"searching, pass {next(numbers)}") as logs:
             yield from logs
 
     rules = suggest(settings, share, entries)
     report = ReplayReport(Simulation(replace(settings, rules=tuple(rules))))
-    with reading(paths, parser, "verifying") as logs:
+    with open_logs(paths, parser, "verifying") as logs:
         for entry in logs:
             report.add(entry)
     counts = report.as_json(0)

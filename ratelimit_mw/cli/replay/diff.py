@@ -12,7 +12,7 @@ from ..output import FILE, Cell, command, count_text, json_option, print_json, p
 from ..source import Source
 from .changes import Change, compare
 from .comparison import Comparison
-from .logs import differences, field_option, gaps, limit_option, note_all, reading
+from .logs import field_option, limit_option, note_all, notes_on_logs, notes_on_replay, open_logs
 from .simulation import Simulation
 
 
@@ -54,14 +54,14 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
 def _replay(sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]) -> Comparison:
     """Replay the logs through both rule sets."""
     old, new = sources
-    note_all(line for source in (old, new) for line in differences(source))
+    note_all(line for source in (old, new) for line in notes_on_replay(source))
     parser = LineParser(fields, (*old.rules.needs, *new.rules.needs))
     comparison = Comparison(Simulation(old.settings), Simulation(new.settings))
-    with reading(paths, parser, "comparing") as logs:
+    with open_logs(paths, parser, "comparing") as logs:
         for entry in logs:
             comparison.add(entry)
     logs.finish(comparison.new.requests)
-    note_all((*gaps(old, parser, comparison.old), *gaps(new, parser, comparison.new)))
+    note_all((*notes_on_logs(old, parser, comparison.old), *notes_on_logs(new, parser, comparison.new)))
     return comparison
 
 

@@ -36,7 +36,7 @@ limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, 
 
 
 @contextmanager
-def reading(paths: tuple[str, ...], parser: LineParser, action: str = "replaying") -> Iterator[LogFiles]:
+def open_logs(paths: tuple[str, ...], parser: LineParser, action: str = "replaying") -> Iterator[LogFiles]:
     """Yield the logs to iterate over, with a bar on a terminal."""
     size = LogFiles(paths, parser).size or None
     with progress(action, size, *_COLUMNS, lines=0) as update:
@@ -49,7 +49,7 @@ def note_all(lines: Iterable[str]) -> None:
         note(line)
 
 
-def differences(source: Source) -> Iterator[str]:
+def notes_on_replay(source: Source) -> Iterator[str]:
     """Yield how a replay differs from the application."""
     settings = source.settings
     scheme = redacted_url(settings.store).partition(":")[0]
@@ -64,7 +64,7 @@ def differences(source: Source) -> Iterator[str]:
         yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
 
 
-def gaps(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
+def notes_on_logs(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
     """Yield what the logs did not contain, and which counts are not exact."""
     attributes = attributes_of(source.rules.rules)
     for feature, rules in source.rules_by_feature().items():

@@ -1,6 +1,6 @@
 """Suggests limits: the lowest amounts that reject at most a wanted share of the requests in a log.
 
-First the limits are searched one by one: each pass over the log decides eight candidates for each of them, as shadow
+First the limits are searched one by one: each pass over the log decides eight candidates for each search, as shadow
 rules. Then the limits of a rule are tried together, because their rejections overlap.
 """
 
