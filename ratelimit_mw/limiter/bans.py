@@ -7,13 +7,14 @@ from collections.abc import Collection
 from ..algorithms.ban_limit import BanLimit
 from ..algorithms.limit import client_of, prefix_of
 from ..clock import SECOND
-from ..decision import Decision, Hit
+from ..decision import Hit
 from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import parse_duration
 from ..receipt import Correction
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import NO_LIMITS, UNLIMITED
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..testmode import testmode
 from .inspection import KeyStates
 from .override_reader import name_of
@@ -51,17 +52,11 @@ class Bans(RunTimeOverrides):
             >>> limiter.unban("api", {"ip": "192.0.2.7"})
             True
         """
-        self.start()
-        us, hit, correction = self._ban(rule, features, duration)
-        end = self._chain.correct([correction], self._now())[0] + us
-        return self._checked_end(end, *self.store.apply([hit], self._now(), consume=False))
+        return run_blocking(self._ban(blocking_call, rule, features, duration))
 
     async def aban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
         """Async form of ``ban``."""
-        await self.astart()
-        us, hit, correction = self._ban(rule, features, duration)
-        end = (await self._chain.acorrect([correction], self._now()))[0] + us
-        return self._checked_end(end, *await self.store.aapply([hit], self._now(), consume=False))
+        return await self._ban(async_call, rule, features, duration)
 
     def unban(self, rule: str, features: Features) -> bool:
         """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
@@ -77,19 +72,11 @@ class Bans(RunTimeOverrides):
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        self.start()
-        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
-        (decision,) = self.store.apply([hit], self._now(), consume=False)
-        self._chain.forget([hit.key])
-        return not decision.allowed
+        return run_blocking(self._unban(blocking_call, rule, features))
 
     async def aunban(self, rule: str, features: Features) -> bool:
         """Async form of ``unban``."""
-        await self.astart()
-        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
-        (decision,) = await self.store.aapply([hit], self._now(), consume=False)
-        await self._chain.aforget([hit.key])
-        return not decision.allowed
+        return await self._unban(async_call, rule, features)
 
     def bans(self, rule: str | None = None, place: str = "") -> KeyStates:
         """Show the clients that are banned now, a page at a time.
@@ -114,7 +101,23 @@ class Bans(RunTimeOverrides):
         prefixes = self._ban_prefixes()
         return await self.ainspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
 
-    def _ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
+    async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None) -> float:
+        await call(self, "start")
+        us, hit, correction = self._new_ban(rule, features, duration)
+        (at,) = await call(self._chain, "correct", [correction], self._now())
+        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
+        if decision.allowed and decision.at_us < at + us:
+            raise StoreError(f"{name_of(self.store)} is nearly full, so the ban could not be written")
+        return (at + us) / SECOND  # type: ignore[no-any-return]
+
+    async def _unban(self, call: Call, rule: str, features: Features) -> bool:
+        await call(self, "start")
+        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
+        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
+        await call(self._chain, "forget", [hit.key])
+        return not decision.allowed
+
+    def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)
         ban, key = self._ban_key(rule, client)
         if rule.overrides is not None and rule.overrides.find(client) is NO_LIMITS:
@@ -127,12 +130,6 @@ class Bans(RunTimeOverrides):
             if us == 0:
                 raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
         return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, 1, None)
-
-    def _checked_end(self, end: int, decision: Decision) -> float:
-        """Return the end of a ban in seconds. ``StoreError`` if the store had no room for it."""
-        if decision.allowed and decision.at_us < end:
-            raise StoreError(f"{name_of(self.store)} is nearly full, so the ban could not be written")
-        return end / SECOND
 
     def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:
         if rule.ban is None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..settings import Settings
-from ..stores.blocking import run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .events import Outcome
-from .inspection import Call, Inspection
+from .inspection import Inspection
 from .records import LONGEST, OUTCOMES, SPANS, Span, clients_of, read_sum
 
 if TYPE_CHECKING:
@@ -86,17 +86,11 @@ class History(Inspection):
             >>> limiter.outcomes(last=3600).rules
             {'api': {'allowed': 1, 'rejected': 2}}
         """
-        recorder = self._recorder(OUTCOMES, last)
-        self.start()
-        recorder.flush()
-        return run_blocking(self._read_outcomes(self._call, last))
+        return run_blocking(self._sum_outcomes(blocking_call, last))
 
     async def aoutcomes(self, last: float = _DAY_S) -> RecordedOutcomes:
         """Async form of ``outcomes``."""
-        recorder = self._recorder(OUTCOMES, last)
-        await self.astart()
-        await recorder.aflush()
-        return await self._read_outcomes(self._acall, last)
+        return await self._sum_outcomes(async_call, last)
 
     def top_clients(self, rule: str | None = None, last: float = _DAY_S, limit: int = 10) -> list[RejectedClient]:
         """Return the clients that were rejected most, by all processes that share the store.
@@ -115,19 +109,13 @@ class History(Inspection):
             ConfigError: ``record`` is not ``"clients"``, ``last`` is not such a number, or the store keeps no records.
             StoreError: The store is unreachable.
         """
-        recorder = self._recorder("clients", last)
-        self.start()
-        recorder.flush()
-        return run_blocking(self._read_top(self._call, rule, last, limit))
+        return run_blocking(self._top_clients(blocking_call, rule, last, limit))
 
     async def atop_clients(
         self, rule: str | None = None, last: float = _DAY_S, limit: int = 10
     ) -> list[RejectedClient]:
         """Async form of ``top_clients``."""
-        recorder = self._recorder("clients", last)
-        await self.astart()
-        await recorder.aflush()
-        return await self._read_top(self._acall, rule, last, limit)
+        return await self._top_clients(async_call, rule, last, limit)
 
     def close(self) -> None:
         """Write what is recorded, return unused leases, and close the store. A second call changes nothing."""
@@ -147,32 +135,38 @@ class History(Inspection):
             await asyncio.to_thread(self.traffic_log.close_or_log)
         await super().aclose()
 
-    def _recorder(self, what: str, last: float) -> Recorder:
-        """Return the recorder; ``ConfigError`` where it does not record this, or not for such a time range."""
+    async def _write_recorded(self, call: Call, what: str, last: float) -> None:
+        """Write what is recorded here; ``ConfigError`` if this is not recorded, or not for such a time range."""
         if self.recorder is None or self.settings.record not in (what, "clients"):
             text = f'{what} are not recorded. Set record = "{what}" in your settings, and restart your application'
             raise ConfigError(text)
         if not 0 < last <= LONGEST:
             raise ConfigError(f"expected a time range of more than 0 and at most {LONGEST:.0f} seconds; got {last!r}")
-        return self.recorder
+        await call(self, "start")
+        await call(self.recorder, "flush")
+
+    async def _sum_outcomes(self, call: Call, last: float) -> RecordedOutcomes:
+        await self._write_recorded(call, OUTCOMES, last)
+        return await self._read_outcomes(call, last)
 
     async def _read_outcomes(self, call: Call, last: float) -> RecordedOutcomes:
         start, end, span = self._range(last)
-        counts = (await read_sum(call, OUTCOMES, span, start, end)).counts
+        counts = (await read_sum(call, self.store, OUTCOMES, span, start, end)).counts
         rules: defaultdict[str, dict[Outcome, int]] = defaultdict(dict)
         for text in sorted(counts):
             outcome, _, rule = text.partition(" ")
             rules[rule][outcome] = counts[text]  # type: ignore[index]
         return RecordedOutcomes(start / SECOND, end / SECOND, dict(rules))
 
-    async def _read_top(self, call: Call, rule: str | None, last: float, limit: int) -> list[RejectedClient]:
+    async def _top_clients(self, call: Call, rule: str | None, last: float, limit: int) -> list[RejectedClient]:
+        await self._write_recorded(call, "clients", last)
         start, end, span = self._range(last)
         rejected = {rule: math.inf} if rule is not None else _rejections((await self._read_outcomes(call, last)).rules)
         found: list[RejectedClient] = []
         for name in sorted(rejected, key=lambda name: -rejected[name]):
             if len(found) == limit and rejected[name] < found[-1].rejected:
                 break  # no client of the other rules has as many
-            clients = await read_sum(call, clients_of(name), span, start, end)
+            clients = await read_sum(call, self.store, clients_of(name), span, start, end)
             found += [RejectedClient(name, text, number, clients.error) for text, number in clients.counts.items()]
             found = sorted(found, key=lambda each: (-each.rejected, each.rule, each.client))[:limit]
         return found

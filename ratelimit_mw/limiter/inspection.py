@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
 from ..decision import Decision, Hit, show_bans, with_added_hits
@@ -11,7 +11,7 @@ from ..errors import StateError
 from ..keys.features import Features
 from ..rules.lookup import arun, run
 from ..stores import Store
-from ..stores.blocking import run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .resets import Resets
 
 _MOST: Final = 100
@@ -20,9 +20,6 @@ _MOST_CALLS: Final = 10
 """The maximum number of calls of the store that list keys for one page."""
 _AT_ONCE: Final = 100
 """The maximum number of keys that one call of the store decides."""
-
-Call = Callable[..., Awaitable[Any]]
-"""Calls a method of the store by its name."""
 
 
 class KeyStates(NamedTuple):
@@ -82,9 +79,9 @@ class Inspection(Resets):
         """
         self.start()
         if features is None:
-            return run_blocking(self._list(self._call, rule, place, rejected, only))
+            return run_blocking(self._list(blocking_call, rule, place, rejected, only))
         hits = with_added_hits(run(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False)
-        return KeyStates(run_blocking(self._decide_next(self._call, hits, rejected)), None)
+        return KeyStates(run_blocking(self._decide_next(blocking_call, hits, rejected)), None)
 
     async def ainspect(
         self,
@@ -97,11 +94,11 @@ class Inspection(Resets):
         """Async form of ``inspect``."""
         await self.astart()
         if features is None:
-            return await self._list(self._acall, rule, place, rejected, only)
+            return await self._list(async_call, rule, place, rejected, only)
         hits = with_added_hits(
             await arun(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False
         )
-        return KeyStates(await self._decide_next(self._acall, hits, rejected), None)
+        return KeyStates(await self._decide_next(async_call, hits, rejected), None)
 
     def inspect_key(self, key: str) -> list[Decision]:
         """Show how much remains under a key of the store, by all limits of its rule. Consume nothing.
@@ -117,12 +114,12 @@ class Inspection(Resets):
             StoreError: The store is unreachable.
         """
         self.start()
-        return run_blocking(self._decide_counted(self._call, self._same_client(key), False))
+        return run_blocking(self._decide_counted(blocking_call, self._same_client(key), False))
 
     async def ainspect_key(self, key: str) -> list[Decision]:
         """Async form of ``inspect_key``."""
         await self.astart()
-        return await self._decide_counted(self._acall, self._same_client(key), False)
+        return await self._decide_counted(async_call, self._same_client(key), False)
 
     async def _list(
         self, call: Call, rule: str | None, place: str, rejected: bool, only: Callable[[str], bool] | None
@@ -130,7 +127,7 @@ class Inspection(Resets):
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
-            keys, following = await call("list_keys", prefix, place)
+            keys, following = await call(self.store, "list_keys", prefix, place)
             found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
@@ -196,15 +193,9 @@ class Inspection(Resets):
     async def _peek_once(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Decide hits at one instant, without the keys whose state cannot be decoded."""
         try:
-            return await call("apply", hits, self._now(), False)  # type: ignore[no-any-return]
+            return await call(self.store, "apply", hits, self._now(), False)  # type: ignore[no-any-return]
         except StateError as error:
             readable = [hit for hit in hits if hit.key not in error.keys]
             if len(readable) == len(hits):
                 raise
             return await self._peek(call, readable)
-
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        return getattr(self.store, name)(*arguments)
-
-    async def _acall(self, name: str, *arguments: Any) -> Any:
-        return await getattr(self.store, f"a{name}")(*arguments)

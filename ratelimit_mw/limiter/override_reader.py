@@ -22,8 +22,7 @@ from ..errors import RateLimitError, StateError
 from ..forksafe import run_in_child
 from ..stores import Store
 from ..stores.background import run_once
-from ..stores.blocking import run_blocking
-from .inspection import Call
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .override_record import read_change
 
 if TYPE_CHECKING:
@@ -87,12 +86,12 @@ class OverrideReader:
     def read(self) -> None:
         """Read the overrides now, and put them into effect. A failure is logged."""
         with self._reporting():
-            run_blocking(self.follow(self._limiter._call))
+            run_blocking(self.follow(blocking_call))
 
     async def aread(self) -> None:
         """Async form of ``read``."""
         with self._reporting():
-            while (use := await self._find(self._limiter._acall)) and not await asyncio.to_thread(use):
+            while (use := await self._find(async_call)) and not await asyncio.to_thread(use):
                 pass
 
     async def follow(self, call: Call) -> None:
@@ -103,7 +102,7 @@ class OverrideReader:
     async def _find(self, call: Call) -> Callable[[], bool] | None:
         """Return the function that puts the record into effect; None if it is active."""
         known, is_whole = self._limiter.override_record, monotonic() >= self._whole_at
-        record = await read_change(call, known, is_whole)
+        record = await read_change(call, self._limiter.store, known, is_whole)
         if is_whole or record is not known:
             self._whole_at, self._has_read = monotonic() + _WHOLE_EVERY, True
         return None if record == known else partial(self._limiter.use_overrides, record, known)

@@ -9,8 +9,8 @@ from typing import Final
 
 from ..errors import ConfigError, StateError, StoreError
 from ..rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
-from ..stores.base import MAX_RECORD
-from .inspection import Call
+from ..stores.base import MAX_RECORD, Store
+from ..stores.blocking import Call
 from .records import update
 
 RECORD: Final = "overrides"
@@ -18,19 +18,19 @@ HEAD: Final = "overrides.head"
 _TRIES: Final = 100
 
 
-async def read_overrides(call: Call, known: bytes | None, now: int) -> Overrides:
+async def read_overrides(call: Call, store: Store, known: bytes | None, now: int) -> Overrides:
     """Return the overrides in the store, without those that have ended at a time in microseconds.
 
     ``known`` is the last record that this process has read. It counts where the store has evicted its own.
     """
     try:
-        return await _decode(call, await call("read_record", RECORD), known, now)
+        return await _decode(call, store, await call(store, "read_record", RECORD), known, now)
     except StateError as error:
         raise _damage(error) from None
 
 
 async def change_overrides(
-    call: Call, known: bytes | None, now: int, rule: str | None, key: str, new: ClientOverride | None
+    call: Call, store: Store, known: bytes | None, now: int, rule: str | None, key: str, new: ClientOverride | None
 ) -> bool:
     """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
     before: Overrides = ()
@@ -38,44 +38,44 @@ async def change_overrides(
 
     async def change(record: bytes | None) -> bytes:
         nonlocal before, others
-        before = () if rule is None else await _decode(call, record, known, now)
+        before = () if rule is None else await _decode(call, store, record, known, now)
         others = [each for each in before if (each.rule, each.key) != (rule, key)]
         return _dump([*others, *([new] if new else [])])
 
     async def show(_: bytes | None) -> bytes | None:
-        return head_of(await call("read_record", RECORD))
+        return head_of(await call(store, "read_record", RECORD))
 
     try:
-        is_written = await update(call, RECORD, change, _TRIES) and await update(call, HEAD, show, _TRIES)
+        is_written = await update(call, store, RECORD, change, _TRIES) and await update(call, store, HEAD, show, _TRIES)
     except StateError as error:
         if rule is not None:
             raise _damage(error) from None
-        await call("forget", error.keys)
-        return await change_overrides(call, None, now, None, "", None)
+        await call(store, "forget", error.keys)
+        return await change_overrides(call, store, None, now, None, "", None)
     if not is_written:
         raise StoreError("other processes changed the overrides all the time; try again")
     return len(others) < len(before)
 
 
-async def read_change(call: Call, known: bytes | None, is_whole: bool) -> bytes | None:
+async def read_change(call: Call, store: Store, known: bytes | None, is_whole: bool) -> bytes | None:
     """Return the record, or ``known`` if its head shows no change. ``is_whole``: read it without a change, too.
 
     Memcached evicts a record that is not read. A process that knows an evicted record writes it again.
     """
-    head = await call("read_record", HEAD)
+    head = await call(store, "read_record", HEAD)
     if head == head_of(known) and not is_whole:
         return known
-    record: bytes | None = await call("read_record", RECORD)
+    record: bytes | None = await call(store, "read_record", RECORD)
     if record is None and (record := _evicted(head, known)) is not None:
-        await call("write_record", RECORD, record, None)
+        await call(store, "write_record", RECORD, record, None)
     return record
 
 
-async def _decode(call: Call, record: bytes | None, known: bytes | None, now: int) -> Overrides:
+async def _decode(call: Call, store: Store, record: bytes | None, known: bytes | None, now: int) -> Overrides:
     try:
-        if record is None and (head := await call("read_record", HEAD)) is not None:
+        if record is None and (head := await call(store, "read_record", HEAD)) is not None:
             # Another process may have written both since.
-            record = await call("read_record", RECORD) or _evicted(head, known)
+            record = await call(store, "read_record", RECORD) or _evicted(head, known)
         return tuple(each for each in load_overrides(record) if not each.has_ended(now))
     except ValueError as error:
         raise _damage(error) from None

@@ -21,9 +21,8 @@ from ..rules.overrides import (
 )
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
-from ..stores.blocking import run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .breaker import CircuitBreaker
-from .inspection import Call
 from .override_reader import OverrideReader, name_of
 from .override_record import change_overrides, read_overrides
 from .registry import Registry
@@ -76,7 +75,7 @@ class RunTimeOverrides(Reloads):
             999
         """
         override = self._override(rule, features, limits, duration)
-        run_blocking(self._change(self._call, override.rule, override.key, override))
+        run_blocking(self._change(blocking_call, override.rule, override.key, override))
         return override
 
     async def aset_override(
@@ -84,7 +83,7 @@ class RunTimeOverrides(Reloads):
     ) -> ClientOverride:
         """Async form of ``set_override``."""
         override = self._override(rule, features, limits, duration)
-        await self._change(self._acall, override.rule, override.key, override)
+        await self._change(async_call, override.rule, override.key, override)
         return override
 
     def remove_override(self, rule: str, features: Features) -> bool:
@@ -101,11 +100,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        return run_blocking(self._change(self._call, *self._place(rule, features)))
+        return run_blocking(self._change(blocking_call, *self._place(rule, features)))
 
     async def aremove_override(self, rule: str, features: Features) -> bool:
         """Async form of ``remove_override``."""
-        return await self._change(self._acall, *self._place(rule, features))
+        return await self._change(async_call, *self._place(rule, features))
 
     def clear_overrides(self) -> None:
         """Remove the overrides of all clients and rules, even where their record is damaged.
@@ -113,11 +112,11 @@ class RunTimeOverrides(Reloads):
         Raises:
             StoreError: The store is unreachable.
         """
-        run_blocking(self._change(self._call, None))
+        run_blocking(self._change(blocking_call, None))
 
     async def aclear_overrides(self) -> None:
         """Async form of ``clear_overrides``."""
-        await self._change(self._acall, None)
+        await self._change(async_call, None)
 
     def overrides(self) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.
@@ -129,11 +128,11 @@ class RunTimeOverrides(Reloads):
             ConfigError: The store keeps no records.
             StoreError: The store is unreachable, or the record is damaged.
         """
-        return list(run_blocking(read_overrides(self._call, self.override_record, self._time())))
+        return list(run_blocking(read_overrides(blocking_call, self.store, self.override_record, self._time())))
 
     async def aoverrides(self) -> list[ClientOverride]:
         """Async form of ``overrides``."""
-        return list(await read_overrides(self._acall, self.override_record, self._time()))
+        return list(await read_overrides(async_call, self.store, self.override_record, self._time()))
 
     def start(self) -> None:
         if self.is_starting or self._override_reader is None:
@@ -237,7 +236,7 @@ class RunTimeOverrides(Reloads):
 
     async def _change(self, call: Call, rule: str | None, key: str = "", new: ClientOverride | None = None) -> bool:
         """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
-        was_there = await change_overrides(call, self.override_record, self._time(), rule, key, new)
+        was_there = await change_overrides(call, self.store, self.override_record, self._time(), rule, key, new)
         for limiter in _limiters:
             if limiter.store is self.store and limiter._override_reader:
                 await limiter._override_reader.follow(call)

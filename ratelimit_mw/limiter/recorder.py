@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
 import msgspec
@@ -17,11 +17,10 @@ from ..clock import Clock
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import CHANCE, create_lock
 from ..stores import Store
-from ..stores.blocking import run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.heartbeat import Heartbeat
 from .counts import Counter, Labels, OutcomeCounts
 from .events import Event
-from .inspection import Call
 from .override_reader import name_of
 from .records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
 from .registry import Registry
@@ -95,11 +94,11 @@ class Recorder:
 
     def flush(self) -> None:
         """Write the counts. When the store fails, they are kept for the next call."""
-        run_blocking(self._flush(self._call))
+        run_blocking(self._flush(blocking_call))
 
     async def aflush(self) -> None:
         """Async form of ``flush``."""
-        await self._flush(self._acall)
+        await self._flush(async_call)
 
     def stop(self) -> None:
         """End the thread. The next request starts it again."""
@@ -108,24 +107,23 @@ class Recorder:
 
     def close(self) -> None:
         """End the thread and write the rest. It is lost if the store fails several times."""
-        self.stop()
-        for _ in range(_TRIES_AT_END):
-            self.flush()
-            if not self._has_failed:
-                return
+        run_blocking(self._finish(blocking_call))
 
     async def aclose(self) -> None:
         """Async form of ``close``."""
-        self.stop()
-        for _ in range(_TRIES_AT_END):
-            await self.aflush()
-            if not self._has_failed:
-                return
+        await self._finish(async_call)
 
     def _start(self) -> None:
         if not self._is_running:
             self._is_running = True
             self._beat.hold(self)
+
+    async def _finish(self, call: Call) -> None:
+        self.stop()
+        for _ in range(_TRIES_AT_END):
+            await self._flush(call)
+            if not self._has_failed:
+                return
 
     async def _flush(self, call: Call) -> None:
         (waiting, unknown), failure = self._take(), None
@@ -159,7 +157,7 @@ class Recorder:
             return msgspec.msgpack.encode(after)
 
         try:
-            is_written = await update(call, record.name, add, _TRIES, record.lifetime)
+            is_written = await update(call, self._store, record.name, add, _TRIES, record.lifetime)
         except BaseException:
             unknown.append((record, token, counts))
             raise
@@ -168,7 +166,7 @@ class Recorder:
 
     async def _find_out(self, call: Call, waiting: _Waiting, record: CountsRecord, token: int, counts: Summary) -> None:
         """Let counts wait again if a call without a reply has not written them."""
-        if token not in decode(await call("read_record", record.name)).tokens:
+        if token not in decode(await call(self._store, "read_record", record.name)).tokens:
             _add(waiting, record, counts)
 
     def _take(self) -> tuple[_Waiting, _Unknown]:
@@ -187,12 +185,6 @@ class Recorder:
                 for record in records_at(name, now) if counts.counts else ():
                     _add(waiting, record, counts)
             return waiting, unknown
-
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        return getattr(self._store, name)(*arguments)
-
-    async def _acall(self, name: str, *arguments: Any) -> Any:
-        return await getattr(self._store, f"a{name}")(*arguments)
 
 
 _of_process: Final = Registry[Recorder]()

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ..clock import SECOND
-from .inspection import Call
+from ..stores import Store
+from ..stores.blocking import Call
 from .summary import Summary
 
 
@@ -50,6 +51,7 @@ OUTCOMES_SIZE: Final = 2_000
 
 async def update(
     call: Call,
+    store: Store,
     name: str,
     change: Callable[[bytes | None], Awaitable[bytes | None]],
     tries: int,
@@ -58,7 +60,8 @@ async def update(
     """Change a record by compare-and-swap.
 
     Args:
-        call: Calls a method of the store by its name.
+        call: Calls a method of the store.
+        store: The store.
         name: The name of the record.
         change: Returns the new data for those that were read. It is called again if another process was faster.
         tries: How often to try.
@@ -68,8 +71,8 @@ async def update(
         Whether the record is written. Otherwise other processes were faster each time.
     """
     for _ in range(tries):
-        before = await call("read_record", name)
-        if await call("write_record", name, await change(before), before, lifetime):
+        before = await call(store, "read_record", name)
+        if await call(store, "write_record", name, await change(before), before, lifetime):
             return True
     return False
 
@@ -96,10 +99,10 @@ def decode(data: bytes | None) -> Summary:
         return Summary()
 
 
-async def read_sum(call: Call, name: str, span: Span, start: int, end: int) -> Summary:
+async def read_sum(call: Call, store: Store, name: str, span: Span, start: int, end: int) -> Summary:
     """Return the sum of the records of a time range."""
     total, number = Summary(), SPANS.index(span)
     for at in range(start, end + 1, span.width):
         record = tuple(records_at(name, at))[number]
-        total.merge(decode(await call("read_record", record.name)), 100 * record.size)
+        total.merge(decode(await call(store, "read_record", record.name)), 100 * record.size)
     return total

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from redis import ResponseError
 
+from ...stores.blocking import run_blocking
 from ...stores.redis.client.cluster import Cluster, slot_of
-from ...stores.redis.client.connection import run_blocking
 from ...stores.redis.client.transport import call
 from ...stores.redis.store import RedisStore
 from ..output import Failure

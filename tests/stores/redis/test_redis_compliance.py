@@ -16,7 +16,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.connection import run_blocking
+from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.message import CORRECT, HIT, PEEK, CorrectOperation, HitOperation, Operation
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.comparison import all_values

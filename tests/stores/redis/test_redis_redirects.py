@@ -14,10 +14,10 @@ from redis import ResponseError
 from redis_handles import hit, limit_of
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.client import cluster as cluster_module
 from ratelimit_mw.stores.redis.client.cluster import Cluster
-from ratelimit_mw.stores.redis.client.connection import run_blocking
 from ratelimit_mw.stores.redis.client.errors import NotRunError, as_store_error
 from ratelimit_mw.stores.redis.client.transport import Transport
 from ratelimit_mw.stores.redis.message import HIT, HitOperation, key_name

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from redis import ResponseError
 
+from ...blocking import run_blocking
 from ...facts import Facts
 from ..address import Address
-from .connection import run_blocking
 from .errors import as_store_error
 from .slot_map import Location, location_text
 from .transport import Transport, call

@@ -12,10 +12,10 @@ from typing import Any, Final
 from redis import ResponseError
 
 from ....errors import StoreError
+from ...blocking import run_blocking
 from ...facts import Facts
 from ..address import Address
 from ..message import Message, Operation, messages_of
-from .connection import run_blocking
 from .errors import as_store_error, error_code
 from .facts import SECONDS, facts_of_server
 from .transport import Transport, call
