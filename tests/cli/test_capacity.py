@@ -222,11 +222,12 @@ def figures(**options: Any) -> dict[str, Any]:
 def test_memory_connections_and_network() -> None:
     measured = {"server": costs()}
     found = describe(Deployment(workers=50, rate=1_000.0, limits=3, clients=1_000, threads=4), measured, 1)
-    assert found["node"]["connections"] == 200
-    assert found["node"]["memory_bytes"] == 3 * 1_000 * 222 + 200 * 20_000
+    assert found["node"]["connections"] == 250  # a thread of each worker reads overrides
+    assert found["node"]["memory_bytes"] == 3 * 1_000 * 222 + 250 * 20_000
     assert figures(replicas=2, nodes=3)["node"]["replication_bytes_per_second"] > 0
     assert figures(nodes=3)["connections"] == 150
     assert figures(nodes=3)["worker"]["connections"] == 3
+    assert figures(nodes=3, threads=4)["worker"]["connections"] == 14
 
 
 def test_admission_of_each_consistency() -> None:

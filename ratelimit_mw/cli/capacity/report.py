@@ -25,7 +25,9 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
     """Return the figures of a deployment. Keys name their units; CPU is in cores."""
     measured = costs[plan.kind]
     result = simulate(plan, measured, seed, requests)
-    per_worker = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
+    per_node = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
+    reading = min(plan.nodes, 2) * (plan.threads > 0)  # a thread reads the two records of overrides
+    connections = plan.workers * (per_node * plan.nodes + reading)
     figures: dict[str, Any] = {
         "plan": msgspec.structs.asdict(plan),
         "inputs": measured.about,
@@ -39,9 +41,9 @@ def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, reque
             "p99": result.percentile(0.99) / 1e3,
         },
         "admission": admission(plan),
-        "node": _describe_node(plan, measured, result, plan.workers * per_worker),
-        "worker": {"cpu": result.worker_cpu, "connections": plan.nodes * per_worker},
-        "connections": plan.workers * per_worker * plan.nodes,
+        "node": _describe_node(plan, measured, result, ceil(connections / plan.nodes)),
+        "worker": {"cpu": result.worker_cpu, "connections": connections // plan.workers},
+        "connections": connections,
         "nodes": plan.nodes,
         "replicas": plan.nodes * plan.replicas,
         "is_overloaded": result.is_overloaded,
