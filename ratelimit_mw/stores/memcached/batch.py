@@ -57,7 +57,8 @@ class OptimisticBatch:
         """Make one attempt for the calls whose keys are free, and were not asked for by an earlier waiting call."""
         if lost:  # the calls race with other processes
             await asyncio.sleep(pause())
-        blocked, batch = set(self._busy), list[RacingCall]()
+        blocked = set(self._busy)
+        batch: list[RacingCall] = []
         waiting, self._waiting, self._awaited = self._waiting, [], set()
         for call in waiting:
             if _finish(call):

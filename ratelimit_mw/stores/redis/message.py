@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -31,6 +32,7 @@ CORRECT: Final = 5
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
+_size: Final = cache(b"$%d\r\n".__mod__)
 _limit_of: Final = itemgetter(0)
 _limit_and_cost: Final = itemgetter(0, 2)
 
@@ -88,7 +90,12 @@ class Operation(Message):
     )
     future: asyncio.Future[Any]
     """Done when ``pending`` is empty: a list that the operations of one request share. A lone operation has none."""
+    pending: list[None] | None
     deadline: float
+    result: Any
+    """The values that ``read`` has taken from the reply, or a ``StoreError``."""
+    stops: bool
+    """Whether the request cannot pass: a limit rejects, or the result is an error."""
 
     def __init__(
         self,
@@ -108,11 +115,6 @@ class Operation(Message):
         # The second lets a server that is held up in the middle of a script find all that the script has written.
         self.ttl_ms = 1_000 if now is None else _DAY_MS
         self.positions = positions
-        self.pending: list[None] | None = None
-        self.result: Any = None
-        """The values that ``read`` has taken from the reply, or a ``StoreError``."""
-        self.stops = False
-        """Whether the request cannot pass: a limit rejects, or the result is an error."""
 
     def key_at(self, index: int) -> str:
         item = self.items[index]
@@ -124,7 +126,6 @@ class Operation(Message):
         for i in range(len(self.items)):
             part = copy.copy(self)
             part.items, part.names, part.positions = [self.items[i]], [self.names[i]], self.positions[i : i + 1]
-            part.stops = False
             parts.append(part)
         return parts
 
@@ -166,10 +167,11 @@ class HitOperation(Operation):
     def frame(self) -> bytes:
         if self.has_text or (form := self._form()) is None:
             return super().frame
-        frame = form.head
+        parts = [form.head]
         for name in self.names:
-            frame += b"$%d\r\n%b\r\n" % (len(name), name)
-        return frame + form.tail
+            parts += (_size(len(name)), name, b"\r\n")
+        parts.append(form.tail)
+        return b"".join(parts)
 
     def pack(self) -> Packed:
         form = self._form()

@@ -67,16 +67,21 @@ class SteppedRequest:
             operations = await self._decide_in_turn(operations)
         elif operations:
             await self._caller.ask_each(operations, self._deadline)
-        if True in [each.stops for each in operations]:
-            operations = await self._split_moving(operations)
-            if len(operations) > 1 and True in [each.stops for each in operations]:
-                await self._withdraw(operations, consume)
-            _checked(operations)
+        for each in operations:
+            if each.stops:
+                operations = await self._reject(operations, consume)
+                break
         decisions: list[Any] = [None] * len(hits)
         for each in operations:
             for i, decision in zip(each.positions, each.result, strict=True):
                 decisions[i] = decision
         return decisions
+
+    async def _reject(self, operations: list[HitOperation], consume: bool) -> list[HitOperation]:
+        operations = await self._split_moving(operations)
+        if len(operations) > 1 and True in [each.stops for each in operations]:
+            await self._withdraw(operations, consume)
+        return _checked(operations)
 
     async def correct(self, changes: Sequence[Correction]) -> list[int]:
         """Correct with one operation for each slot, and one for each change of an algorithm without Lua."""
@@ -99,7 +104,8 @@ class SteppedRequest:
         _checked(operations)
 
     def _by_slot(self, type_: Callable[..., _Kind], kind: int, items: Sequence[Any]) -> list[_Kind]:
-        place, now, operations = self._place, self._now, dict[int, Any]()
+        place, now = self._place, self._now
+        operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
         for i, item in enumerate(items):
             name, slot = place(item if isinstance(item, str) else item[1])  # of a hit or a correction
             if (operation := operations.get(slot)) is None:

@@ -254,7 +254,7 @@ class RedisStore(Store):
 
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
-        name = key_name(self._prefix, key)
+        name = self._name(key)
         return name, slot_of(name) if self._is_cluster else 0
 
     def _on_key(self, kind: int, key: str) -> KeyOperation:

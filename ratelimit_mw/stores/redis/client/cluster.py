@@ -27,7 +27,7 @@ from .transport import ConnectionPool, Transport, call
 
 Sent = Message | None
 """A message, or None for an ASKING before it."""
-Calls = defaultdict[Location | None, list[Sent]]
+Calls = dict[Location | None, list[Sent]]
 
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = pack_command((b"ASKING",))
@@ -62,7 +62,9 @@ class Cluster(Target):
         """Give each message its reply, or its error. All go out at once, those of one server together."""
         if self._slots.is_stale or not self._slots.version:
             await self._refresh(deadline)
-        owners, calls, rerouted = self.owners, Calls(list), set[Message]()
+        owners = self.owners
+        calls: Calls = defaultdict(list)
+        rerouted: set[Message] = set()
         for each in messages:
             calls[owners[each.slot]].append(each)
         for _ in range(_MOST_HOPS):
@@ -77,7 +79,8 @@ class Cluster(Target):
         A server that fails fails its own messages only.
         """
         half = (self._transport.time() + deadline) / 2
-        flights, left = [], Calls(list)
+        flights: list[Any] = []
+        left: Calls = defaultdict(list)
         for location, messages in calls.items():
             if location is None:
                 self._slots.is_stale = True

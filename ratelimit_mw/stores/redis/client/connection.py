@@ -117,7 +117,8 @@ class RedisConnection:
 
     def receive(self, count: int) -> list[Any]:
         """Return the reply to each command, or the error that the server replied."""
-        feed, gets, replies = self._parser.feed, self._parser.gets, list[Any]()
+        feed, gets = self._parser.feed, self._parser.gets
+        replies: list[Any] = []
         while len(replies) < count:
             if not (data := self._socket.recv(_CHUNK)):
                 raise ConnectionError("the server closed the connection")
