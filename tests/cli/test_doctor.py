@@ -11,13 +11,15 @@ import pytest
 import redis
 from command_line import Files, run
 from redis_handles import address
-from servers import HOST, Server, cluster_running, redis_running, sentinel_running
+from servers import HOST, Server, certificates, cluster_running, redis_running, sentinel_running, tls_options
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.doctor.finding import Finding
 from ratelimit_mw.cli.doctor.lmdb import examine_lmdb
 from ratelimit_mw.cli.doctor.memcached import examine_memcached
 from ratelimit_mw.cli.doctor.redis import examine_server
+from ratelimit_mw.cli.doctor.store import examine_store
+from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.facts import Facts
 
 SITE = {"name": "site", "key": ["ip"], "limits": "5/minute"}
@@ -90,6 +92,36 @@ def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
     [store] = of("store", findings)
     assert "requests are decided by on_store_error = 'local'" in store.text
     assert "does not reply" in of("server", findings)[0].text
+
+
+def test_a_redis_with_tls_is_examined(tmp_path: Path) -> None:
+    """Each server is asked with the certificates of the store."""
+    certificates(tmp_path)
+    with redis_running(tmp_path, *tls_options(tmp_path), tls=True) as server:
+        url = f"rediss://{HOST}:{server.port}"
+        file = Files(tmp_path).rules(SITE, store=f"{url}?ssl_ca_certs={tmp_path}/cert.pem", **PATIENT)
+        findings = examined(file)
+        assert (problems(findings), of("server", findings)[0].data["role"]) == ([], "master")
+        findings = examined(Files(tmp_path).rules(SITE, store=url), exit_code=1)
+        assert ["certificate verify failed" in text for text in problems(findings)] == [True, True]
+
+
+class OwnStore(MemoryStore):
+    """A store of an application that knows two parts."""
+
+    waits = True
+
+    def facts(self) -> list[Facts]:
+        return [Facts("shard", "one", {"keys": 7}), Facts("shard", "two", {}, "it is full", False)]
+
+
+def test_a_store_of_your_own_shows_its_facts() -> None:
+    """Its values are a finding, and a part with a problem is a problem."""
+    limiter = Limiter([], OwnStore())
+    limiter.waits = True
+    fine, broken = of("shard", list(examine_store(limiter, limiter.settings)))
+    assert (fine.subject, fine.text, fine.level, fine.data) == ("shard one", "keys 7", "ok", {"keys": 7})
+    assert (broken.text, broken.level) == ("it is full", "problem")
 
 
 @pytest.mark.slow

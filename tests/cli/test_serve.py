@@ -128,7 +128,10 @@ def test_a_wrong_check_is_an_error(question: dict[str, Any], message: str) -> No
     assert asked.limiter.inspect().decisions == []
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 60_000])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'{"cost": NaN}', b'{"cost": ' + b"9" * 9_000 + b"}", b"null", b'"x"', b"\xff", b"[" * 60_000],
+)
 def test_a_body_that_is_no_object_is_an_error(body: bytes) -> None:
     """Other JSON and other bytes are a 400."""
     response = Asked(API).ask("POST", "/v1/check", content=body, headers={"content-type": "application/json"})
@@ -198,6 +201,8 @@ def test_a_key_with_half_of_a_surrogate_pair_is_shown() -> None:
     asked.limiter.hit({"user": "a\ud800"})
     (key,) = asked.ask("GET", "/v1/keys").json()["keys"]
     assert key["client"] == "user=a\ud800"
+    body = json.dumps({"key": key["key"]})
+    assert asked.ask("POST", "/v1/reset", content=body, headers={"content-type": "application/json"}).json()["reset"]
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,45 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
         assert {key["client"]: key["remaining"] for key in shown} == {"user=ann": 0, "user=bob": 2}
 
 
+def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None:
+    """With the file of the example. A client cannot choose its path or its IP address."""
+    port, service_port, application_port = free_port(), free_port(), free_port()
+    caddyfile = tmp_path / "Caddyfile"
+    shutil.copy(GATEWAY_FILES / "Caddyfile", caddyfile)
+    for old, new in (
+        (":80 {", f"http://127.0.0.1:{port} {{"),
+        ("8429", str(service_port)),
+        ("8000", str(application_port)),
+    ):
+        replace(caddyfile, old, new)
+    caddyfile.write_text(f"{{\n\tadmin off\n}}\n{caddyfile.read_text()}")
+    login = '[[rules]]\nname = "login"\nmatch = { path = "/login" }\nlimits = "1/day"\n'
+    (tmp_path / "ratelimit.toml").write_text(f'trusted_proxies = ["127.0.0.1"]\nstore_timeout = "10s"\n{FIRST}{login}')
+    (tmp_path / "application.py").write_text(APPLICATION)
+    site = GatewaySite(tmp_path, port, service_port, ("--gateway", "caddy"), {})
+    with ExitStack() as stack:
+        stack.callback(stop, site.processes)
+        uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
+        site.processes["application"] = start(tmp_path, uvicorn)
+        site.start_service()
+        command = [program("caddy", "caddy"), "run", "--config", str(caddyfile), "--adapter", "caddyfile"]
+        site.processes["caddy"] = start(tmp_path, command)
+        wait_for(lambda: accepts(application_port) and accepts(port), f"Caddy and the application: {tmp_path}")
+        forged = {"X-Forwarded-Uri": "/free", "X-Forwarded-Method": "PUT", "X-Forwarded-For": "203.0.113.9"}
+        allowed, rejected = (site.get("/login?x=1", headers=forged) for _ in range(2))
+        assert (allowed.status_code, allowed.json()["path"], allowed.headers["x-ratelimit-limit"]) == (
+            200,
+            "/login",
+            "1",
+        )
+        assert (rejected.status_code, rejected.json()["violated-policies"]) == (429, ["login"])
+        assert int(rejected.headers["retry-after"]) > 86_000
+        assert site.get("/forbidden").status_code == 403
+        assert site.get("/v1/keys").json()["path"] == "/v1/keys"
+        site.stop_service()
+        assert site.get().status_code == 502
+
+
 @pytest.fixture(params=["lmdb", "redis"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A store that outlives the service, and a number of workers."""

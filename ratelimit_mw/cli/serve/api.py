@@ -1,9 +1,8 @@
 """The JSON API of the service: decide a request, show clients, and reset or ban one, or change its limits."""
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ...decision import Decision
 from ...errors import ConfigError, error_path
@@ -217,10 +216,14 @@ def _parse_query(query: str) -> dict[str, Any]:
     return {name: values if name == _FEATURE else values[0] for name, values in fields.items()}
 
 
+def _reject(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def _parse_body(body: bytes) -> dict[str, Any]:
     try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields = json.loads(body, parse_constant=_reject)  # msgspec rejects half of a surrogate pair
+    except (ValueError, RecursionError):
         raise ConfigError("the body is not JSON") from None
     if not isinstance(fields, dict):
         raise ConfigError("expected a JSON object as the body")
