@@ -10,13 +10,15 @@ from rich.progress import TextColumn
 from ..clock import SECOND
 from ..decision import Decision
 from ..limiter.limiter import Limiter
+from .clients import checked_client, checked_rule
 from .json_forms import client_json
-from .live import checked_client, checked_rule, features_argument, open_limiter, read_duration, words_of
+from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table, print_text, progress
 from .rows import ALL_CLIENTS, Rows
 from .source import Source
 from .source_command import SourceCommand
 from .times import span_text, time_json, time_text
+from .words import features_argument, read_duration, words_of
 
 
 @command(

@@ -12,10 +12,11 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
 from .access_log import InvalidLineError, RequestTarget, parse_target
-from .live import as_counted, read_features
+from .clients import as_counted
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
+from .words import read_features
 
 _QUERY: Final = "query:"
 

@@ -10,8 +10,8 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
-from .live import word_of, words_of
 from .times import time_json
+from .words import word_of, words_of
 
 
 def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:

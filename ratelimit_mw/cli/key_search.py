@@ -13,9 +13,9 @@ from ..rules.client_key import missing_in_key, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..stores import Store
 from .json_forms import words_in
-from .live import command_line, word_of
 from .output import Failure
 from .source import Source
+from .words import command_line, word_of
 
 _MOST_NAMES: Final = 10
 _NO_RIGHT: Final = "can't run this command"

@@ -13,14 +13,16 @@ from ..keys.features import Features
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..stores import Store
+from .clients import checked_client, checked_rule
 from .json_forms import words_in
 from .key_search import missing_in_tables, secret_hint, states_of
-from .live import checked_client, checked_rule, command_line, features_argument, open_limiter, words_of
+from .live import open_limiter
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
 from .rows import ALL_CLIENTS, Rows, consumed, next_request
 from .source import Source
 from .source_command import SourceCommand
 from .times import span_text
+from .words import command_line, features_argument, words_of
 
 _MOST_NEAR: Final = 3
 

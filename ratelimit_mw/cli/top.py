@@ -2,7 +2,8 @@
 
 import click
 
-from .live import checked_rule, open_limiter
+from .clients import checked_rule
+from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table
 from .recorded import check_recorded, last_option
 from .source import Source

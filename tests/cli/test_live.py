@@ -13,9 +13,11 @@ from redis_handles import address
 from servers import Server
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.cli.live import as_counted, checked_client, command_line, open_limiter, read_features, words_of
+from ratelimit_mw.cli.clients import as_counted, checked_client
+from ratelimit_mw.cli.live import open_limiter
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
+from ratelimit_mw.cli.words import command_line, read_features, words_of
 from ratelimit_mw.keys.features import INVALID
 
 LOGIN = {"name": "login", "key": ["email", "ip"], "limits": "2/minute"}

@@ -13,9 +13,9 @@ from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
 from ..json_forms import client_json, decision_json, override_json
-from ..live import read_features
 from ..recorded import DEFAULT, parse_last, report_of
 from ..times import time_json
+from ..words import read_features
 from .access import Access, ProblemError
 from .rules import ServedRules
 

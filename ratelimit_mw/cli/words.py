@@ -1,0 +1,105 @@
+"""The words of a command: features as ``NAME=VALUE``, durations, and commands to copy."""
+
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from ..errors import ConfigError
+from ..http.request import group_values, only_value
+from ..keys.email import normalized_email
+from ..keys.features import INVALID, Features, is_email
+from ..keys.parts import Part, checked_part, part_of
+from ..quota import parse_duration
+from .source import Source
+
+
+def read_features(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the features of texts such as ``user=alice``.
+
+    A feature that occurs twice with different values is invalid, as in a request.
+
+    Raises:
+        click.BadParameter: A text is no NAME=VALUE, or names no feature.
+    """
+    given: list[tuple[str, str]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE; got {text!r}")
+        try:
+            name = checked_part(name, in_key=False)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+        if is_email(name) and (value := normalized_email(value)) is INVALID:
+            raise click.BadParameter("email has more than 320 characters")
+        given.append((name, value))
+    features: dict[str, Any] = {}
+    for name, values in sorted(group_values(given).items()):
+        part, found = part_of(name), only_value(values)
+        if not part.attribute:
+            features[part.feature] = found
+        elif isinstance(inside := features.setdefault(part.feature, {}), dict):
+            inside[part.attribute] = found
+        else:
+            raise click.BadParameter(f"set either {part.feature} or {name}")
+    return features
+
+
+def read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the features of the words of a command; a callback of click."""
+    return read_features(texts)
+
+
+def read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Return the text of a duration above 0; a callback of click."""
+    try:
+        if text is not None and not parse_duration(text):
+            raise ConfigError(f"expected more than 0; got {text!r}")
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+features_argument: Callable[..., Any] = click.argument(
+    "features", metavar="[NAME=VALUE]...", nargs=-1, callback=read_words
+)
+
+
+def words_of(features: Features) -> list[str]:
+    """Return features as the words of a command."""
+    words = []
+    for name, value in features.items():
+        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
+        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
+    return words
+
+
+def word_of(part: Part) -> str:
+    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
+
+    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
+    ('user.id', 'path:id', 'ip')
+    """
+    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
+
+
+def command_line(source: Source, command: str, *words: str) -> str:
+    """Return a command to copy, for the same file or application as the current one."""
+    program = click.get_current_context().find_root().info_name or "ratelimit-mw"
+    return " ".join([program, command, *map(_shell_word, (*source.arguments, *words))])
+
+
+def _shell_word(text: str) -> str:
+    """Return a text as a word of a shell. One with control characters needs bash or zsh."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    code = ord(character)
+    return character if character.isprintable() else f"\\x{code:02x}" if code < 128 else f"\\U{code:08x}"
