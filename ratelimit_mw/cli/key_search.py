@@ -79,11 +79,11 @@ class KeySearch:
 
     def _list(self, rejected: bool) -> Iterator[Decision]:
         only = next(iter(self._rules)) if len(self._rules) < len(self._source.rules.rules) else None
-        place: str | None = ""
-        while place is not None:
-            page = self._limiter.inspect(only, place=place, rejected=rejected, only=self._is_wanted)
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self._limiter.inspect(only, cursor=cursor, rejected=rejected, only=self._is_wanted)
             yield from page.decisions
-            place = page.next
+            cursor = page.cursor
 
     def _can_list(self) -> bool:
         """Return whether the store lists keys. ``Failure`` where nothing else was asked for."""

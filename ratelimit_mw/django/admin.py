@@ -65,7 +65,7 @@ class LimitedClientAdmin(admin.ModelAdmin):  # type: ignore[misc] # Django has n
             "all": "all" in request.GET,
             "is_search": any(given.values()),
             "rows": [_row(decision, rules.by_name[decision.rule], any(given.values())) for decision in page.decisions],
-            "next": page.next and _next_page(request, page.next),
+            "next": page.cursor and _next_page(request, page.cursor),
             "problem": problem,
             "store": redacted_url(limiter().store),
             "is_own_memory": not limiter().waits,
@@ -101,7 +101,7 @@ def _read(request: Any, rule: CompiledRule | None, given: dict[str, str]) -> tup
         if any(given.values()):
             return limiter().inspect(name, _features(given)), ""
         place = _text(request.GET["place"]) if "place" in request.GET else ""
-        return limiter().inspect(name, place=place, rejected=rejected), ""
+        return limiter().inspect(name, cursor=place, rejected=rejected), ""
     except RateLimitError as error:
         return KeyStates([], None), str(error)
 

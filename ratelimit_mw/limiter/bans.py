@@ -78,12 +78,12 @@ class Bans(RunTimeOverrides):
         """Async form of ``unban``."""
         return await self._unban(async_call, rule, features)
 
-    def bans(self, rule: str | None = None, place: str = "") -> KeyStates:
+    def bans(self, rule: str | None = None, cursor: str = "") -> KeyStates:
         """Show the clients that are banned now, a page at a time.
 
         Args:
             rule: The name of the only rule to show.
-            place: The place where the page begins: pass ``next`` of the page before.
+            cursor: The ``cursor`` of the page before. Default: the first page.
 
         Returns:
             A decision on each banned client. Its ``retry_after`` is the end of the ban. A page may be empty before the
@@ -94,12 +94,12 @@ class Bans(RunTimeOverrides):
             StoreError: The store is unreachable.
         """
         prefixes = self._ban_prefixes()
-        return self.inspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
+        return self.inspect(rule, cursor=cursor, rejected=True, only=lambda key: prefix_of(key) in prefixes)
 
-    async def abans(self, rule: str | None = None, place: str = "") -> KeyStates:
+    async def abans(self, rule: str | None = None, cursor: str = "") -> KeyStates:
         """Async form of ``bans``."""
         prefixes = self._ban_prefixes()
-        return await self.ainspect(rule, place=place, rejected=True, only=lambda key: prefix_of(key) in prefixes)
+        return await self.ainspect(rule, cursor=cursor, rejected=True, only=lambda key: prefix_of(key) in prefixes)
 
     async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None) -> float:
         await call(self, "start")

@@ -27,11 +27,11 @@ class KeyStates(NamedTuple):
 
     Args:
         decisions: A decision on the next request under each key. Nothing is consumed.
-        next: The place where the next page begins, None after the last page.
+        cursor: The cursor of the next page, None after the last page.
     """
 
     decisions: list[Decision]
-    next: str | None
+    cursor: str | None
 
 
 class Inspection(Resets):
@@ -43,7 +43,7 @@ class Inspection(Resets):
         self,
         rule: str | None = None,
         features: Features | None = None,
-        place: str = "",
+        cursor: str = "",
         rejected: bool = False,
         only: Callable[[str], bool] | None = None,
     ) -> KeyStates:
@@ -56,12 +56,12 @@ class Inspection(Resets):
             rule: The name of the only rule to show.
             features: The features of the only client to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
                 one key of one rule.
-            place: The place where the page begins: pass ``next`` of the page before.
+            cursor: The ``cursor`` of the page before. Default: the first page.
             rejected: Show only clients whose next request would be rejected.
             only: Called with each key that is listed. If it returns False, the key is not read and not shown.
 
         Returns:
-            The decisions, and the place of the next page.
+            The decisions, and the cursor of the next page.
 
         Raises:
             ConfigError: There is no such rule, a feature of its key is missing, or the store cannot list its keys.
@@ -79,7 +79,7 @@ class Inspection(Resets):
         """
         self.start()
         if features is None:
-            return run_blocking(self._list(blocking_call, rule, place, rejected, only))
+            return run_blocking(self._list(blocking_call, rule, cursor, rejected, only))
         hits = with_added_hits(run(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False)
         return KeyStates(run_blocking(self._decide_next(blocking_call, hits, rejected)), None)
 
@@ -87,14 +87,14 @@ class Inspection(Resets):
         self,
         rule: str | None = None,
         features: Features | None = None,
-        place: str = "",
+        cursor: str = "",
         rejected: bool = False,
         only: Callable[[str], bool] | None = None,
     ) -> KeyStates:
         """Async form of ``inspect``."""
         await self.astart()
         if features is None:
-            return await self._list(async_call, rule, place, rejected, only)
+            return await self._list(async_call, rule, cursor, rejected, only)
         hits = with_added_hits(
             await arun(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False
         )
@@ -122,17 +122,17 @@ class Inspection(Resets):
         return await self._decide_counted(async_call, self._same_client(key), False)
 
     async def _list(
-        self, call: Call, rule: str | None, place: str, rejected: bool, only: Callable[[str], bool] | None
+        self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Callable[[str], bool] | None
     ) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
-            keys, following = await call(self.store, "list_keys", prefix, place)
+            keys, following = await call(self.store, "list_keys", prefix, cursor)
             found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
-            place = following
-        return KeyStates(found, place)
+            cursor = following
+        return KeyStates(found, cursor)
 
     async def _decide_counted(
         self, call: Call, keys: Iterable[str], rejected: bool, only: Callable[[str], bool] | None = None

@@ -44,7 +44,7 @@ def test_keys_show_what_is_left(way: Any, store: type[Store]) -> None:
     for user in ("ann", "ann", "bob"):
         rate.hit({"ip": f"192.0.2.{user}", "user": user})
     found = way(rate).inspect()
-    assert found.next is None
+    assert found.cursor is None
     assert sorted(shown(found.decisions)) == [
         ("api", "user=ann", 3, True),
         ("api", "user=bob", 4, True),
@@ -136,12 +136,12 @@ def test_a_page_ends_after_many_keys(way: Any) -> None:
         rate.hit({"ip": f"192.0.2.{number}"})
     first = way(rate).inspect()
     assert len(first.decisions) == 1_000
-    assert first.next is not None
-    assert len(way(rate).inspect(place=first.next).decisions) == 1_000
+    assert first.cursor is not None
+    assert len(way(rate).inspect(cursor=first.cursor).decisions) == 1_000
     empty = way(rate).inspect("rare")
-    assert (empty.decisions, empty.next) == ([], "0:10000")
-    last = way(rate).inspect("rare", place=empty.next)
-    assert (last.decisions, last.next) == ([], None)
+    assert (empty.decisions, empty.cursor) == ([], "0:10000")
+    last = way(rate).inspect("rare", cursor=empty.cursor)
+    assert (last.decisions, last.cursor) == ([], None)
 
 
 @ways
@@ -205,7 +205,7 @@ def test_mistakes_are_errors(way: Any) -> None:
     with pytest.raises(ConfigError, match="unknown rule ''"):
         way(rate).inspect(features={"ip": "192.0.2.7"})
     with pytest.raises(ConfigError, match="expected the place of a page of keys; got 'x'"):
-        way(rate).inspect(place="x")
+        way(rate).inspect(cursor="x")
 
 
 def test_a_rule_with_an_odd_name_is_reset() -> None:

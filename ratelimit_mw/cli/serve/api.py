@@ -80,7 +80,7 @@ def _flag(fields: Fields) -> bool:
 
 
 def _page(rules: ServedRules, name: str, states: KeyStates) -> dict[str, Any]:
-    return {name: _shown(rules, states.decisions), "cursor": states.next}
+    return {name: _shown(rules, states.decisions), "cursor": states.cursor}
 
 
 def _shown(rules: ServedRules, decisions: Iterable[Decision]) -> list[dict[str, Any]]:
