@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from .features import (
-    INVALID,
-    KEY_ALIASES,
-    OF_ALL_CLIENTS,
-    UNKNOWN_IP,
-    UNMATCHED,
-    USE_FEATURES,
-    Features,
-    is_email,
-)
+from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .networks import canonical_ip
 from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
 from .secret import NO_SECRET, Secret

@@ -124,7 +124,7 @@ class Bans(RunTimeOverrides):
             hint = "Remove it first, with remove_override() or the command `override remove`"
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):
-            raise ConfigError(f"many clients have the key {client_of(key)!r}, so rule {rule.name!r} never bans it")
+            raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
         with error_path("duration"):
             us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:

@@ -454,7 +454,7 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
     ("rule", "features", "seconds", "message"),
     [
         ("api", WHO, None, "rule 'api' has no ban option, so a ban would have no effect. Add ban = {"),
-        ("login", {"ip": "unknown"}, None, "many clients have the key 'ip=unknown', so rule 'login' never bans it"),
+        ("login", {"ip": "unknown"}, None, "many clients share the key 'ip=unknown', so rule 'login' never bans them"),
         ("mail", {"email": INVALID}, None, "email of rule 'mail' cannot have this value"),
         ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
         ("login", {}, None, "the key of rule 'login' needs ip"),
