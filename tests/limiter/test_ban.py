@@ -11,7 +11,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, StoreError, load_settings
 from ratelimit_mw.algorithms.ban_limit import BanLimit
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Decision, Hit, reject_uncounted
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
@@ -479,6 +479,20 @@ class RejectingStore(SharedStore):
         for decision, hit in zip(decisions, hits, strict=True):
             decision.hit = hit
         return decisions
+
+
+def test_a_request_that_is_not_counted_is_rejected_by_its_limits() -> None:
+    """A store without room or time calls this. Only a ban rejects a hit on it, and a look is always allowed."""
+    (rule,) = Limiter([rule_of()]).rules.rules
+    assert rule.ban is not None
+    limits = [rule.ban, rule.limits[0], rule.limits[0], rule.limits[0]]
+    decisions = [
+        Decision(allowed, 1, 0 if allowed else 90, 7, 0, 3, Hit(limit, "key", cost))
+        for limit, cost, allowed in zip(limits, (1, 1, 0, 1), (True, True, True, False), strict=True)
+    ]
+    reject_uncounted(decisions, 50)
+    found = [(each.allowed, each.remaining, each.retry_us, each.reset_us, each.delay_us) for each in decisions]
+    assert found == [(True, 1, 0, 7, 3), (False, 0, 50, 50, 0), (True, 1, 0, 7, 3), (False, 1, 90, 7, 3)]
 
 
 def test_a_rejection_that_shows_no_ban_stays_a_rejection() -> None:
