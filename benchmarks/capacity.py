@@ -1,9 +1,8 @@
 """Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
 
-Each fleet runs several times, and the medians are compared. The costs are measured before and
-after each run, because a shared machine changes. The simulation knows that workers,
-generators and servers share the cores of this machine. It must be within 15% for commands and CPU, and within 25% for
-the p99, which only a quiet machine can show.
+Each fleet runs several times, and the medians are compared. The costs are measured before and after each run, because a
+shared machine changes. The simulation knows that workers, generators and servers share the cores of this machine. It
+must be within 15% for commands and CPU, and within 25% for the p99, which only a quiet machine can show.
 """
 
 from __future__ import annotations
@@ -28,15 +27,19 @@ from ratelimit_mw.settings import load_settings
 LOADS = {
     1: [
         Load(workers=1, rate=1_000),
+        Load(workers=2, rate=1_000),
         Load(workers=2, rate=3_000),
+        Load(workers=4, rate=800, limits=3),
         Load(workers=4, rate=2_000, limits=3),
-        Load(workers=8, rate=1_600, mode="threads"),
+        Load(workers=8, rate=800, mode="threads"),
     ],
     3: [
+        Load(workers=2, nodes=3, rate=600),
         Load(workers=2, nodes=3, rate=1_500),
-        Load(workers=4, nodes=3, rate=1_200, limits=3),
+        Load(workers=4, nodes=3, rate=500, limits=3),
+        Load(workers=4, nodes=3, rate=300, limits=3, keys="features"),
         Load(workers=4, nodes=3, rate=800, limits=3, keys="features"),
-        Load(workers=8, nodes=6, rate=1_200),
+        Load(workers=8, nodes=6, rate=500),
     ],
 }
 ROUNDS, SECONDS = 3, 5.0
