@@ -7,6 +7,7 @@ from ..settings import schema as settings_schema
 from .capacity.command import capacity
 from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
+from .forecast.command import forecast
 from .init import init
 from .migrate.command import migrate
 from .output import command, print_json
@@ -31,5 +32,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*COMMANDS, capacity, demo, diff, init, migrate, replay, schema, serve):
+for _command in (*COMMANDS, capacity, demo, diff, forecast, init, migrate, replay, schema, serve):
     ratelimit_mw.add_command(_command)

@@ -17,7 +17,10 @@ _AT_LEAST: Final = 100
 _Head = tuple[float, int, LogEntry, Iterator[LogEntry]]
 
 
-def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+LOG: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
+
+
+def check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Reject a file that is given twice: its requests would count twice."""
     real = [path if path == "-" else str(Path(path).resolve()) for path in paths]
     for path, resolved in zip(paths, real, strict=True):
@@ -28,9 +31,8 @@ def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str,
 
 def logs_argument(required: bool = True) -> Callable[[Any], Any]:
     """Return the argument of a command that takes access logs."""
-    kind = click.Path(exists=True, dir_okay=False, allow_dash=True)
     name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
-    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind, callback=_check_paths)
+    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=LOG, callback=check_paths)
 
 
 class LogFiles:

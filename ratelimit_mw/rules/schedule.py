@@ -13,7 +13,7 @@ from ..clock import SECOND
 from ..errors import ConfigError
 from ..quota import Quota
 
-_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _END_OF_DAY: Final = 24 * 60
 MINUTE: Final = 60 * SECOND
 """Limits change at whole minutes, because all time zones differ by whole minutes since 1972."""
@@ -51,7 +51,7 @@ class Schedule:
         spans = self._spans.setdefault(day, [])
         for other_start, other_end, other in spans:
             if start < other_end and other_start < end:
-                name = _DAYS[day] if isinstance(day, int) else day
+                name = DAYS[day] if isinstance(day, int) else day
                 raise ConfigError(f"{other!r} and {text!r} overlap on {name}. Change one of them")
         spans.append((start, end, text))
 
@@ -94,7 +94,7 @@ def _days(text: str) -> Iterator[Day]:
             yield date.fromisoformat(item)
         else:
             first, dash, last = item.partition("-")
-            start, end = _DAYS.index(first), _DAYS.index(last if dash else first)
+            start, end = DAYS.index(first), DAYS.index(last if dash else first)
             yield from ((start + i) % 7 for i in range((end - start) % 7 + 1))
 
 

@@ -1,7 +1,6 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ..output import FILE, Cell, command, count_text, json_option, note, print_j
 from ..source import Source
 from ..toml import toml
 from .logs import field_option, limit_option, note_all, notes_on_logs, notes_on_replay, open_logs
+from .picture import plot_option, theme_option
 from .report import ReplayReport
 from .simulation import Simulation
 from .suggest import suggest
@@ -25,15 +25,6 @@ from .suggest import suggest
 _SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
 _TITLES: Final = {"banned": "of which banned", "delayed": "delayed"}
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
-
-
-def _check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Check the path of the picture before the work."""
-    is_picture = path is None or path.suffix.lower() in (".png", ".svg")
-    if path is not None and not (is_picture and os.access(path.absolute().parent, os.W_OK)):
-        expected = "a file name that ends in .png or .svg, in a writable folder"
-        raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
-    return path
 
 
 def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -58,12 +49,10 @@ def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None)
 @click.option("--suggest", "share", metavar="SHARE", callback=_parse_share,
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
                    " reads the logs up to five more times.")  # fmt: skip
-@click.option("--plot", metavar="PICTURE", callback=_check_picture,
-              type=click.Path(dir_okay=False, writable=True, path_type=Path),
-              help="Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png"
-                   " or .svg.")  # fmt: skip
-@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,
-              help="The colours of the picture.")  # fmt: skip
+@plot_option(
+    "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg."
+)
+@theme_option
 @limit_option
 @json_option
 def replay(

@@ -50,8 +50,13 @@ def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
     figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
     _draw_curves(upper, report, theme)
     _draw_clients(lower, report, clients, theme)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG or SVG. The same input gives the same file."""
     kind = path.suffix[1:].lower()
-    with rc_context({"svg.hashsalt": "ratelimit-mw"}):  # the same input gives the same file
+    with rc_context({"svg.hashsalt": "ratelimit-mw"}):
         figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
 
 
@@ -66,18 +71,24 @@ def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
     axes.stairs(demand, edges, color=theme.ink, linewidth=1.1, label="demand")
     axes.set_xlim(edges[0], max(edges[-1], edges[0] + _MIN_STEPS * step / _DAY))
     axes.set_ylim(0, max(demand) * 1.06)
+    total, lost = report.requests, report.rejected
+    title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
+    style_times(axes, f"requests per {STEPS[step]}", report.period, title, theme)
+
+
+def style_times(axes: Axes, counts: str, times: str, title: str, theme: Theme) -> None:
+    """Style a curve over time, and add its legend. The days since 1970 are those of UTC."""
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     # The label of the axis contains the year.
     dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(dates)
-    axes.set_ylabel(f"requests per {STEPS[step]}", color=theme.ink)
-    axes.set_xlabel(report.period, color=theme.ink)
-    total, lost = report.requests, report.rejected
-    _style(axes, axes.yaxis, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})", theme)
+    axes.set_ylabel(counts, color=theme.ink)
+    axes.set_xlabel(times, color=theme.ink)
+    _style(axes, axes.yaxis, title, theme)
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-    axes.legend(ncols=3, frameon=False, labelcolor=theme.ink, **place)
+    axes.legend(ncols=4, frameon=False, labelcolor=theme.ink, **place)
     axes.grid(axis="y", color=theme.grid, linewidth=0.8)
 
 

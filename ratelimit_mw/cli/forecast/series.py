@@ -1,0 +1,86 @@
+"""Counts the requests of a log by hour: of access logs, or of one event of a traffic log."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ...clock import SECOND, now_us
+from ...settings import load_settings
+from ...traffic import TrafficLog
+from ..json_lines import LineParser
+from ..output import Failure
+from ..replay.logs import open_logs
+from ..replay.simulation import Simulation
+
+HOUR: Final = 3600
+_MOST: Final = 26 * 7 * 24
+"""The most hours of a series: half a year. Earlier ones are left out."""
+
+
+class HourlyCounts(NamedTuple):
+    """The counts of whole hours, without a gap. ``start`` is in seconds since 1970."""
+
+    start: int
+    counts: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + HOUR * len(self.counts)
+
+    @property
+    def period(self) -> str:
+        moments = (datetime.fromtimestamp(each, UTC) for each in (self.start, self.end))
+        return "{:%Y-%m-%d %H:%M} to {:%Y-%m-%d %H:%M} UTC".format(*moments)
+
+
+def count_access_logs(
+    paths: tuple[str, ...], rule: str | None, file: Path | None, fields: dict[str, str]
+) -> HourlyCounts:
+    """Count the requests of access logs. With a rule of a settings file, count those that the rule applies to."""
+    simulation = None if rule is None or file is None else _simulation(rule, file)
+    needs = [name for each in simulation.rules for name in each.needs] if simulation else []
+    hours, requests = Counter[int](), 0
+    with open_logs(paths, LineParser(fields, needs), "counting") as logs:
+        for entry in logs:
+            requests += 1
+            if simulation is None or simulation.decide(entry).decisions:
+                hours[int(entry.time) // HOUR] += 1
+    logs.finish(requests)
+    return _without_ends(hours)
+
+
+def _simulation(name: str, file: Path) -> Simulation:
+    settings = load_settings(file)
+    rules = tuple(rule for i, rule in enumerate(settings.rules) if name == (rule.name or f"rule-{i + 1}"))
+    if not rules:
+        raise Failure(f"{file}: there is no rule {name!r}")
+    return Simulation(replace(settings, rules=rules))
+
+
+def count_traffic_log(url: str, event: str) -> HourlyCounts:
+    """Count an event of a traffic log, as far back as the log keeps hours."""
+    log, end = TrafficLog(url), now_us() // SECOND // HOUR * HOUR
+    try:
+        for hours in (_MOST, 90 * 24, 28 * 24, 7 * 24, 3 * 24):
+            curve = log.curve(event, end - hours * HOUR, end, points=_MOST + 2)
+            if HOUR % curve.step == 0:
+                break
+    finally:
+        log.close()
+    if HOUR % curve.step:
+        raise Failure(f"{url}: the log keeps no hours of the last three days. Give it a retention such as 1h:90d")
+    times = range(curve.start, curve.end, curve.step)
+    found = Counter[int]()
+    for at, number in zip(times, curve.counts, strict=True):
+        found[at // HOUR] += number
+    return _without_ends(found)
+
+
+def _without_ends(found: Counter[int]) -> HourlyCounts:
+    """Return the whole hours of a log: its first and its last hour may be cut."""
+    hours = [hour for hour, number in found.items() if number]
+    first, last = (min(hours) + 1, max(hours)) if hours else (0, 0)
+    first = max(first, last - _MOST)
+    return HourlyCounts(first * HOUR, [found[hour] for hour in range(first, last)])

@@ -1,0 +1,27 @@
+"""The options of commands that draw a picture."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def _check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Check the path of the picture before the work."""
+    is_picture = path is None or path.suffix.lower() in (".png", ".svg")
+    if path is not None and not (is_picture and os.access(path.absolute().parent, os.W_OK)):
+        expected = "a file name that ends in .png or .svg, in a writable folder"
+        raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
+    return path
+
+
+def plot_option(text: str) -> Callable[[Any], Any]:
+    """Return the option ``--plot`` with its help."""
+    kind = click.Path(dir_okay=False, writable=True, path_type=Path)
+    return click.option("--plot", metavar="PICTURE", callback=_check_picture, type=kind, help=text)
+
+
+theme_option = click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,
+                            help="The colours of the picture.")  # fmt: skip

@@ -1,0 +1,221 @@
+"""``ratelimit-mw forecast``: its counts, its models, and the limits that fit below the predicted peak."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Files, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import Rule, clock
+from ratelimit_mw.cli.forecast.background import background_settings
+from ratelimit_mw.cli.replay.plot import THEMES
+from ratelimit_mw.traffic import TrafficLog
+
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+START = int(MONDAY.timestamp())
+HOUR = 3600
+
+
+def week(working: float = 1000, other: float = 100) -> list[float]:
+    """Return the counts of a week in which people work from Monday to Friday, from 08:00 to 18:00."""
+    hours = [MONDAY + timedelta(hours=hour) for hour in range(168)]
+    return [working if hour.weekday() < 5 and 8 <= hour.hour < 18 else other for hour in hours]
+
+
+# -- the limits -----------------------------------------------------------------------------------------------------
+
+
+def test_working_hours_are_one_range() -> None:
+    """At the peak, background requests have the least limit there is."""
+    assert background_settings(START, week(2000), 40) == {
+        "limits": ["31/minute"],
+        "schedule": {"mon-fri 08:00-18:00": ["1/hour"]},
+        "timezone": "UTC",
+    }
+
+
+def test_a_forecast_that_begins_in_the_middle_of_a_week_has_the_same_ranges() -> None:
+    counts = week()
+    for first in (1, 10, 100, 167):
+        settings = background_settings(START + first * HOUR, counts[first:] + counts[:first], 0)
+        assert settings["schedule"] == {"mon-fri 08:00-18:00": ["1/hour"]}
+
+
+def test_a_forecast_of_a_day_has_ranges_without_days() -> None:
+    counts = [500 if hour in (0, 1, 9, 10, 23) else 50 for hour in range(24)]
+    settings = background_settings(START, counts, 0)
+    assert settings["limits"] == ["450/hour"]
+    assert list(settings["schedule"]) == ["00:00-02:00", "09:00-11:00", "23:00-24:00"]
+
+
+def test_days_with_other_hours_have_ranges_of_their_own() -> None:
+    counts = [100.0] * 168
+    for day, hours in ((0, (8, 9)), (1, (8, 9)), (3, (8, 9)), (5, range(24))):
+        for hour in hours:
+            counts[day * 24 + hour] = 1000
+    assert list(background_settings(START, counts, 0)["schedule"]) == ["sat 00:00-24:00", "mon-tue,thu 08:00-10:00"]
+
+
+@pytest.mark.parametrize("counts", [[100.0] * 24, [100.0 + i % 3 for i in range(24)], [0.0] * 24])
+def test_without_quiet_hours_there_is_no_schedule(counts: list[float]) -> None:
+    assert background_settings(START, counts, 5) == {"limits": ["1/hour"]}
+
+
+@given(st.sampled_from([24, 168]), st.data(), st.integers(0, 167), st.integers(0, 200))
+def test_all_requests_stay_below_the_peak(period: int, data: Any, first: int, margin: int) -> None:
+    """Each hour has the limit of the schedule, and the forecast may be too low by the margin."""
+    counts = data.draw(st.lists(st.sampled_from([0, 10, 300, 1000, 5000]), min_size=period, max_size=period))
+    start = START + first * HOUR
+    settings = background_settings(start, counts, margin)
+    rule = Rule(name="background", key=[], **settings)
+    for i, count in enumerate(counts):
+        text = rule.schedule and rule.schedule.at((start + i * HOUR) * clock.SECOND)
+        (quota,) = rule.quotas if text is None or rule.schedule is None else rule.schedule.limits[text]
+        amount = quota.amount * HOUR / quota.period
+        assert amount == 1 or count + margin + amount <= max(counts)
+
+
+# -- the models -----------------------------------------------------------------------------------------------------
+
+
+def growing(weeks: int) -> list[int]:
+    """Return the counts of weeks that grow by half, with a little that does not repeat."""
+    counts = [each for _ in range(weeks) for each in week(200, 40)]
+    return [round(n * (1 + i / len(counts) / 2) + 4 * math.sin(i * i)) for i, n in enumerate(counts)]
+
+
+@pytest.mark.slow
+def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
+    from ratelimit_mw.cli.forecast.model import forecast
+
+    result = forecast(growing(5))
+    assert (result.period, len(result.counts)) == (168, 168)
+    errors = result.errors
+    assert result.model == "STL with exponential smoothing"
+    assert errors["STL with exponential smoothing"] < errors["seasonal naive"] < 0.3
+    assert 0 <= result.margin < 40
+
+
+@pytest.mark.slow
+def test_a_constant_series_is_its_own_forecast() -> None:
+    from ratelimit_mw.cli.forecast.model import forecast
+
+    result = forecast([60] * 80)
+    assert result.period == 24
+    assert result.counts == pytest.approx([60] * 24)
+    assert all(error < 1e-6 for error in result.errors.values())
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Four days of an access log, with 30 requests an hour by day, and 6 by night. A third is for ``/api``."""
+    lines = []
+    for hour in range(4 * 24):
+        number = 30 if 8 <= hour % 24 < 18 else 6
+        for i in range(number):
+            at = MONDAY + timedelta(hours=hour, seconds=i * 60)
+            path = "/api/items" if i % 3 == 0 else "/"
+            lines.append(f'192.0.2.{i} - - [{at:%d/%b/%Y:%H:%M:%S} +0000] "GET {path} HTTP/1.1" 200 1\n')
+    return Files(tmp_path).log(lines)
+
+
+@pytest.mark.slow
+def test_the_next_day_is_forecast_from_an_access_log(log: Path) -> None:
+    """The first and the last hour may be cut, so they do not count."""
+    result = json.loads(run("forecast", log, "--json").stdout)
+    assert (result["hours"], result["first"], result["last"]) == (
+        94,
+        "2026-01-05T01:00:00+00:00",
+        "2026-01-08T23:00:00+00:00",
+    )
+    assert (result["period"], result["peak"]["requests"]) == ("day", 30)
+    assert result["forecast"]["start"] == START + 95 * HOUR
+    assert result["settings"] == {"limits": ["24/hour"], "schedule": {"08:00-18:00": ["1/hour"]}, "timezone": "UTC"}
+    text = run("forecast", log).stdout
+    assert 'schedule = { "08:00-18:00" = ["1/hour"] }' in text
+    assert "seasonal naive" in text
+    assert "STL with exponential smoothing" in text
+
+
+@pytest.mark.slow
+def test_a_rule_counts_its_own_requests(log: Path, tmp_path: Path) -> None:
+    settings = Files(tmp_path).rules(
+        {"name": "all", "limits": "1/hour"}, {"name": "api", "limits": "1/hour", "match": {"path": "/api/**"}}
+    )
+    result = json.loads(run("forecast", log, "--rule", "api", "--settings", settings, "--json").stdout)
+    assert result["peak"]["requests"] == 10
+    wrong = run("forecast", log, "--rule", "app", "--settings", settings)
+    assert (wrong.exit_code, wrong.stderr) == (1, f"Error: {settings}: there is no rule 'app'\n")
+
+
+@pytest.mark.slow
+def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = MONDAY + timedelta(days=28, minutes=30)
+    monkeypatch.setattr(clock, "_WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    url = f"sqlite:///{tmp_path}/traffic.db"
+    log = TrafficLog(url)
+    for hour, number in enumerate(week(20, 4) * 4):
+        log.record("url_shorten", n=int(number), at=START + hour * HOUR + 60)
+    log.record("other", n=500)
+    log.close()
+    result = json.loads(run("forecast", url, "url_shorten", "--json").stdout)
+    assert (result["hours"], result["period"]) == (4 * 168 - 2, "week")
+    assert result["settings"]["schedule"] == {"mon-fri 08:00-18:00": ["1/hour"]}
+    few = run("forecast", url, "other")
+    assert (few.exit_code, few.stderr) == (
+        1,
+        "Error: a forecast needs three whole days, or three weeks for a week; got 0 hours\n",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("name", "head"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
+def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: str, name: str, head: bytes) -> None:
+    picture = tmp_path / name
+    result = run("forecast", log, "--plot", picture, "--theme", theme)
+    assert (result.exit_code, result.stderr) == (0, f"picture written to {picture}\n")
+    assert picture.read_bytes().startswith(head)
+    if name.endswith("svg"):
+        assert THEMES[theme].background in picture.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'LOG...'"),
+        (["absent.log"], "'absent.log' does not exist"),
+        (["memory://"], "give the URL of a traffic log, and one event"),
+        (["memory://", "a", "b"], "give the URL of a traffic log, and one event"),
+        (["memory://", "a", "--rule", "api"], "give the URL of a traffic log, and one event"),
+        (["{log}", "{log}"], "is given twice"),
+        (["{log}", "--rule", "api"], "--rule and --settings need each other"),
+        (["{log}", "--plot", "a.jpg"], "expected a file name that ends in .png or .svg"),
+    ],
+)
+def test_misuse_is_explained(log: Path, arguments: list[str], message: str) -> None:
+    result = run("forecast", *(argument.format(log=log) for argument in arguments))
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_a_missing_library_is_named(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the log is read."""
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.setitem(sys.modules, "statsmodels.tsa.api", None)
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.forecast.model", raising=False)
+    result = run("forecast", log)
+    assert result.exit_code == 2
+    assert 'pip install "ratelimit-mw[forecast]"' in result.stderr
