@@ -30,7 +30,7 @@ class DirectAdmission(DjangoAdmission):
         data[DECIDED] = {k: each for k, each in data.get(DECIDED, {}).items() if not isinstance(each, DirectAdmission)}
         if not hasattr(native, "user"):
             native.user = getattr(native, "_force_auth_user", None)
-        limits = project.limits.in_force
+        limits = project.limits.in_force.at(data)
         lists = limits.plan(request, request.to).lists
         super().__init__(limits, request, Plan((), lists), Verdict())
         self.caller = caller

@@ -14,9 +14,11 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django_calls import hello, one_rule, project, still
+from override_stores import Recording
+from servers import wait_for
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, MissingMiddlewareError, RateLimitExceeded, Rule
+from ratelimit_mw import Limiter, MissingMiddlewareError, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw.django import acheck, check, limit, usage
 from ratelimit_mw.django.drf import ScopedRateThrottle, Throttle, UserRateThrottle
 from ratelimit_mw.testing import limits_off
@@ -74,6 +76,28 @@ def test_throttles_limit_requests_of_a_factory(throttle: type, more: dict[str, A
         assert request.ratelimit.rejected_by
         with limits_off():
             assert statuses(view, user=ANN) == [200] * 3
+
+
+def test_throttles_without_the_middleware_apply_the_changes_of_other_processes() -> None:
+    """Their first decision knows the overrides, and they look for later ones."""
+    store = Recording()
+    rule = {"name": "uploads", "limits": "1000000/hour", "key": ["ip"], "match": {"scope": "uploads"}}
+    options = load_settings({"rules": [rule], "reload_interval": "1ms"})
+    client, views = {"ip": "127.0.0.1"}, {"throttle_classes": (Throttle,), "throttle_scope": "uploads"}
+    view = type("View", (Plain,), views).as_view()
+
+    def limits_after(limits: str) -> int:
+        """Change the limits in another process. Return the status of the next request."""
+        other = Recording()
+        other.states = store.states
+        Limiter(options.rules, other, settings=options).set_override("uploads", client, limits)
+        return statuses(view, 1)[0]
+
+    with project(Limiter(options.rules, store, settings=options)):
+        assert limits_after("1/day") == 200
+        wait_for(lambda: statuses(view, 1) == [429], "the limit of the override")
+        assert limits_after("1000000/day") in (200, 429)
+        wait_for(lambda: statuses(view, 1) == [200], "the new limit")
 
 
 def limited_views() -> dict[str, Any]:
