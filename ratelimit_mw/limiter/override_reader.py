@@ -61,6 +61,10 @@ class OverrideReader:
         self._thread: Future[None] | None = None
         self.due_at = self._whole_at = 0.0
 
+    @property
+    def is_due(self) -> bool:
+        return monotonic() >= self.due_at
+
     def look(self) -> None:
         """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
         if self._limiter.is_starting:

@@ -134,19 +134,6 @@ class RunTimeOverrides(Reloads):
         """Async form of ``overrides``."""
         return list(await read_overrides(async_call, self.store, self.override_record, self._time()))
 
-    def start(self) -> None:
-        if self.is_starting or self._override_reader is None:
-            super().start()
-        elif self.waits and self.rules.enabled:
-            self._override_reader.read()
-
-    async def astart(self) -> None:
-        """Async form of ``start``."""
-        if self.is_starting or self._override_reader is None:
-            await super().astart()
-        elif self.waits and self.rules.enabled:
-            await self._override_reader.aread()
-
     def close(self) -> None:
         if self._override_reader is not None:
             self._override_reader.close()

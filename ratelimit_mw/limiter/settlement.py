@@ -34,6 +34,7 @@ class Settlement:
 
     rules: RuleSet
     waits: bool
+    _starting: StartingStore | None = None
     is_starting = False
     """Whether the store is to be opened by ``start``, or by the next request of this process."""
     _chain: Store
@@ -123,13 +124,13 @@ class Settlement:
         The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
         not apply.
         """
-        if self.rules.enabled:
-            self._chain.start()
+        if self._starting is not None and self.rules.enabled:
+            self._starting.start()
 
     async def astart(self) -> None:
         """Async form of ``start``."""
-        if self.rules.enabled:
-            await self._chain.astart()
+        if self._starting is not None and self.rules.enabled:
+            await self._starting.astart()
 
     def _start_chain(self, chain: Store) -> None:
         self._chain, self.is_starting = chain, isinstance(chain, StartingStore)

@@ -16,6 +16,7 @@ from ..decision import Decision, Hit
 from ..errors import RateLimitError
 from ..forksafe import create_lock, run_in_child
 from ..stores import Store
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.per_loop import PerLoop
 from .link import ChainLink
 
@@ -45,22 +46,23 @@ class StartingStore(ChainLink):
         use(self)
 
     def start(self) -> None:
+        """Open the store. If it is open, read the overrides again when that is due."""
         with self._lock:
-            if not self.is_open:
-                with suppress(RateLimitError):
-                    self._target.start()
-                    if self._reader is not None:
-                        self._reader.read()
-                self._leave()
+            run_blocking(self._start(blocking_call))
 
     async def astart(self) -> None:
         async with self._turns.get():
+            await self._start(async_call)
+
+    async def _start(self, call: Call) -> None:
+        with suppress(RateLimitError):
             if not self.is_open:
-                with suppress(RateLimitError):
-                    await self._target.astart()
-                    if self._reader is not None:
-                        await self._reader.aread()
-                self._leave()
+                await call(self._target, "start")
+            if self._reader is not None and self._reader.is_due:
+                await call(self._reader, "read")
+        if not self.is_open:
+            self.is_open = True
+            self._use(self.store)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         self.start()
@@ -69,10 +71,6 @@ class StartingStore(ChainLink):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         await self.astart()
         return await self.store.aapply(hits, now, consume)
-
-    def _leave(self) -> None:
-        self.is_open = True
-        self._use(self.store)
 
     def _return(self) -> None:
         self.is_open = False
