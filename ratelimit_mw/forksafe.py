@@ -1,6 +1,6 @@
 """Locks and connections after a fork: a child process finds every lock free and uses nothing of its parent.
 
-Without precautions a lock that another thread held at the fork stays locked in the child for ever. ``create_lock``
+Without precautions a lock that another thread held at the fork stays locked in the child forever. ``create_lock``
 makes locks that are taken before each fork and released in parent and child. A server may fork without Python's hooks,
 as uWSGI does. ``check_process`` makes up for them.
 """

@@ -50,7 +50,7 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tupl
 @click.argument("method")
 @click.argument("path", callback=_parse_path)
 @click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=_parse_features,
-              help="A feature of the request: ip=..., user=..., header:NAME=... Use it several times for several"
+              help="A feature of the request: ip=..., user=..., header:NAME=... Repeat it for several"
                    " features.")  # fmt: skip
 @click.option("--host", default="", help="The host of the request.")
 @json_option

@@ -170,7 +170,7 @@ class Store(ABC):
             name: The name of the record.
             data: The new data, at most 1,000,000 bytes; None deletes the record.
             before: The data that were read, None without a record. If the record has changed since, nothing is written.
-            lifetime: How long the record stays, in microseconds of the store's own time; None means for ever.
+            lifetime: How long the record stays, in microseconds of the store's own time; None means forever.
 
         Returns:
             Whether the record had the data ``before``, and is written.

@@ -222,7 +222,7 @@ def test_a_feature_that_nothing_provides_stops_the_start() -> None:
 
 
 def test_without_the_store_an_estimate_is_held_at_the_part_of_a_process() -> None:
-    """A cost that fits the limit is not rejected for ever, a fixed one neither. Slots are counted as they are."""
+    """A cost that fits the limit is not rejected forever, a fixed one neither. Slots are counted as they are."""
     store = SharedStore()
     rules = [
         Rule(name="tokens", limits="1000/minute", cost="tokens"),

@@ -102,7 +102,7 @@ def test_an_invalid_estimate_costs_the_most() -> None:
 
 
 def test_an_estimate_is_held_at_each_limit(way: Any) -> None:
-    """An estimate above a limit passes when all of the limit is left, so it is not rejected for ever. A slot is one."""
+    """An estimate above a limit passes when all of the limit is left, so it is not rejected forever. A slot is one."""
     limits = "1000/minute; 5000/hour; 3 concurrent"
     rate = limiter(rule(limits, cost=TOKENS, algorithm="fixed-window"))
     verdict = way(rate).hit({**ANN, TOKENS: MOST})

@@ -29,7 +29,7 @@ CLOCK = ManualClock(NOW)
 
 
 def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: Server) -> None:
-    """No key stays for ever, and a bucket lives a step longer than a range can ask for it."""
+    """No key stays forever, and a bucket lives a step longer than a range can ask for it."""
     log = TrafficLog(address(own_server), "1m:1h,1h:7d", CLOCK)
     log.record("a", "x", at=NOW - 600)
     log.record("a", "x")

@@ -29,7 +29,7 @@ def _check_fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
 
 field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True, callback=_check_fields,
                             help="The field of JSON lines for a part of the request, or for a feature: time=...,"
-                                 " ip=..., user=account.id, plan=account.plan. Use it several times for several"
+                                 " ip=..., user=account.id, plan=account.plan. Repeat it for several"
                                  " fields.")  # fmt: skip
 limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True,
                             help="Maximum number of clients to show.")  # fmt: skip

@@ -110,7 +110,7 @@ class Records:
         return None if data is None or int.from_bytes(data[:EXPIRY], "big") <= self.now else data[_HEADER:]
 
     def write_document(self, key: str, data: bytes | None, before: bytes | None, lifetime: int | None) -> bool:
-        """Write or delete a document that still is ``before``; None as its lifetime means for ever."""
+        """Write or delete a document that still is ``before``; None as its lifetime means forever."""
         if self.read_document(key) != before:
             return False
         self.changed, name = True, state_name(STATE, key, self._secret)

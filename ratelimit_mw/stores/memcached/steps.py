@@ -223,7 +223,7 @@ def read_record(key: str, context: StepContext) -> Steps[bytes | None]:
 def write_record(
     key: str, data: bytes | None, before: bytes | None, lifetime: int | None, context: StepContext
 ) -> Steps[bool]:
-    """Write or delete a record that still is ``before``. None as its lifetime means for ever."""
+    """Write or delete a record that still is ``before``. None as its lifetime means forever."""
     token = context.names.token(key)
     known = yield from _stored(key, context)
     if (None if known is None else known.value) != before:

@@ -117,7 +117,7 @@ local function correct(count, now, min_ttl)
   end
 end
 
--- Write or delete a record that still has the data it was read with. A lifetime of 0 means for ever.
+-- Write or delete a record that still has the data it was read with. A lifetime of 0 means forever.
 local function write_record(key, before, data, lifetime)
   if (redis.call('GET', key) or false) ~= before then return 0 end
   if not data then

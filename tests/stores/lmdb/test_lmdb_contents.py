@@ -122,7 +122,7 @@ def test_chunks_of_a_reset_key_expire(path: Path) -> None:
 
 
 def test_given_time_keeps_a_state_for_a_day(path: Path) -> None:
-    """The store cannot know when a limiter with its own clock is done with a state, and does not keep it for ever."""
+    """The store cannot know when a limiter with its own clock is done with a state, and does not keep it forever."""
     clock = ManualClock(NOW)
     with closing(open_at(path, clock=clock)) as store:
         for hours, allowed in ((0, True), (23, False), (26, True)):

@@ -105,7 +105,7 @@ KILLS = 50
 
 
 def admit(path: Path, kinds: list[str], seed: int, notes: Any) -> None:
-    """Hit random keys for ever. Each worker counts its allowed hits in its own row of notes, after each call."""
+    """Hit random keys forever. Each worker counts its allowed hits in its own row of notes, after each call."""
     store, chance = open_at(path), random.Random(seed)
     limits = [limit_of(f"{AMOUNT}/300 days", kind) for kind in kinds]
     while True:

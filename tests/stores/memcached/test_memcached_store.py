@@ -44,7 +44,7 @@ def store(memcached_server: Server) -> Iterator[MemcachedStore]:
 
 
 def test_every_value_has_a_legal_name_and_an_expiry(memcached_server: Server) -> None:
-    """For hostile keys and every algorithm: no value stays for ever."""
+    """For hostile keys and every algorithm: no value stays forever."""
     limits = [limit_of("500/minute", spec) for spec in StoreSuite.algorithms]
     with opened(memcached_server, query="?prefix=legal:") as store:
         for limit in limits:
