@@ -95,5 +95,5 @@ def _reject(hits: Sequence[Hit], states: Sequence[Any], at: int) -> list[Decisio
         decision = hit.limit.decide(state, at, hit.cost if hit.limit.is_ban else 0)[1]
         decision.hit = hit
         decisions.append(decision)
-    reject_uncounted(decisions, SECOND)
+    reject_uncounted(decisions, SECOND, knows_rest=True)
     return decisions
