@@ -7,13 +7,13 @@ from typing import Any
 import click
 from rich.progress import TextColumn
 
-from ..clock import SECOND
 from ..decision import Decision
 from ..limiter.limiter import Limiter
 from .clients import checked_client, checked_rule
 from .json_forms import client_json
 from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table, print_text, progress
+from .reset import notes_on_workers
 from .rows import ALL_CLIENTS, Rows
 from .source import Source
 from .source_command import SourceCommand
@@ -73,9 +73,8 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
     if not was_banned:
         note(f"{client} was not banned from rule {name}. Check the spelling of the values")
         raise click.exceptions.Exit(1)
-    if source.settings.rejection_cache:
-        span = span_text(source.settings.rejection_cache / SECOND)
-        note(f"your workers may repeat their last rejection for up to {span} (rejection_cache)")
+    for line in notes_on_workers(source, compiled):
+        note(line)
 
 
 @command(

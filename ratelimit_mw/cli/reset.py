@@ -70,7 +70,7 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
         client = " ".join(words_of(features)) or client_of(key) or ALL_CLIENTS
         note(f"rule {compiled.name} has no counts of {client}. Check the spelling of the values{hint}")
         raise click.exceptions.Exit(1)
-    for line in _notes_on_processes(source, compiled):
+    for line in notes_on_workers(source, compiled):
         note(line)
 
 
@@ -104,8 +104,8 @@ def _hint(source: Source, limiter: Limiter, rule: CompiledRule, key: str) -> str
     return f". Similar: {' or '.join(near)}" if near else f". To see all clients: {listing}"
 
 
-def _notes_on_processes(source: Source, rule: CompiledRule) -> Iterator[str]:
-    """Yield what processes of the application still hold of the key."""
+def notes_on_workers(source: Source, rule: CompiledRule) -> Iterator[str]:
+    """Yield what workers still hold of a key that a command has changed."""
     if source.settings.rejection_cache:
         span = span_text(source.settings.rejection_cache / SECOND)
         yield f"your workers may repeat their last rejection for up to {span} (rejection_cache)"
