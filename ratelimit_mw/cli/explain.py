@@ -11,9 +11,9 @@ from ..keys.parts import part_of
 from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
-from .access_log import InvalidLineError, RequestTarget, parse_target
+from .access_log import RequestTarget, parse_target
 from .clients import as_counted
-from .output import Cell, command, json_option, note, print_json, print_table, print_text
+from .output import Cell, command, json_option, note, parsed, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
 from .words import read_features
@@ -21,19 +21,16 @@ from .words import read_features
 _QUERY: Final = "query:"
 
 
-def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+def _parse_features(texts: tuple[str, ...]) -> dict[str, Any]:
     features = read_features(texts)
     for name in {"method", "path", "host"}.intersection(features):
         raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
     return features
 
 
-def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[RequestTarget, str]:
+def _parse_path(text: str) -> tuple[RequestTarget, str]:
     """Return the target, and the path as it is sent."""
-    try:
-        target = parse_target(text)
-    except InvalidLineError as error:
-        raise click.BadParameter(str(error)) from None
+    target = parse_target(text)
     if not target.path.startswith("/") and text != "*":
         raise click.BadParameter(f"expected a path that starts with /; got {text!r}")
     return target, text.partition("?")[0]
@@ -48,8 +45,8 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tupl
     cls=SourceCommand,
 )
 @click.argument("method")
-@click.argument("path", callback=_parse_path)
-@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=_parse_features,
+@click.argument("path", callback=parsed(_parse_path))
+@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=parsed(_parse_features),
               help="A feature of the request: ip=..., user=..., header:NAME=... Repeat it for several"
                    " features.")  # fmt: skip
 @click.option("--host", default="", help="The host of the request.")

@@ -13,7 +13,7 @@ from .clients import checked_client, checked_rule
 from .json_forms import client_json, client_text, override_json
 from .key_search import secret_hint
 from .live import open_limiter
-from .output import Cell, command, json_option, note, print_json, print_table
+from .output import Cell, command, json_option, note, parsed, print_json, print_table
 from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand
@@ -45,7 +45,7 @@ def override() -> None:
     """
 
 
-def _read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+def _read_words(texts: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """Return the features, and the limits: the word without ``=``."""
     limits = [text for text in texts if "=" not in text]
     if not limits:
@@ -64,7 +64,7 @@ def _read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
     name="set",
 )
 @click.argument("rule")
-@click.argument("words", metavar="NAME=VALUE... LIMITS", nargs=-1, required=True, callback=_read_words)
+@click.argument("words", metavar="NAME=VALUE... LIMITS", nargs=-1, required=True, callback=parsed(_read_words))
 @click.option("--for", "seconds", metavar="DURATION", callback=read_duration,
               help="The length of the override, such as 12h or 7d. Default: no end.")  # fmt: skip
 @json_option

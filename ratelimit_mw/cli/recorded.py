@@ -13,7 +13,7 @@ from ..limiter.records import LONGEST
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
 from ..stores import redacted_url
-from .output import Failure
+from .output import Failure, parsed
 from .source import Source
 from .times import time_json
 
@@ -34,15 +34,8 @@ def parse_last(text: str) -> float:
     return seconds
 
 
-def _parse_option(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    try:
-        return parse_last(text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 last_option: Callable[..., Any] = click.option(
-    "--last", default=DEFAULT, show_default=True, metavar="DURATION", callback=_parse_option,
+    "--last", default=DEFAULT, show_default=True, metavar="DURATION", callback=parsed(parse_last),
     help="The time range, up to 7d.",
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from ..keys.email import normalized_email
 from ..keys.features import INVALID, Features, is_email
 from ..keys.parts import Part, checked_part, part_of
 from ..quota import parse_duration
+from .output import parsed
 from .source import Source
 
 
@@ -47,21 +48,13 @@ def read_features(texts: Iterable[str]) -> dict[str, Any]:
     return features
 
 
-def read_words(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the features of the words of a command; a callback of click."""
-    return read_features(texts)
-
-
-def read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    """Return the text of a duration above 0; a callback of click."""
-    try:
-        if text is not None and not parse_duration(text):
-            raise ConfigError(f"expected more than 0; got {text!r}")
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
+def _checked_duration(text: str) -> str:
+    if not parse_duration(text):
+        raise ConfigError(f"expected more than 0; got {text!r}")
     return text
 
 
+read_words, read_duration = parsed(read_features), parsed(_checked_duration)
 features_argument: Callable[..., Any] = click.argument(
     "features", metavar="[NAME=VALUE]...", nargs=-1, callback=read_words
 )

@@ -11,23 +11,15 @@ import click
 from ...errors import ConfigError, MissingExtraError
 from ...quota import Quota, parse_duration
 from ...settings import load_settings
-from ..output import FILE, Cell, command, count_text, json_option, print_json, print_table, print_text, progress
+from ..output import FILE, Cell, command, count_text, json_option, parsed, print_json, print_table, print_text, progress
 from .inputs import Deployment, MeasuredCosts, default_costs, read_costs, save_costs
 from .report import describe
 
 CONSISTENCIES: Final = ("exact", "leased", "reported")
 
 
-def _parsed(parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the parameters of an option whose text a function of the settings parses."""
-
-    def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
-        try:
-            return parse(value) if isinstance(value, str) else value
-        except ConfigError as error:
-            raise click.BadParameter(error.message) from None
-
-    return {"callback": convert, "metavar": "TEXT"}
+def _text(parse: Callable[[str], Any]) -> dict[str, Any]:
+    return {"callback": parsed(parse), "metavar": "TEXT"}
 
 
 def _parse_percent(text: str) -> float:
@@ -37,8 +29,8 @@ def _parse_percent(text: str) -> float:
     return float(number) / 100
 
 
-_DURATION: Final = _parsed(parse_duration)
-_PERCENT: Final = _parsed(_parse_percent)
+_DURATION: Final = _text(parse_duration)
+_PERCENT: Final = _text(_parse_percent)
 _COUNT: Final = click.IntRange(1)
 _OPTIONS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("workers", click.IntRange(1, 100_000), 50, "Processes of your application."),
@@ -56,7 +48,7 @@ _OPTIONS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("rejected-clients", _COUNT, 1_000, "Clients that send the rejected requests."),
     ("second-calls", _PERCENT, "0%", "Requests that call again at their end: slots, outcomes, settled costs."),
     ("held-slots", click.IntRange(0), 0, "Slots that are held for longer than 20 s, for example by WebSockets."),
-    ("quota", _parsed(Quota.parse), "1000/minute", "The limit of a client. Leases depend on it."),
+    ("quota", _text(Quota.parse), "1000/minute", "The limit of a client. Leases depend on it."),
     ("lease", _PERCENT, "2%", "The share of the quota that a worker takes as a lease."),
     ("replicas", click.IntRange(0, 5), 0, "Replicas of each server."),
     ("application-cpu", _DURATION, "0ms", "CPU of your application for a request. It delays decisions."),

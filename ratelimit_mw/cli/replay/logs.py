@@ -7,12 +7,11 @@ from typing import Final
 import click
 from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ...errors import ConfigError
 from ...rules.describe import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser, check_field
 from ..log_files import LogFiles
-from ..output import note, progress
+from ..output import note, parsed, progress
 from ..source import Source
 from .report import ReplayReport
 from .simulation import attributes_of, is_logged
@@ -20,14 +19,11 @@ from .simulation import attributes_of, is_logged
 _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
 
 
-def _check_fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    try:
-        return dict(map(check_field, texts))
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
+def _check_fields(texts: tuple[str, ...]) -> dict[str, str]:
+    return dict(map(check_field, texts))
 
 
-field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True, callback=_check_fields,
+field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True, callback=parsed(_check_fields),
                             help="The field of JSON lines for a part of the request, or for a feature: time=...,"
                                  " ip=..., user=account.id, plan=account.plan. Repeat it for several"
                                  " fields.")  # fmt: skip
