@@ -9,7 +9,7 @@ from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
 from ..decision import Decision, Hit, show_bans, with_added_hits
 from ..errors import StateError
 from ..keys.features import Features
-from ..rules.lookup import arun, run
+from ..rules import lookup
 from ..stores import Store
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .resets import Resets
@@ -20,6 +20,9 @@ _MOST_CALLS: Final = 10
 """The maximum number of calls of the store that list keys for one page."""
 _AT_ONCE: Final = 100
 """The maximum number of keys that one call of the store decides."""
+
+
+_Only = Callable[[str], bool] | None
 
 
 class KeyStates(NamedTuple):
@@ -45,7 +48,7 @@ class Inspection(Resets):
         features: Features | None = None,
         cursor: str = "",
         rejected: bool = False,
-        only: Callable[[str], bool] | None = None,
+        only: _Only = None,
     ) -> KeyStates:
         """Show how much remains for each client in the store, a page at a time. Consume nothing.
 
@@ -77,11 +80,7 @@ class Inspection(Resets):
             ...     limiter.reset_key(decision.key)
             api ip=192.0.2.7
         """
-        self.start()
-        if features is None:
-            return run_blocking(self._list(blocking_call, rule, cursor, rejected, only))
-        hits = with_added_hits(run(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False)
-        return KeyStates(run_blocking(self._decide_next(blocking_call, hits, rejected)), None)
+        return run_blocking(self._inspect(blocking_call, rule, features, cursor, rejected, only))
 
     async def ainspect(
         self,
@@ -89,16 +88,10 @@ class Inspection(Resets):
         features: Features | None = None,
         cursor: str = "",
         rejected: bool = False,
-        only: Callable[[str], bool] | None = None,
+        only: _Only = None,
     ) -> KeyStates:
         """Async form of ``inspect``."""
-        await self.astart()
-        if features is None:
-            return await self._list(async_call, rule, cursor, rejected, only)
-        hits = with_added_hits(
-            await arun(self.rules.hits(rule or "", self._as_counted(features), self._time)), consume=False
-        )
-        return KeyStates(await self._decide_next(async_call, hits, rejected), None)
+        return await self._inspect(async_call, rule, features, cursor, rejected, only)
 
     def inspect_key(self, key: str) -> list[Decision]:
         """Show how much remains under a key of the store, by all limits of its rule. Consume nothing.
@@ -113,17 +106,26 @@ class Inspection(Resets):
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        self.start()
-        return run_blocking(self._decide_counted(blocking_call, self._same_client(key), False))
+        return run_blocking(self._inspect_key(blocking_call, key))
 
     async def ainspect_key(self, key: str) -> list[Decision]:
         """Async form of ``inspect_key``."""
-        await self.astart()
-        return await self._decide_counted(async_call, self._same_client(key), False)
+        return await self._inspect_key(async_call, key)
 
-    async def _list(
-        self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Callable[[str], bool] | None
+    async def _inspect(
+        self, call: Call, rule: str | None, features: Features | None, cursor: str, rejected: bool, only: _Only
     ) -> KeyStates:
+        await call(self, "start")
+        if features is None:
+            return await self._list(call, rule, cursor, rejected, only)
+        hits = await call(lookup, "run", self.rules.hits(rule or "", self._as_counted(features), self._time))
+        return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
+
+    async def _inspect_key(self, call: Call, key: str) -> list[Decision]:
+        await call(self, "start")
+        return await self._decide_counted(call, self._same_client(key), False)
+
+    async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: _Only) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
@@ -135,7 +137,7 @@ class Inspection(Resets):
         return KeyStates(found, cursor)
 
     async def _decide_counted(
-        self, call: Call, keys: Iterable[str], rejected: bool, only: Callable[[str], bool] | None = None
+        self, call: Call, keys: Iterable[str], rejected: bool, only: _Only = None
     ) -> list[Decision]:
         """Decide the next request of each key by its override or the lowest limit, without expired keys."""
         limits = self._lowest_limits()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WHOLE_EVERY: Final = 60.0
 """Seconds after which the whole record is read again, even if its head has not changed."""
-_TRY_AGAIN: Final = 2.0  # seconds, where no interval is set and no read has succeeded
+_TRY_AGAIN: Final = 2.0  # seconds
 _RIGHTS: Final = "Check that the login of the store may use all keys with its prefix"
 _DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
 _log = logging.getLogger("ratelimit_mw")
@@ -59,28 +59,27 @@ class OverrideReader:
         """Also in a forked child, which opens the store itself."""
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
-        self.due_at = self._whole_at = 0.0
+        self._whole_at = 0.0
+        self._read_at = -math.inf
 
     @property
-    def is_due(self) -> bool:
-        return monotonic() >= self.due_at
+    def due_at(self) -> float:
+        """The time of the next look. Without an interval, it is soon until a read has succeeded, and then never."""
+        interval = self._limiter.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
+        return self._read_at + interval
 
     def look(self) -> None:
         """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
         if self._limiter.is_starting:
             self._limiter.start()
             return
-        self._schedule()
+        self._read_at = monotonic()
         if self._limiter._must_not_wait():
             # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
             task = self._limiter._start(self.aread())
             task.add_done_callback(lambda task: self._read_in_thread() if task.cancelled() else None)
         else:
             self._read_in_thread()
-
-    def hasten(self) -> None:
-        """Look no later than after ``reload_interval``, which may have changed."""
-        self.due_at = min(self.due_at, monotonic() + self._interval)
 
     def close(self) -> None:
         """Wait for a thread that reads now, so that it leaves no connection open."""
@@ -114,13 +113,6 @@ class OverrideReader:
     def _read_in_thread(self) -> None:
         self._thread = run_once(self, self.read)
 
-    def _schedule(self) -> None:
-        self.due_at = monotonic() + self._interval
-
-    @property
-    def _interval(self) -> float:
-        return self._limiter.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
-
     @contextmanager
     def _reporting(self) -> Iterator[None]:
         """Log a problem once, and its end. The limiter logs a store that fails for decisions, too."""
@@ -140,4 +132,4 @@ class OverrideReader:
             if self._problem is not None:
                 _log.warning("store %s: the overrides are read again", name_of(self._limiter.store))
                 self._problem = None
-        self._schedule()
+        self._read_at = monotonic()

@@ -153,7 +153,6 @@ class RunTimeOverrides(Reloads):
         files = super().watch_of(settings)
         if self._override_reader is None or not self.waits:
             return files
-        self._override_reader.hasten()
         return Watches([self._override_reader, *([files] if files else [])])
 
     def use_overrides(self, record: bytes | None, before: bytes | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -18,14 +18,14 @@ from ..clock import SECOND
 from ..decision import Verdict
 from ..forksafe import create_lock
 from ..receipt import Correction
+from ..stores.blocking import run_blocking
 
 if TYPE_CHECKING:
     from ..rules.rule import Rule
 
 _ASK_EVERY: Final = 0.1  # seconds
 
-Steps = Generator[bool | float, Verdict, Verdict]
-"""Yields seconds to wait, or for a call of the store whether it consumes. It is sent the verdict of the call."""
+Ask = Callable[[bool], Awaitable[Verdict]]
 
 
 class _Waiter:
@@ -35,7 +35,8 @@ class _Waiter:
         self._event = threading.Event()
         self.wake, self.clear = self._event.set, self._event.clear
 
-    def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
+        """Block the thread."""
         self._event.wait(seconds)
 
 
@@ -68,56 +69,18 @@ class SlotQueues:
     def _after_fork(self, _intact: bool) -> None:
         self._queues = {}  # the requests wait in the parent
 
-    def decide(self, rules: Mapping[str, Rule], ask: Callable[[bool], Verdict]) -> Verdict:
+    def decide(self, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
         """Decide a request, and wait for a slot where one of its rules has ``wait``. An event loop does not wait.
 
         Args:
             rules: The rules with ``wait``, each by the key of its slots.
             ask: Returns the verdict of the store. It consumes when the argument is True.
         """
-        key = self._first_queue(rules)
-        if not key or is_on_event_loop():
-            verdict = ask(True)
-            key = next(iter(_blocking(verdict, rules)), "")
-            if not key or is_on_event_loop():
-                return verdict
-        waiter = _Waiter()
-        steps = self._steps(rules, waiter, key)
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, bool):
-                    step = steps.send(ask(step))
-                else:
-                    waiter.wait(step)
-                    step = next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            steps.close()
+        return run_blocking(self._decide(rules, ask, None if is_on_event_loop() else _Waiter()))
 
-    async def adecide(self, rules: Mapping[str, Rule], ask: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
+    async def adecide(self, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
         """Async form of ``decide``. A request that is cancelled leaves its queue."""
-        key = self._first_queue(rules)
-        if not key:
-            verdict = await ask(True)
-            key = next(iter(_blocking(verdict, rules)), "")
-            if not key:
-                return verdict
-        waiter = _AsyncWaiter()
-        steps = self._steps(rules, waiter, key)
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, bool):
-                    step = steps.send(await ask(step))
-                else:
-                    await waiter.wait(step)
-                    step = next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            steps.close()
+        return await self._decide(rules, ask, _AsyncWaiter())
 
     def free(self, corrections: Iterable[Correction]) -> None:
         """Wake the first request for each key that was corrected: a slot may be free."""
@@ -131,16 +94,21 @@ class SlotQueues:
         """Return the key of a queue that a new request must not overtake, "" without one."""
         return next((key for key in rules if key in self._queues), "")
 
-    def _steps(self, rules: Mapping[str, Rule], waiter: _Waiter | _AsyncWaiter, key: str) -> Steps:
-        passed = self._stopwatch()
+    async def _decide(self, rules: Mapping[str, Rule], ask: Ask, waiter: _Waiter | _AsyncWaiter | None) -> Verdict:
+        passed, key = self._stopwatch(), self._first_queue(rules)
+        if not key or waiter is None:
+            verdict = await ask(True)
+            key = next(iter(_blocking(verdict, rules)), "")
+            if not key or waiter is None:
+                return verdict
         if not self._join(key, waiter, rules[key]):
-            return _reject((yield False), key)
+            return _reject(await ask(False), key)
         try:
             while True:
                 is_first, seconds = self._queues[key][0] is waiter, rules[key].wait_us / SECOND
                 if is_first or passed() >= seconds:
                     waiter.clear()
-                    verdict = yield True
+                    verdict = await ask(True)
                     blocking = _blocking(verdict, rules)
                     if not blocking or passed() >= min(rules[each].wait_us for each in blocking) / SECOND:
                         return verdict
@@ -150,7 +118,7 @@ class SlotQueues:
                             return verdict
                         continue  # a slot may have been returned since
                 left = seconds - passed()
-                yield min(left, _ASK_EVERY) if is_first else left
+                await waiter.wait(min(left, _ASK_EVERY) if is_first else left)
         finally:
             self._leave(key, waiter)
 

@@ -50,7 +50,8 @@ class Slots(History):
     async def _adecide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
         return await self._queues.adecide(_waiting_rules(plan, hits), partial(self._aask, plan, hits))
 
-    def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+    async def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+        """Block the thread."""
         decisions = self._chain.apply(self._hits_of_call(hits, consume), self._now(), consume)
         return build_verdict(decisions, consume, plan.adds_hits)
 

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..decision import Decision, Hit
@@ -58,7 +59,7 @@ class StartingStore(ChainLink):
         with suppress(RateLimitError):
             if not self.is_open:
                 await call(self._target, "start")
-            if self._reader is not None and self._reader.is_due:
+            if self._reader is not None and monotonic() >= self._reader.due_at:
                 await call(self._reader, "read")
         if not self.is_open:
             self.is_open = True

@@ -13,8 +13,9 @@ from ..forksafe import run_in_child
 class Watch(Protocol):
     """Looks for changes that another process, or an operator, has made."""
 
-    due_at: float
-    """The time of the next look, by ``time.monotonic``."""
+    @property
+    def due_at(self) -> float:
+        """The time of the next look, by ``time.monotonic``."""
 
     def look(self) -> None:
         """Look for changes, in a thread where that may take long."""

@@ -15,6 +15,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter import slot_queues
 from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}
@@ -133,16 +134,21 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock:
     limiter = build("1 concurrent", clock=clock)
     rules = {"key": limiter.rules.rules[0].source}
     first, second = slot_queues._Waiter(), slot_queues._Waiter()
-    queues = limiter._queues
+    queues, allowed = limiter._queues, Verdict()
+    steps: list[object] = []
+
+    async def wait(seconds: float) -> None:
+        steps.append(seconds > 1.0)
+        clock.advance(HOUR)
+
+    async def ask(consume: bool) -> Verdict:
+        steps.append("consume" if consume else "peek")
+        return allowed
+
+    second.wait = wait  # type: ignore[method-assign]
     assert queues._join("key", first, rules["key"])
-    steps = queues._steps(rules, second, "key")
-    assert next(steps) > 1.0
-    clock.advance(HOUR)
-    assert next(steps) is True
-    allowed = Verdict()
-    with pytest.raises(StopIteration) as end:
-        steps.send(allowed)
-    assert end.value.value is allowed
+    assert run_blocking(queues._decide(rules, ask, second)) is allowed
+    assert steps == [True, "consume"]
     assert list(queues._queues["key"]) == [first]
 
 
@@ -199,17 +205,18 @@ def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks(limiter: Limiter
         for name, features in {"user": {"user": "ann", "ip": "::9"}, "ip": {"user": "cat", "ip": "::2"}}.items()
     }
     by_name = {rule.name: by_rule[rule.name] for rule in both.rules.rules}
-    steps = both._queues._steps(sources, slot_queues._Waiter(), by_name["user"])
-    assert next(steps) is True
-    for name in ("ip", "user", "ip"):
-        assert steps.send(lacks[name]) is True
-        assert list(both._queues._queues) == [by_name[name]]
-    full = Rule(limits="1 concurrent", wait=HOUR, max_waiting=1)
-    sources[by_name["user"]] = full
-    assert both._queues._join(by_name["user"], slot_queues._Waiter(), full)
-    with pytest.raises(StopIteration) as end:
-        steps.send(lacks["user"])
-    assert end.value.value is lacks["user"]
+    lacking = ["user", "ip", "user", "ip", "user"]
+    joined: list[list[str]] = []
+
+    async def ask(_: bool) -> Verdict:
+        joined.append(list(both._queues._queues))
+        if len(joined) == len(lacking):  # the queue that it goes to is full now
+            sources[by_name["user"]] = Rule(limits="1 concurrent", wait=HOUR, max_waiting=1)
+            assert both._queues._join(by_name["user"], slot_queues._Waiter(), sources[by_name["user"]])
+        return lacks[lacking[len(joined) - 1]]
+
+    assert run_blocking(both._queues._decide(sources, ask, slot_queues._Waiter())) is lacks["user"]
+    assert joined == [[], *([by_name[name]] for name in lacking[:-1])]
     assert list(both._queues._queues) == [by_name["user"]]
     both.refund(by_user)
     both.refund(by_ip)
@@ -342,4 +349,4 @@ def test_a_wait_that_cannot_work_is_an_error_at_the_start(options: Any, message:
 
 def test_an_override_may_add_a_wait() -> None:
     """The limits of the decorator are not known when the settings are loaded."""
-    assert load_settings({"rules": [{"overrides": "jobs", "wait": "5s"}]}).overrides
+    assert load_settings({"rules": [{"overrides": "jobs", "wait": "5s"}]}).amendments
