@@ -14,6 +14,7 @@ from .output import command, print_json
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
+from .traffic.command import traffic
 from .within import COMMANDS
 
 
@@ -32,5 +33,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*COMMANDS, capacity, demo, diff, forecast, init, migrate, replay, schema, serve):
+for _command in (*COMMANDS, capacity, demo, diff, forecast, init, migrate, replay, schema, serve, traffic):
     ratelimit_mw.add_command(_command)

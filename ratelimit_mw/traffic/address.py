@@ -39,7 +39,7 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
         raise ConfigError('expected the URL of a traffic log, for example "sqlite:///traffic.db"')
     if scheme not in FAMILIES:
         raise ConfigError(f"a traffic log has no store {scheme!r}{suggestion(scheme, FAMILIES)}")
-    rest, found = _without_retention(url)
+    rest, found = without_retention(url)
     if found and retention:
         raise ConfigError("the URL sets retention too. Set it once")
     kept = Retention(retention or found or DEFAULT)
@@ -54,7 +54,7 @@ def checked_log_url(url: str) -> str:
     return url
 
 
-def _without_retention(url: str) -> tuple[str, str | None]:
+def without_retention(url: str) -> tuple[str, str | None]:
     """Return a URL without its option ``retention``, and that option."""
     base, _, query = url.partition("?")
     options = parse_qsl(query, keep_blank_values=True)

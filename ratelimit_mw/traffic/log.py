@@ -6,10 +6,14 @@ import asyncio
 import math
 from typing import Final, NamedTuple
 
-from ..errors import ConfigError
+from ..clock import Clock, now_us
+from ..errors import ConfigError, StoreError
+from ..stores import redacted_url
+from .address import parse_log_url, without_retention
 from .batch import OTHER
 from .pending import name_of
 from .retention import Run
+from .store import open_counts
 from .writer import CountWriter
 
 _LATEST: Final = 1e11
@@ -70,6 +74,31 @@ class TrafficLog(CountWriter):
         >>> log.total("url_shorten", *day), log.distinct("url_shorten", *day)
         (3, 2)
     """
+
+    @classmethod
+    def open(cls, url: str, clock: Clock = now_us, create: bool = False) -> TrafficLog:
+        """Open a log that exists, with its own retention.
+
+        Args:
+            url: The URL of the log.
+            clock: As for ``TrafficLog``.
+            create: Whether to return a new log where there is none.
+
+        Returns:
+            The log.
+
+        Raises:
+            ConfigError: The URL is invalid.
+            StoreError: There is no log, the store could not be reached, or the file is damaged.
+        """
+        store = open_counts(parse_log_url(url))
+        try:
+            retention = store.retention()
+        finally:
+            store.close()
+        if retention is None and not create:
+            raise StoreError(f"there is no traffic log at {redacted_url(url)}. It begins with its first record")
+        return cls(url if retention is None else without_retention(url)[0], retention, clock)
 
     def total(self, event: str, start: float, end: float, by: str | None = None) -> int:
         """Return the count of an event in a time range, which is widened to whole buckets.

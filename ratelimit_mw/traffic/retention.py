@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ..errors import ConfigError
 
 DEFAULT: Final = "1m:1d,5m:7d,1h:90d,1w:10y"
-DAY: Final = 86_400
+HOUR, DAY = 3_600, 86_400
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": DAY, "weeks": 7 * DAY, "years": 365 * DAY}
 _PART: Final = re.compile(r"\s*([0-9]{1,12})([a-z]*):([0-9]{1,12})([a-z]*)\s*")
 _EXPECTED: Final = f'STEP:TIME, several separated by commas, for example "{DEFAULT}"'
@@ -87,17 +87,19 @@ def run_of(step: int, start: int, end: int) -> Run:
 
 
 def _curve_of(step: int, start: int, end: int, points: int) -> Run:
-    """Return at most ``points`` steps. A step longer than ``step`` is a multiple of it.
-
-    It divides a day or has whole days, if ``step`` does.
-    """
-    has_days = not (DAY % step and step % DAY)
-    longer = max(1, (end - start) // (points * step)) * step
+    """Return at most ``points`` steps. One longer than ``step`` is a multiple of it, and round if ``step`` is."""
+    longer, must_be_round = max(1, (end - start) // (points * step)) * step, _is_round(step)
+    jumps = [each for each in (DAY, HOUR) if must_be_round and each % step == 0]
     while (run := run_of(longer, start, end)).end - run.start > points * longer or (
-        has_days and DAY % longer and longer % DAY
+        must_be_round and not _is_round(longer)
     ):
-        longer += DAY if has_days and longer % DAY == 0 and step < DAY else step
+        longer += next((each for each in jumps if longer % each == 0), step)
     return run
+
+
+def _is_round(step: int) -> bool:
+    """Return whether a step divides an hour, has whole hours and divides a day, or has whole days."""
+    return not (HOUR % step and (step % HOUR or DAY % step) and step % DAY)
 
 
 def _fewest(resolutions: Sequence[Resolution], run: Run) -> Iterator[Run]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-def _check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+def check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Check the path of the picture before the work."""
     is_picture = path is None or path.suffix.lower() in (".png", ".svg")
     if path is not None and not (is_picture and os.access(path.absolute().parent, os.W_OK)):
@@ -20,7 +20,7 @@ def _check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | No
 def plot_option(text: str) -> Callable[[Any], Any]:
     """Return the option ``--plot`` with its help."""
     kind = click.Path(dir_okay=False, writable=True, path_type=Path)
-    return click.option("--plot", metavar="PICTURE", callback=_check_picture, type=kind, help=text)
+    return click.option("--plot", metavar="PICTURE", callback=check_picture, type=kind, help=text)
 
 
 theme_option = click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,

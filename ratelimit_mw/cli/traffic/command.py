@@ -1,0 +1,142 @@
+"""``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one."""
+
+import csv
+import difflib
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...traffic import Curve, TrafficLog
+from ..output import Cell, command, json_option, note, print_json, print_table
+from ..replay.picture import check_picture, theme_option
+from .access_logs import import_logs
+from .source import minute_text, open_log, read_time
+
+_IN_TERMINAL: Final = "in the terminal"
+_WIDTH: Final = 50
+"""The longest bar of a curve in the terminal, in characters."""
+
+
+class TrafficGroup(click.Group):
+    """The commands of a traffic log. Without a name, the command is ``show``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if is_named else ["show", *args])
+
+
+@click.group(cls=TrafficGroup)
+def traffic() -> None:
+    """Show the counts of a traffic log, or import access logs.
+
+    `traffic URL [EVENT]` is short for `traffic show URL [EVENT]`.
+    """
+
+
+def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    if text not in (None, _IN_TERMINAL):
+        check_picture(ctx, param, Path(str(text)))
+    return text
+
+
+@command(
+    "ratelimit-mw traffic sqlite:///traffic.db",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 2026-01-01 --to 2026-02-01 --plot curve.svg",
+    "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7 --csv",
+    name="show",
+)
+@click.argument("url")
+@click.argument("event", required=False)
+@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, callback=read_time,
+              help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
+@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=read_time,
+              help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
+@click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
+@click.option("--points", type=click.IntRange(2, 10_000), help="The most counts. Default: 50 in a table, else 300.")
+@click.option("--plot", metavar="[PICTURE]", is_flag=False, flag_value=_IN_TERMINAL, callback=_check_plot,
+              help="Draw the curve in the terminal, or as .png or .svg.")  # fmt: skip
+@theme_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print the counts as CSV.")
+@json_option
+def show(
+    url: str,
+    event: str | None,
+    start: float,
+    end: float,
+    by: str | None,
+    points: int | None,
+    plot: str | None,
+    theme: str,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Show the counts of EVENT in the traffic log at URL, or all events and their totals.
+
+    URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
+    the last count are whole: they start and end at multiples of their length.
+    """
+    log = open_log(url)
+    if event is None:
+        if by or plot or as_csv:
+            raise click.UsageError("name an EVENT for --by, --plot and --csv")
+        _show_events(log, start, end, as_json)
+        return
+    picture = None if plot in (None, _IN_TERMINAL) else Path(str(plot))
+    if picture is not None:
+        from ..replay.plot import THEMES
+        from .plot import draw  # raises MissingExtraError without matplotlib
+    curve = log.curve(event, start, end, points or (300 if as_csv or as_json or picture else 50), by)
+    title = f"{event} by {by}" if by is not None else event
+    period = f"{minute_text(curve.start)} to {minute_text(curve.end)} UTC"
+    if picture is not None:
+        draw(curve, title, period, picture, THEMES[theme])
+    if as_json:
+        start_end = {"start": curve.start, "end": curve.end, "step": curve.step}
+        print_json({"event": event, "by": by, "total": sum(curve.counts), **start_end, "counts": curve.counts})
+    elif as_csv:
+        _print_csv(curve)
+    elif picture is None:
+        _print_curve(curve, f"{title}: {sum(curve.counts):,} from {period}", plot is not None)
+    if not any(curve.counts):
+        _note_nothing(log, event, curve)
+
+
+def _show_events(log: TrafficLog, start: float, end: float, as_json: bool) -> None:
+    events = log.events(start, end)
+    if as_json:
+        print_json({"from": start, "to": end, "events": events})
+        return
+    title = f"{log.name}: events from {minute_text(start)} to {minute_text(end)} UTC"
+    print_table(title, [{"event": event, "total": total} for event, total in events.items()])
+    if not events:
+        note("no event is recorded in this time")
+
+
+def _print_csv(curve: Curve) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("time", "count"))
+    writer.writerows((minute_text(curve.start + i * curve.step), number) for i, number in enumerate(curve.counts))
+
+
+def _print_curve(curve: Curve, title: str, has_bars: bool) -> None:
+    highest = max(1, *curve.counts)
+    rows: list[dict[str, Cell]] = []
+    for i, number in enumerate(curve.counts):
+        bar = {"": "#" * -(-number * _WIDTH // highest)} if has_bars else {}
+        rows.append({"time": minute_text(curve.start + i * curve.step), "count": number, **bar})
+    print_table(title, rows)
+
+
+def _note_nothing(log: TrafficLog, event: str, curve: Curve) -> None:
+    """Print a note on an event without a record, with the name of a similar one."""
+    known = log.events(curve.start, curve.end)
+    close = difflib.get_close_matches(event, known, 1)
+    hint = f". Did you mean {close[0]!r}?" if close and event not in known else ""
+    note(f"no record of {event!r} in this time{hint}")
+
+
+traffic.add_command(show)
+traffic.add_command(import_logs)

@@ -1,0 +1,144 @@
+"""``ratelimit-mw traffic``: the counts of a log as a table, a picture, CSV and JSON, and the import of access logs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from command_line import START, Files, line, run
+
+from ratelimit_mw.testing import ManualClock, limits_timed_by
+from ratelimit_mw.traffic import TrafficLog
+
+NOW = START + 1210  # 14 July 2017, 03:00:10 UTC
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """The URL of a log with a few records. Its time is that of the command."""
+    clock = ManualClock(NOW)
+    with limits_timed_by(clock):
+        url = f"sqlite:///{tmp_path}/log.db"
+        log = TrafficLog(url, "1m:1d,1h:90d", clock)
+        log.record("login", "ann", 3, at=START)
+        log.record("login", "bob")
+        log.record("page \x1b[31m")
+        log.close()
+        yield url
+
+
+def shown(*args: object) -> Result:
+    result = run("traffic", *args)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_all_events_are_listed(url: str) -> None:
+    """Names of events never control the terminal."""
+    rows = [row.split() for row in shown(url).stdout.splitlines()[3:5]]
+    assert rows == [["login", "4"], ["page", "\\x1b[31m", "1"]]
+    assert json.loads(shown(url, "--json", "--from", "1h").stdout)["events"] == {"login": 4, "page \x1b[31m": 1}
+    result = shown(url, "--to", "2017-07-01", "--from", "2017-06-30")
+    assert "no event is recorded" in result.stderr
+
+
+def test_an_event_is_a_table_or_a_curve(url: str) -> None:
+    """With --plot, each count has a bar."""
+    for words in ((url, "login"), ("show", url, "login"), ("--from", "24h", url, "login")):
+        output = shown(*words, "--points", 2).stdout
+        assert output.startswith("login: 4 from 2017-07-13 00:00 to 2017-07-15 00:00 UTC\n")
+    rows = [
+        row.split() for row in shown(url, "login", "--from", "1h", "--points", 3, "--plot").stdout.splitlines()[3:-1]
+    ]
+    day = "2017-07-14"
+    assert rows == [[day, "02:00", "0"], [day, "02:30", "3", "#" * 50], [day, "03:00", "1", "#" * 17]]
+
+
+def test_the_output_for_programs_has_exact_times(url: str) -> None:
+    """JSON and CSV have the counts of all steps."""
+    found = json.loads(shown(url, "login", "--from", "2017-07-14T02:40", "--to", "2017-07-14T03:00Z", "--json").stdout)
+    assert found["counts"] == [3, *[0] * 19]
+    assert (found["start"], found["end"], found["step"], found["total"]) == (START, START + 1200, 60, 3)
+    output = shown(url, "login", "--by", "bob", "--from", "2m", "--csv").stdout
+    assert output == "time,count\n2017-07-14 02:58,0\n2017-07-14 02:59,0\n2017-07-14 03:00,1\n"
+    assert json.loads(shown(url, "login", "--by", "eve", "--json").stdout)["total"] == 0
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+def test_a_picture_is_drawn(url: str, tmp_path: Path, name: str) -> None:
+    shown(url, "login", "--plot", tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    assert len(before) > 1_000
+    shown(url, "page $x_1$", "--plot", tmp_path / name, "--theme", "dark")
+    assert (tmp_path / name).read_bytes() != before
+
+
+def test_an_unknown_event_has_a_note(url: str) -> None:
+    """The note has the name of a similar event."""
+    assert "no record of 'logins' in this time. Did you mean 'login'?" in shown(url, "logins").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("{url}x", "login"), 1, "there is no traffic log at"),
+        (("memory://", "login"), 1, "in each process of your application"),
+        (("sqlit:///a.db",), 1, "Did you mean 'sqlite'"),
+        (("{url}", "login", "--from", "yesterday"), 2, "expected a duration before now such as 7d"),
+        (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
+        (("{url}", "login", "--plot", "a.jpg"), 2, "a file name that ends in .png or .svg"),
+        (("{url}", "--by", "ann"), 2, "name an EVENT"),
+        ((), 2, "Usage"),
+    ],
+)
+def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, message: str) -> None:
+    result = run("traffic", *(word.format(url=url) for word in words))
+    assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
+
+
+def test_an_access_log_is_imported(tmp_path: Path) -> None:
+    """Requests count by status and path, files may be compressed, and older requests are left out."""
+    files, clock = Files(tmp_path), ManualClock(NOW)
+    lines = [line(ip=f"192.0.2.{i % 3}", at=i, path=f"/p{i % 2}?q={i}", status=200 + i % 2) for i in range(60)]
+    plain, packed = files.log(lines[:30]), files.log(gzip.compress("".join(lines[30:]).encode()), "access.log.2.gz")
+    old = files.log([line(at=-100 * 86_400), "nonsense\n"], "old.log")
+    url = f"sqlite:///{tmp_path}/log.db?retention=10s:1d,1m:90d"
+    with limits_timed_by(clock):
+        found = imported(url, plain, packed, old, "--clients", "--json")
+        assert (found["requests"], found["left_out"], found["lines"], found["invalid"]) == (60, 1, 62, 1)
+        assert shown("import", url, plain).stdout == f"30 requests counted in sqlite:///{tmp_path}/log.db\n"
+        log = TrafficLog.open(url.partition("?")[0], clock)
+        assert log.events(START, NOW) == {
+            "request": 90, "path:/p0": 45, "path:/p1": 45, "status:200": 45, "status:201": 45,
+        }  # fmt: skip
+        assert log.top("request", START, NOW) == [("192.0.2.0", 20), ("192.0.2.1", 20), ("192.0.2.2", 20)]
+        assert log.curve("request", START, START + 59).counts == [20, 20, 20, 10, 10, 10]
+
+
+def imported(*words: object) -> dict[str, Any]:
+    result = shown("import", *words)
+    assert "1 request left out" in result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_log_without_a_request_is_an_error(tmp_path: Path) -> None:
+    result = run("traffic", "import", f"sqlite:///{tmp_path}/log.db", Files(tmp_path).log(["x\n"]))
+    assert result.exit_code == 1
+    assert "contains no request" in result.stderr
+    assert not (tmp_path / "log.db").exists()
+
+
+def test_a_large_log_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts that wait stay few."""
+    monkeypatch.setattr("ratelimit_mw.cli.traffic.access_logs._AT_ONCE", 10)
+    with limits_timed_by(ManualClock(NOW)):
+        path = Files(tmp_path).log([line(at=i) for i in range(35)])
+        url = f"sqlite:///{tmp_path}/log.db"
+        shown("import", url, path)
+        assert TrafficLog.open(url, ManualClock(NOW)).total("request", START, NOW) == 35
