@@ -89,7 +89,7 @@ class TrafficLog(CountWriter):
 
         Raises:
             ConfigError: The URL is invalid.
-            StoreError: There is no log, the store could not be reached, or the file is damaged.
+            StoreError: There is no log, the store is unreachable, or the file is damaged.
         """
         store = open_counts(parse_log_url(url))
         try:

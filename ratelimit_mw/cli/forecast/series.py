@@ -61,7 +61,7 @@ def _simulation(name: str, file: Path) -> Simulation:
 
 def count_traffic_log(url: str, event: str) -> HourlyCounts:
     """Count an event of a traffic log, as far back as the log keeps hours."""
-    log, end = TrafficLog(url), now_us() // SECOND // HOUR * HOUR
+    log, end = TrafficLog.open(url), now_us() // SECOND // HOUR * HOUR
     try:
         for hours in (_MOST, 90 * 24, 28 * 24, 7 * 24, 3 * 24):
             curve = log.curve(event, end - hours * HOUR, end, points=_MOST + 2)
