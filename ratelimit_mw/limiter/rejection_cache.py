@@ -7,7 +7,6 @@ until the client is banned. The cache is bounded: it keeps two generations of ke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
@@ -81,7 +80,7 @@ class RejectionCache(ChainLink):
             self.forget_here([change.key for change in changes])
 
     def _recall(self, hits: Sequence[Hit], at: int) -> list[Decision]:
-        """Return the cached rejection with the longest wait, and bans; an empty list when the store must decide."""
+        """Return the cached rejections; an empty list when the store must decide."""
         cached = []
         for hit in hits:
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
@@ -89,8 +88,7 @@ class RejectionCache(ChainLink):
                 cached.append(decision)
             elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
                 return []
-        longest = max((each for each in cached if not each.hit[0].is_ban), key=_wait_of, default=None)
-        return [each for each in cached if each is longest or each.hit[0].is_ban]
+        return cached
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
         """Cache the rejections of the store. Return the decisions."""
@@ -123,10 +121,6 @@ class RejectionCache(ChainLink):
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
-
-
-def _wait_of(decision: Decision) -> float:
-    return math.inf if decision.retry_us is None else decision.retry_us
 
 
 def _process_us() -> int:
