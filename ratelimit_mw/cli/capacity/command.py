@@ -82,8 +82,8 @@ def capacity(
 ) -> None:
     """Simulate workers and servers, and show what they need: CPU, memory, connections and network.
 
-    The command simulates a store on Redis with these costs: those that were measured for this version, those of your
-    own servers with --measure, or those in a file. It shows the CPU of decisions, not of the middleware or of your
+    The command simulates a store on Redis with the costs of this version, the costs of your own servers (--measure),
+    or the costs in a file. It shows the CPU of decisions, not of the middleware or of your
     views.
 
     Requests arrive at random, and your load balancer spreads them evenly over the workers. All clients send at the same

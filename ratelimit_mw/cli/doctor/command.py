@@ -28,7 +28,7 @@ _STYLES = {OK: "green", NOTE: "", WARNING: "yellow", PROBLEM: "bold red"}
 def doctor(source: Source, as_json: bool) -> None:
     """Examine the store, the settings and the proxies of your application, and show how to repair a problem.
 
-    The command opens the store, measures its round trip and its clock, and looks at each of its servers. It changes
+    The command opens the store, measures its round trip and its clock, and examines each of its servers. It changes
     no counts. Run it where your application runs, with the same environment. The exit code is 1 for a problem.
     """
     findings = list(_examine(source))

@@ -33,7 +33,8 @@ def migrate(package: str, app: str, as_json: bool) -> None:
     MODULE:APP is the application as it is now. The command imports it, as a server does, and changes nothing. It
     prints ratelimit.toml, the code of the middleware, and the decorators of each view with their places.
 
-    Problems are parts that need your hand, such as a limit that a function computes. The exit code is then 1.
+    A problem is a part that you have to write yourself, such as a limit that a function computes. The exit code is
+    then 1.
     """
     module, function = _READERS[package]
     read: Callable[[Any, str], Findings] = getattr(import_module(f".{module}", __package__), function)

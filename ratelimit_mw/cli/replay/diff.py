@@ -31,11 +31,11 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     """Show the rules and settings that differ between the files OLD and NEW.
 
     With access logs, both rule sets decide the requests of the logs in one pass. The command shows the requests that
-    NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. Logs and their options
-    are those of replay.
+    NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. For logs and their
+    options, see replay.
 
-    The exit code is 1 when a request is newly rejected, and 0 when none is, or without a log. A file or a log that is
-    invalid gives 1, too, and misuse 2.
+    The exit code is 1 if a request is newly rejected, or if a file or a log is invalid. Otherwise, and without a log,
+    it is 0.
     """
     sources = [Source.from_file(file) for file in (old, new)]
     changes = compare(sources[0].settings, sources[1].settings)
