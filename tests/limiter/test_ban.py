@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from ban_kit import BAN, START, WHO, ban_client, rule_of
 from shared_store import SharedStore
 
-from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, StoreError, load_settings
+from ratelimit_mw import INVALID, Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.ban_limit import BanLimit
 from ratelimit_mw.decision import Decision, Hit, reject_uncounted
 from ratelimit_mw.http.headers import HeaderWriter, as_text
@@ -17,26 +17,11 @@ from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.base import KeyPage
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.testing.clock import limits_timed_by
-
-START = 1_767_268_800
-WHO = {"ip": "192.0.2.7"}
-BAN: dict[str, Any] = {"after": 2, "within": "10m", "for": "1h"}
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(START)
-
-
-def rule_of(name: str = "login", limits: str = "1/minute", **options: Any) -> Rule:
-    return Rule(name=name, limits=limits, **{"ban": BAN, **options})
-
-
-def ban_client(limiter: Limiter, hits: int = 3, who: dict[str, str] = WHO) -> None:
-    for _ in range(hits):
-        limiter.hit(who)
-    assert limiter.hit(who).banned
 
 
 def test_several_limits_of_a_rule_are_one_rejection(clock: ManualClock) -> None:
@@ -223,114 +208,12 @@ def test_the_response_names_abnormal_usage(clock: ManualClock, status: int) -> N
     }
 
 
-def test_the_rejection_cache_loses_no_rejection() -> None:
-    """Each rejection asks the store, until the client is banned. The ban itself is cached."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
-    assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
-    calls = store.calls
-    assert calls == 5, "one call for each request, even for the rejections that are counted"
-    verdict = limiter.hit(WHO)
-    assert verdict.banned
-    assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]
-    assert store.calls == calls
-    limiter.reset("login", WHO)
-    assert limiter.hit(WHO).allowed
-
-
-def test_a_cached_ban_is_shown_beside_a_longer_wait() -> None:
-    """The limit rejects for an hour, the ban for a minute: the client is banned, and waits for an hour."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="1/hour", ban={**BAN, "for": "1m"})], store)
-    ban_client(limiter)
-    for _ in range(3):
-        verdict = limiter.hit(WHO)
-        assert verdict.banned
-        assert (verdict.retry_after or 0) > 3598
-    assert store.calls == 4
-
-
-def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
-    store = SharedStore()
-    limiter = Limiter(
-        [rule_of("site", "1/minute", ban=None), rule_of("api", "1/minute", ban={**BAN, "after": 4})], store
-    )
-    limiter.hit(WHO)
-    for _ in range(4):
-        assert not limiter.hit(WHO).banned
-    assert limiter.hit(WHO).banned
-
-
-def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
-    """A process that knows of a ban keeps rejecting until its end."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
-    ban_client(limiter, hits=7)
-    store.down = True
-    clock.advance(60)
-    verdict = limiter.hit(WHO)
-    assert (verdict.banned, verdict.retry_after) == (True, 3540)
-    assert verdict.decisions[0].local
-    clock.advance(3540)
-    assert limiter.hit(WHO).allowed
-
-
-def test_a_ban_that_has_ended_rejects_nobody_without_the_store(clock: ManualClock) -> None:
-    """The process still knows of the ban, because the next one would be longer."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
-    ban_client(limiter, hits=7)
-    store.down = True
-    clock.advance(3600)
-    assert limiter.hit(WHO).allowed
-
-
-def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock) -> None:
-    store = SharedStore()
-    limiter = Limiter([rule_of()], store, clock)
-    limiter.hit(WHO)
-    store.down = True
-    limiter.hit(WHO)
-    assert limiter.hit(WHO).retry_after == 3600
-    assert limiter.hit(WHO).banned
-
-
-@pytest.mark.parametrize(("policy", "status"), [("deny", 503), ("allow", 200)])
-def test_other_policies_have_no_bans(clock: ManualClock, policy: Any, status: int) -> None:
-    store = SharedStore()
-    limiter = Limiter([rule_of(on_store_error=policy)], store, clock)
-    ban_client(limiter)
-    store.down = True
-    verdict = limiter.hit(WHO)
-    assert (verdict.status, verdict.banned) == (status, False)
-
-
 def test_a_full_memory_store_bans_no_neighbours(clock: ManualClock) -> None:
     """Clients that share counts share no bans."""
     store = MemoryStore(max_keys=1)
     limiter = Limiter([rule_of()], store, clock)
     limiter.hit({"ip": "192.0.2.1"})
     assert not any(limiter.hit(WHO).banned for _ in range(9))
-
-
-def test_a_ban_by_hand_needs_room(clock: ManualClock) -> None:
-    """The store then has no place for it, and would not say so."""
-    limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
-    limiter.hit({"ip": "192.0.2.1"})
-    with pytest.raises(StoreError, match="memory:// is nearly full, so the ban could not be written"):
-        limiter.ban("login", WHO)
-    with pytest.raises(StoreError, match="nearly full"):
-        asyncio.run(limiter.aban("login", WHO))
-
-
-def test_a_client_without_limits_cannot_be_banned(clock: ManualClock) -> None:
-    limiter = Limiter([rule_of()], clock=clock)
-    limiter.set_override("login", WHO, "unlimited", duration=60)
-    with pytest.raises(ConfigError, match=r"has the override .unlimited., so rule .login. cannot ban it\. Remove it"):
-        limiter.ban("login", WHO)
-    clock.advance(60)
-    limiter.ban("login", WHO)
-    assert limiter.hit(WHO).banned
 
 
 @pytest.mark.parametrize(
@@ -360,14 +243,6 @@ def test_requests_that_name_no_client_are_not_banned(
     assert [verdict.allowed for verdict in verdicts] == [True] + [False] * 4
     assert [verdict.banned for verdict in verdicts] == [False] * 3 + [is_banned] * 2
     assert bool(limiter.bans().decisions) == is_banned
-
-
-def test_a_client_is_named_on_a_clock_of_a_test() -> None:
-    """The keys of such a limiter end with the number of the test."""
-    with limits_timed_by(ManualClock(START)):
-        limiter = Limiter([rule_of()])
-        assert not any(limiter.hit({}).banned for _ in range(5))
-        ban_client(limiter)
 
 
 def test_bans_are_shown_in_linear_time(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,64 +285,6 @@ def test_a_snapshot_keeps_a_ban(clock: ManualClock, tmp_path: Any) -> None:
     store.close()
     clock.advance(3599)
     assert Limiter([rule_of()], MemoryStore(clock=clock, snapshot=path), clock).hit(WHO).banned
-
-
-def test_a_ban_by_hand_replaces_one_and_does_not_grow(clock: ManualClock) -> None:
-    limiter = Limiter([rule_of(ban={**BAN, "after": 1, "growth": 3})], clock=clock)
-    assert limiter.ban("login", WHO, 60) == START + 60
-    assert limiter.hit(WHO).retry_after == 60
-    assert limiter.ban("login", WHO, "30s") == START + 30
-    clock.advance(30)
-    assert limiter.hit(WHO).allowed
-    assert limiter.hit(WHO).retry_after == 3600
-    assert limiter.ban("login", WHO) == START + 30 + 3600
-    assert limiter.unban("login", WHO)
-    assert not limiter.unban("login", WHO)
-
-
-def test_bans_by_hand_have_async_twins(clock: ManualClock) -> None:
-    async def play() -> None:
-        store = SharedStore()
-        limiter = Limiter([rule_of()], store, clock)
-        assert await limiter.aban("login", WHO, 60) == START + 60
-        assert (await limiter.ahit(WHO)).banned
-        assert await limiter.aunban("login", WHO)
-        assert (await limiter.ahit(WHO)).allowed
-
-    asyncio.run(play())
-
-
-def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock) -> None:
-    limiter = Limiter([rule_of(), rule_of("api", "1/minute", ban=None)], clock=clock)
-    ban_client(limiter)
-    limiter.hit({"ip": "192.0.2.8"})
-    limiter.hit({"ip": "192.0.2.8"})
-    expected = [("login", "ip=192.0.2.7")]
-    for page in (limiter.bans(), limiter.bans("login"), asyncio.run(limiter.abans())):
-        assert [(decision.rule, decision.client) for decision in page.decisions] == expected
-    assert limiter.bans("api").decisions == []
-    clock.advance(3600)
-    assert limiter.bans().decisions == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "features", "seconds", "message"),
-    [
-        ("api", WHO, None, "rule 'api' has no ban option, so a ban would have no effect. Add ban = {"),
-        ("login", {"ip": "unknown"}, None, "many clients share the key 'ip=unknown', so rule 'login' never bans them"),
-        ("mail", {"email": INVALID}, None, "email of rule 'mail' cannot have this value"),
-        ("logon", WHO, None, "unknown rule 'logon'. Did you mean 'login'"),
-        ("login", {}, None, "the key of rule 'login' needs ip"),
-        ("login", WHO, 0, "duration: expected more than 0"),
-        ("login", WHO, "600000w", "duration: expected a duration of at most 366 days; got '600000w'"),
-        ("login", WHO, -1, "duration: expected a duration"),
-    ],
-)
-def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:
-    limiter = Limiter([rule_of(), rule_of("api", ban=None), rule_of("mail", key=["email"])])
-    with pytest.raises(ConfigError) as caught:
-        limiter.ban(rule, features, seconds)
-    assert message in str(caught.value)
 
 
 class RejectingStore(SharedStore):

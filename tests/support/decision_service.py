@@ -21,6 +21,19 @@ LOCAL = "http://127.0.0.1:8429"
 API = {"name": "api", "limits": "3/minute"}
 TOKEN = "correct-horse-battery"
 MAIL = {"name": "mail", "key": ["email"], "limits": "2/hour", "match": {"view": ""}}
+CLIENT = {"rule": "api", "features": {"ip": "192.0.2.7"}}
+BANNING = {**API, "ban": {"after": 10, "within": "10m", "for": "1h"}}
+ADMIN: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/v1/keys", {}),
+    ("POST", "/v1/reset", {"json": CLIENT}),
+    ("GET", "/v1/bans", {}),
+    ("POST", "/v1/ban", {"json": CLIENT}),
+    ("POST", "/v1/unban", {"json": CLIENT}),
+    ("GET", "/v1/overrides", {}),
+    ("POST", "/v1/override/set", {"json": {**CLIENT, "limits": "9/minute"}}),
+    ("POST", "/v1/override/remove", {"json": CLIENT}),
+]
+"""The requests of the admin API."""
 
 
 class Asked:

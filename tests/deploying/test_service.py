@@ -1,0 +1,166 @@
+"""``ratelimit-mw serve`` as a service: restarts, reloads, several workers, and its unit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from decision_service import GATEWAY_FILES, PROGRAM
+from deployed import new_address, replace
+from gateway_site import FIRST, site_of
+from servers import PATIENCE, program, redis_running, wait_for
+
+from ratelimit_mw.cli.serve.command import serve
+
+pytestmark = pytest.mark.slow
+AMOUNT = 60
+
+
+@pytest.fixture(params=["lmdb", "redis"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A store that outlives the service, and a number of workers."""
+    if request.param == "lmdb":
+        yield f"lmdb://{tmp_path}/state", 1
+        return
+    with redis_running(tmp_path) as server:
+        yield f"redis://127.0.0.1:{server.port}/0", 2
+
+
+def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], tmp_path: Path) -> None:
+    """Six clients ask without a pause while the service stops, or is killed, and starts again. Each gets its limit."""
+    store, workers = shared
+    rules = f'[[rules]]\nname = "api"\nlimits = "{AMOUNT}/day"\n'
+    flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
+    ends, counts = threading.Event(), {new_address(): Counter[int]() for _ in range(6)}
+
+    def ask(client: str) -> None:
+        transport = httpx.HTTPTransport(local_address=client)
+        with httpx.Client(transport=transport, timeout=PATIENCE, base_url=f"http://127.0.0.1:{site.port}") as session:
+            while not ends.wait(0.01):
+                counts[client][session.get("/").status_code] += 1
+
+    def allowed() -> int:
+        return sum(count[200] for count in counts.values())
+
+    with (
+        site_of(tmp_path, rules, store, ["--workers", str(workers)], flood) as site,
+        ThreadPoolExecutor(len(counts)) as pool,
+    ):
+        asking = [pool.submit(ask, client) for client in counts]
+        try:
+            for end in (signal.SIGTERM, signal.SIGKILL if workers == 1 else signal.SIGTERM):
+                enough = allowed() + AMOUNT
+                wait_for(lambda enough=enough: allowed() > enough, "requests")  # type: ignore[misc]
+                site.stop_service(end)
+                site.start_service()
+            wait_for(lambda: all(count[429] for count in counts.values()), "a rejection of each client")
+        finally:
+            ends.set()
+        for each in asking:
+            each.result()
+    for client, count in counts.items():
+        assert set(count) <= {200, 429, 500}, (client, count)
+        assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
+    """Under load, no request fails, and a mistake keeps the earlier rules. Nothing else looks at the file."""
+    flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
+    rules = f"reload_interval = 0\n{FIRST.replace('3/day', '1000000/day')}"
+    client, seen, ends = new_address(), Counter[tuple[int, str]](), threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(transport=httpx.HTTPTransport(local_address=client), timeout=PATIENCE) as session:
+            while not ends.is_set():
+                response = session.get(f"http://127.0.0.1:{site.port}/")
+                seen[response.status_code, response.headers.get("x-ratelimit-limit", "")] += 1
+
+    def is_limit(text: str) -> bool:
+        seen.clear()
+        wait_for(lambda: sum(seen.values()) >= 50, "requests")
+        return {limit for _, limit in seen} == {text}
+
+    def log() -> str:
+        return (tmp_path / "servers.log").read_text()
+
+    options = ["--workers", str(workers)]
+    with site_of(tmp_path, rules, f"lmdb://{tmp_path}/state", options, flood) as site, ThreadPoolExecutor(4) as pool:
+        service, file = site.processes["service"], tmp_path / "ratelimit.toml"
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            before, good = "1000000", file.read_text()
+            for i in range(3):
+                after = f"{2_000_000 + i}"
+                good = good.replace(f"{before}/day", f"{after}/day")
+                file.write_text(good.replace("/day", "/dya"))
+                mistakes = log().count("/dya")
+                service.send_signal(signal.SIGHUP)
+                wait_for(lambda mistakes=mistakes: log().count("/dya") > mistakes, "the error")  # type: ignore[misc]
+                assert is_limit(before)
+                file.write_text(good)
+                service.send_signal(signal.SIGHUP)
+                wait_for(lambda after=after: is_limit(after), "the new limit")  # type: ignore[misc]
+                before = after
+        finally:
+            ends.set()
+        for each in asking:
+            each.result()
+        assert service.poll() is None
+    statuses = {line.split('"')[2].split()[0] for line in (tmp_path / "access.log").read_text().splitlines()}
+    assert statuses == {"200"}
+
+
+def test_the_unit_is_valid(tmp_path: Path) -> None:
+    """systemd accepts the unit, and its command has the options of `ratelimit-mw serve`."""
+    unit = tmp_path / "ratelimit.service"
+    shutil.copy(GATEWAY_FILES / unit.name, unit)
+    replace(unit, "/opt/ratelimit/bin/ratelimit-mw", str(PROGRAM))
+    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    result = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert unit.name not in result.stdout + result.stderr  # a warning names the unit
+    (command,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    words = shlex.split(command)[1:]
+    for path, word in ((GATEWAY_FILES / "ratelimit.toml", words[1]), (tmp_path / "token", words[-1])):
+        path.touch()
+        words = [str(path) if each == word else each for each in words]
+    with serve.make_context("serve", words[1:]) as context:
+        assert context.params["gateway"] == "nginx"
+
+
+def test_several_workers_follow_a_changed_file(tmp_path: Path) -> None:
+    """Each worker reads the changed file on its own."""
+    with site_of(tmp_path, FIRST, f"lmdb://{tmp_path}/state", ["--workers", "2"]) as site:
+        assert site.get(client=new_address()).headers["x-ratelimit-limit"] == "3"
+        replace(site.folder / "ratelimit.toml", "3/day", "9/day")
+
+        def all_changed() -> bool:
+            with ThreadPoolExecutor(4) as pool:
+                clients = [new_address() for _ in range(8)]
+                responses = list(pool.map(lambda client: site.get(client=client), clients))
+            return {response.headers["x-ratelimit-limit"] for response in responses} == {"9"}
+
+        wait_for(all_changed, "the new limit in all workers")
+
+
+def test_a_request_that_has_begun_is_finished(tmp_path: Path) -> None:
+    """The service stops after the response of a request that waits in a queue."""
+    algorithm = '{ name = "leaky-bucket", mode = "queue" }'
+    rules = f'[[rules]]\nname = "queue"\nlimits = "1/second burst 5"\nalgorithm = {algorithm}\n'
+    with site_of(tmp_path, rules) as site, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(site.get) for _ in range(3)]
+        wait_for(lambda: any(key["remaining"] <= 3 for key in site.clients()), "three in the queue")
+        os.kill(site.processes["service"].pid, signal.SIGTERM)
+        assert [each.result().status_code for each in waiting] == [200] * 3
+        assert site.processes["service"].wait(PATIENCE) in (0, -signal.SIGTERM)  # uvicorn ends by the signal

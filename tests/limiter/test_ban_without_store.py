@@ -1,0 +1,99 @@
+"""Bans beside the rejection cache, and without the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ban_kit import BAN, START, WHO, ban_client, rule_of
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+def test_the_rejection_cache_loses_no_rejection() -> None:
+    """Each rejection asks the store, until the client is banned. The ban itself is cached."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
+    assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
+    calls = store.calls
+    assert calls == 5, "one call for each request, even for the rejections that are counted"
+    verdict = limiter.hit(WHO)
+    assert verdict.banned
+    assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]
+    assert store.calls == calls
+    limiter.reset("login", WHO)
+    assert limiter.hit(WHO).allowed
+
+
+def test_a_cached_ban_is_shown_beside_a_longer_wait() -> None:
+    """The limit rejects for an hour, the ban for a minute: the client is banned, and waits for an hour."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="1/hour", ban={**BAN, "for": "1m"})], store)
+    ban_client(limiter)
+    for _ in range(3):
+        verdict = limiter.hit(WHO)
+        assert verdict.banned
+        assert (verdict.retry_after or 0) > 3598
+    assert store.calls == 4
+
+
+def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
+    store = SharedStore()
+    limiter = Limiter(
+        [rule_of("site", "1/minute", ban=None), rule_of("api", "1/minute", ban={**BAN, "after": 4})], store
+    )
+    limiter.hit(WHO)
+    for _ in range(4):
+        assert not limiter.hit(WHO).banned
+    assert limiter.hit(WHO).banned
+
+
+def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
+    """A process that knows of a ban keeps rejecting until its end."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
+    ban_client(limiter, hits=7)
+    store.down = True
+    clock.advance(60)
+    verdict = limiter.hit(WHO)
+    assert (verdict.banned, verdict.retry_after) == (True, 3540)
+    assert verdict.decisions[0].local
+    clock.advance(3540)
+    assert limiter.hit(WHO).allowed
+
+
+def test_a_ban_that_has_ended_rejects_nobody_without_the_store(clock: ManualClock) -> None:
+    """The process still knows of the ban, because the next one would be longer."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
+    ban_client(limiter, hits=7)
+    store.down = True
+    clock.advance(3600)
+    assert limiter.hit(WHO).allowed
+
+
+def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock) -> None:
+    store = SharedStore()
+    limiter = Limiter([rule_of()], store, clock)
+    limiter.hit(WHO)
+    store.down = True
+    limiter.hit(WHO)
+    assert limiter.hit(WHO).retry_after == 3600
+    assert limiter.hit(WHO).banned
+
+
+@pytest.mark.parametrize(("policy", "status"), [("deny", 503), ("allow", 200)])
+def test_other_policies_have_no_bans(clock: ManualClock, policy: Any, status: int) -> None:
+    store = SharedStore()
+    limiter = Limiter([rule_of(on_store_error=policy)], store, clock)
+    ban_client(limiter)
+    store.down = True
+    verdict = limiter.hit(WHO)
+    assert (verdict.status, verdict.banned) == (status, False)

@@ -1,0 +1,187 @@
+"""How workers learn of the overrides of single clients, and agree on their record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from limiter_ways import WAYS, Blocking
+from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, set_elsewhere
+from servers import HOST, Server
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, StoreError
+from ratelimit_mw.limiter import override_record
+from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
+from ratelimit_mw.stores import MemoryStore
+
+
+class AwaitedAlone(Blocking):
+    """A limiter through its async methods, whose event loops leave no connection open."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            try:
+                return await getattr(self.rate, f"a{name}")(*args)
+            finally:
+                await self.rate.store.aclose()
+
+        return lambda *args: asyncio.run(call(*args))
+
+
+@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
+def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way: type[Blocking]) -> None:
+    first, second = workers
+    assert limits(second) == ["100/minute"]
+    way(first).set_override("api", ACME, "7/minute")
+    assert limits(first) == ["7/minute"]
+    learns(second, ["7/minute"])
+    way(second).set_override("api", OTHER, "unlimited")
+    learns(first, [], OTHER)
+    assert [(each.client, each.limits) for each in way(first).overrides()] == [
+        ("user=acme", "7/minute"),
+        ("user=other", "unlimited"),
+    ]
+    way(first).clear_overrides()
+    assert limits(first) == ["100/minute"]
+    learns(second, ["100/minute"])
+
+
+async def astart(limiter: Limiter) -> None:
+    await limiter.astart()
+    await limiter.store.aclose()
+
+
+@pytest.mark.parametrize("start", [Limiter.start, lambda limiter: asyncio.run(astart(limiter))])
+def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Limiter], None]) -> None:
+    """As an ASGI application does at its start: the first request has them."""
+    first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
+    first.set_override("api", ACME, "7/minute")
+    start(second)
+    assert limits(second) == ["7/minute"]
+    first.remove_override("api", ACME)
+    assert limits(second) == ["7/minute"]  # it never looks again
+    first.close()
+    second.close()
+
+
+def test_the_first_request_knows_the_overrides(url: str) -> None:
+    """A WSGI application is never started. Its first request reads the overrides, as it opens the store."""
+    first, second = limiter_of(store=url), limiter_of(store=url)
+    first.set_override("api", ACME, "7/minute")
+    assert second.hit(ACME).decisions[0].limit == 7
+    first.close()
+    second.close()
+
+
+def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limiter]) -> None:
+    """No change is lost."""
+
+    def change(limiter: Limiter, name: str) -> None:
+        for number in range(10):
+            limiter.set_override("api", {"user": f"{name}{number}"}, "7/minute")
+
+    threads = [threading.Thread(target=change, args=pair) for pair in zip(workers, "ab", strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {each.client for each in workers[0].overrides()} == {f"user={n}{i}" for n in "ab" for i in range(10)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_override_of_two_processes_is_not_taken_for_an_evicted_record(way: type[Blocking]) -> None:
+    """The other process writes between the read of the record and that of its head."""
+    store = Recording()
+    limiter, read = limiter_of(store=store), store.states.read_record
+
+    def race(name: str) -> bytes | None:
+        data = read(name)
+        if store.wholes == 1:
+            store.states.read_record = read  # type: ignore[method-assign]
+            set_elsewhere(store, "7/minute")
+        return data
+
+    store.states.read_record = race  # type: ignore[method-assign]
+    way(limiter).set_override("api", OTHER, "8/minute")
+    assert [each.client for each in way(limiter).overrides()] == ["user=acme", "user=other"]
+
+
+def test_limiters_with_one_store_object_learn_at_once() -> None:
+    store = MemoryStore()
+    first, second = limiter_of(store=store), limiter_of(store=store)
+    first.set_override("api", ACME, "7/minute")
+    assert limits(second) == ["7/minute"]
+    assert limits(limiter_of(store=store)) == ["7/minute"]
+    assert limits(limiter_of()) == ["100/minute"]
+
+
+def test_a_store_without_records_is_not_asked() -> None:
+    limiter = limiter_of(store=SharedStore())
+    assert limiter.watch is None
+    with pytest.raises(ConfigError, match="keeps no records"):
+        limiter.set_override("api", ACME, "7/minute")
+
+
+@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
+def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server, way: type[Blocking]) -> None:
+    prefix = f"t{uuid4().hex}:"
+    limiter = limiter_of(store=f"redis://{HOST}:{redis_server.port}/0?prefix={prefix}")
+    with redis.Redis(HOST, redis_server.port) as client:
+        for name in ("overrides", "overrides.head"):
+            client.delete(f"{prefix}record|{name}")
+            client.lpush(f"{prefix}record|{name}", "x")
+            with pytest.raises(
+                StoreError, match=rf"the key 'record\|{name}' does not hold a record.*clear_overrides\(\)"
+            ):
+                way(limiter).set_override("api", ACME, "7/minute")
+            way(limiter).clear_overrides()
+            way(limiter).set_override("api", ACME, "8/minute")
+            assert limits(limiter) == ["8/minute"]
+    limiter.close()
+
+
+def test_a_change_that_always_loses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = limiter_of()
+    monkeypatch.setattr(limiter.store, "write_record", lambda *_: False)
+    with pytest.raises(StoreError, match="other processes changed the overrides all the time"):
+        limiter.set_override("api", ACME, "7/minute")
+
+
+def test_too_many_overrides_are_an_error_that_names_the_alternative() -> None:
+    limiter = limiter_of()
+    many = [ClientOverride("api", f"{{user={i:060}}}", "7/minute") for i in range(20_000)]
+    one, two = len(dump_overrides(many[:1])), len(dump_overrides(many[:2]))
+    most = 1 + (1_000_000 - one) // (two - one)
+    assert limiter.store.write_record("overrides", dump_overrides(many[:most]), None)
+    with pytest.raises(
+        ConfigError, match=rf"^{most:,} overrides fill their record\. Put the limits of many clients into"
+    ):
+        limiter.set_override("api", {"user": "x" * 64}, "7/minute")
+
+
+def test_two_processes_agree_on_the_record() -> None:
+    """The form is fixed, because workers of the last version may read it."""
+    override = ClientOverride("api", "{user=acme\ud800}", "7/minute", 5)
+    lasting = ClientOverride("a", "", "unlimited")
+    data = dump_overrides([override, lasting])
+    assert data.partition(b"\n")[2] == (
+        b'[{"rule":"api","key":"{user=acme\\ud800}","limits":"7/minute","until_us":5},'
+        b'{"rule":"a","key":"","limits":"unlimited"}]'
+    )
+    assert load_overrides(data) == (override, lasting)
+    assert override_record.RECORD == "overrides"
+
+
+def test_a_record_of_another_version_is_not_taken() -> None:
+    """A later version may have more fields. Its record is not damaged, but this version cannot read it."""
+    body = b'[{"rule":"api","key":"{user=acme}","limits":"7/minute","note":"x"}]'
+    head = dump_overrides([]).partition(b" 1 ")[0] + b" 1 " + blake2b(body, digest_size=16).hexdigest().encode()
+    with pytest.raises(ValueError, match="damaged, or of another version"):
+        load_overrides(head + b"\n" + body)

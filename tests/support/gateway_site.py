@@ -1,0 +1,116 @@
+"""An application behind nginx, which asks ``ratelimit-mw serve`` first."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from decision_service import GATEWAY_FILES, PROGRAM, TOKEN
+from deployed import NGINX_FOLDERS, accepts, nginx_command, replace
+from servers import PATIENCE, free_port, wait_for
+
+APPLICATION = """
+import json
+
+async def app(scope, receive, send):
+    size, more = 0, scope["type"] == "http"
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    body = json.dumps({"method": scope["method"], "path": scope["path"], "size": size}).encode()
+    status = 403 if scope["path"] == "/forbidden" else 200
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+"""
+FIRST = '[[rules]]\nname = "api"\nlimits = "3/day"\n'
+
+
+class GatewaySite(NamedTuple):
+    """An application behind nginx, which asks the service first."""
+
+    folder: Path
+    port: int
+    service_port: int
+    options: Sequence[str]
+    processes: dict[str, subprocess.Popen[bytes]]
+
+    def get(self, path: str = "/", client: str = "127.0.0.1", method: str = "GET", **options: object) -> httpx.Response:
+        transport = httpx.HTTPTransport(local_address=client)
+        with httpx.Client(transport=transport, timeout=PATIENCE) as session:
+            return session.request(method, f"http://127.0.0.1:{self.port}{path}", **options)  # type: ignore[arg-type]
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return the clients that the admin API shows."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        response = httpx.get(f"http://127.0.0.1:{self.service_port}/v1/keys", headers=headers, timeout=PATIENCE)
+        keys: list[dict[str, Any]] = response.raise_for_status().json()["keys"]
+        return keys
+
+    def start_service(self) -> None:
+        command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(self.service_port), *self.options]
+        self.processes["service"] = start(self.folder, command)
+        wait_for(lambda: accepts(self.service_port) or self.processes["service"].poll() is not None, "the service")
+        assert self.processes["service"].poll() is None, (self.folder / "servers.log").read_text()[-2000:]
+
+    def stop_service(self, signal_: int = signal.SIGTERM) -> None:
+        process = self.processes["service"]
+        process.send_signal(signal_)
+        process.wait(PATIENCE)
+
+
+def start(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    with (folder / "servers.log").open("ab") as log:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+
+
+@contextmanager
+def site_of(
+    folder: Path,
+    rules: str,
+    store: str = "memory://",
+    options: Sequence[str] = (),
+    nginx: Sequence[tuple[str, str]] = (),
+) -> Iterator[GatewaySite]:
+    """Run the application, the service and nginx. ``nginx`` are lines of its file to replace."""
+    port, service_port, application_port = free_port(), free_port(), free_port()
+    shutil.copy(GATEWAY_FILES / "nginx.conf", folder)
+    temporary = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in NGINX_FOLDERS)
+    for old, new in (
+        ("        listen [::]:80;\n", ""),
+        ("listen 80;", f"listen 127.0.0.1:{port};"),
+        ("127.0.0.1:8429", f"127.0.0.1:{service_port}"),
+        ("127.0.0.1:8000", f"127.0.0.1:{application_port}"),
+        ("/var/log/nginx", str(folder)),
+        ("http {\n", f"http {{\n{temporary}"),
+        *nginx,
+    ):
+        replace(folder / "nginx.conf", old, new)
+    head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
+    (folder / "ratelimit.toml").write_text(head + rules)
+    (folder / "application.py").write_text(APPLICATION)
+    (folder / "admin-token").write_text(TOKEN)
+    options = ("--gateway", "nginx", "--admin-token-file", "admin-token", *options)
+    site = GatewaySite(folder, port, service_port, options, {})
+    with ExitStack() as stack:
+        stack.callback(stop, site.processes)
+        uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
+        site.processes["application"] = start(folder, uvicorn)
+        site.start_service()
+        site.processes["nginx"] = start(folder, nginx_command(folder))
+        wait_for(lambda: accepts(application_port) and accepts(port), f"nginx and the application: {folder}")
+        yield site
+
+
+def stop(processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    for process in processes.values():
+        process.terminate()
+    for process in processes.values():
+        process.wait(PATIENCE)
