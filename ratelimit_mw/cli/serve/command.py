@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,7 @@ def serve(
     Multiprocess.handle_hup = _forward_sighup  # type: ignore[assignment, method-assign]
     if user_header is not None and gateway is None:
         raise click.UsageError("--user-header needs --gateway")
+    sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
     options = str(file), gateway, user_header, None if token_file is None else str(token_file)
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
