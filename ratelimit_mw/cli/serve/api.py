@@ -220,9 +220,13 @@ def _reject(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+_decoder: Final = json.JSONDecoder(parse_constant=_reject)
+"""Unlike msgspec, it decodes half of a surrogate pair, which the key of a list may have."""
+
+
 def _parse_body(body: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(body, parse_constant=_reject)  # msgspec rejects half of a surrogate pair
+        fields = _decoder.decode(body.decode())
     except (ValueError, RecursionError):
         raise ConfigError("the body is not JSON") from None
     if not isinstance(fields, dict):

@@ -152,7 +152,7 @@ async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
 
 
 async def _send_json(send: Send, status: int, content: Mapping[str, Any]) -> None:
-    body = json.dumps(content).encode()  # ASCII: a key may have half of a surrogate pair
+    body = f"{json.dumps(content)}\n".encode()  # ASCII: a key may have half of a surrogate pair
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers.append((b"cache-control", b"no-store"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,7 +1,8 @@
 """``ServedRules``: the rules in effect, and the features and the plan of a request to the API."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from ...errors import ConfigError, error_path
 from ...http.client_ip import ClientIP
@@ -18,6 +19,8 @@ from .checks import check_decided_at_once, check_for_gateway
 from .gateway import path_of_target
 from .readiness import Readiness
 
+_CACHE_SIZE: Final = 1024
+
 
 class ServedRules:
     """Follows the rules of a limiter. ``ConfigError`` for rules that the service cannot decide.
@@ -30,6 +33,7 @@ class ServedRules:
 
     client_ip: ClientIP
     writer: HeaderWriter
+    _counted_ip: Callable[[str], str]
 
     def __init__(self, limiter: Limiter, has_gateway: bool, has_users: bool) -> None:
         self.limiter = limiter
@@ -44,12 +48,13 @@ class ServedRules:
         check_no_views(rules.require_complete())
         if self._has_gateway:
             check_for_gateway(rules, settings, self._has_users)
-        proxies = settings.trusted_proxies, settings.forwarded_header
-        client_ip = ClientIP(*proxies, settings.ipv6_prefix, settings.nat64_prefixes)
+        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header)
+        forms = settings.ipv6_prefix, settings.nat64_prefixes
+        counted_ip = lru_cache(_CACHE_SIZE)(lambda text: as_counted({"ip": text}, *forms)["ip"])
         writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
 
         def use() -> None:
-            self.client_ip, self.writer = client_ip, writer
+            self.client_ip, self.writer, self._counted_ip = client_ip, writer, counted_ip
 
         return use
 
@@ -68,8 +73,9 @@ class ServedRules:
 
     def as_counted(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features of a client as the requests of a gateway have them."""
-        settings = self.limiter.settings
-        return as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
+        if isinstance(text := features.get("ip"), str):
+            features = {**features, "ip": self._counted_ip(text)}
+        return as_counted(features, has_own_ip=True)
 
     def features_of_key(self, name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
