@@ -34,7 +34,7 @@ class TrafficFeed:
     def counter_of(self, labels: Labels) -> Counter | None:
         """Return the function that counts a request; None for a request whose client counts, too."""
         rule, outcome, _ = labels
-        return None if self._has_clients and outcome != "allowed" else partial(self.log.record, _name(rule, outcome))
+        return None if self._has_clients and outcome != "allowed" else partial(self.log.record, event_of(rule, outcome))
 
     def count_endpoint(self, endpoint: str, outcome: str) -> None:
         """Count a request for its endpoint."""
@@ -43,9 +43,9 @@ class TrafficFeed:
     def __call__(self, event: Event) -> None:
         clients = {each.rule: each.client for each in event.rejections if each.key} if self._has_clients else {}
         for rule, outcome in (event.outcomes or {"": event.outcome}).items():
-            self.log.record(_name(rule, outcome), clients.get(rule))
+            self.log.record(event_of(rule, outcome), clients.get(rule))
 
 
-def _name(rule: str, outcome: str) -> str:
+def event_of(rule: str, outcome: str) -> str:
     """Return the event of a rule. A request without a rule has an event, too, for example of a deny list."""
     return f"rule:{rule}:{outcome}" if rule else f"request:{outcome}"

@@ -168,16 +168,35 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     log = TrafficLog(url)
     for hour, number in enumerate(week(20, 4) * 4):
         log.record("url_shorten", n=int(number), at=START + hour * HOUR + 60)
+        log.record(f"rule:api:{('rejected', 'banned')[hour % 2]}", n=int(number), at=START + hour * HOUR)
     log.record("other", n=500)
     log.close()
     result = json.loads(run("forecast", url, "url_shorten", "--json").stdout)
     assert (result["hours"], result["period"]) == (4 * 168 - 2, "week")
     assert result["settings"]["schedule"] == {"mon-fri 08:00-18:00": ["1/hour"]}
+    of_rule = json.loads(run("forecast", url, "--rule", "api", "--json").stdout)
+    assert of_rule == result
     few = run("forecast", url, "other")
     assert (few.exit_code, few.stderr) == (
         1,
         "Error: a forecast needs three whole days, or three weeks for a week; got 0 hours\n",
     )
+
+
+@pytest.mark.slow
+def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
+    """An hour is not lost at the edge of its retention."""
+    for retention, days, hours in (("1h:90d,1d:1y", 89, 89 * 24), ("1h:8d", 7, 7 * 24), ("1d:1y", 9, None)):
+        url = f"sqlite:///{tmp_path}/{days}.db?retention={retention}"
+        log = TrafficLog(url)
+        for hour in range(days * 24):
+            log.record("api", at=clock.now_us() / clock.SECOND - hour * HOUR)
+        log.close()
+        result = run("forecast", url, "api", "--json")
+        if hours is None:
+            assert (result.exit_code, "the log keeps no hours" in result.stderr) == (1, True)
+        else:
+            assert abs(json.loads(result.stdout)["hours"] - hours) <= 3
 
 
 @pytest.mark.slow
@@ -200,6 +219,10 @@ def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: 
         (["absent.log"], "'absent.log' does not exist"),
         (["memory://"], "give the URL of a traffic log, and one event"),
         (["memory://", "a", "b"], "give the URL of a traffic log, and one event"),
+        (
+            ["memory://", "--rule", "api", "--settings", "{log}"],
+            "give the URL of a traffic log, and one event",
+        ),
         (["memory://", "a", "--rule", "api"], "give the URL of a traffic log, and one event"),
         (["{log}", "{log}"], "is given twice"),
         (["{log}", "--rule", "api"], "--rule and --settings need each other"),

@@ -2,10 +2,12 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from ...limiter.events import Outcome
+from ...limiter.traffic import event_of
 from ..log_files import LOG, check_paths
 from ..output import FILE, command, json_option, note, print_json, print_table, print_text
 from ..replay.logs import field_option
@@ -25,11 +27,12 @@ def _check_log(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...
 @command(
     "ratelimit-mw forecast access.log access.log.1.gz access.log.2.gz",
     "ratelimit-mw forecast access.log --rule api --settings ratelimit.toml --plot forecast.svg",
+    "ratelimit-mw forecast sqlite:///traffic.db --rule api",
     "ratelimit-mw forecast sqlite:///traffic.db url_shorten --json",
 )
 @click.argument("log", metavar="LOG...", nargs=-1, required=True, callback=_check_log)
-@click.option("--rule", help="Count only the requests that this rule of --settings applies to.")
-@click.option("--settings", type=FILE, help="The settings file of --rule.")
+@click.option("--rule", help="Count only the requests that this rule applies to.")
+@click.option("--settings", type=FILE, help="The settings file of --rule, for access logs.")
 @field_option
 @plot_option("Draw the requests, the back-test and the forecast, as .png or .svg.")
 @theme_option
@@ -45,8 +48,8 @@ def forecast(
 ) -> None:
     """Forecast the requests of the next week, and print limits that keep background requests below their peak.
 
-    LOG is one or several access logs, as for replay, or the URL of a traffic log and an event. The forecast is by the
-    hour. With less than three weeks, it is one of the next day.
+    LOG is one or several access logs, as for replay, or the URL of a traffic log, with an event or a rule. The forecast
+    is by the hour. With less than three weeks, it is one of the next day.
 
     To show its error, each model forecasts the last week of the log from the time before. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.
@@ -85,9 +88,10 @@ def forecast(
 
 def _read(log: tuple[str, ...], rule: str | None, settings: Path | None, fields: dict[str, str]) -> HourlyCounts:
     if "://" in log[0]:
-        if len(log) != 2 or rule is not None or settings is not None:
-            raise click.UsageError("give the URL of a traffic log, and one event")
-        return count_traffic_log(*log)
+        events = [*log[1:], *(event_of(rule, outcome) for outcome in get_args(Outcome) if rule)]
+        if len(log) + bool(rule) != 2 or settings is not None:
+            raise click.UsageError("give the URL of a traffic log, and one event or --rule")
+        return count_traffic_log(log[0], events)
     if (rule is None) != (settings is None):
         raise click.UsageError("--rule and --settings need each other")
     return count_access_logs(log, rule, settings, fields)

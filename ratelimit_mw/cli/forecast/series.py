@@ -1,6 +1,7 @@
 """Counts the requests of a log by hour: of access logs, or of one event of a traffic log."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple
 
 from ...clock import SECOND, now_us
 from ...settings import load_settings
+from ...stores import redacted_url
 from ...traffic import TrafficLog
 from ..json_lines import LineParser
 from ..output import Failure
@@ -59,22 +61,24 @@ def _simulation(name: str, file: Path) -> Simulation:
     return Simulation(replace(settings, rules=rules))
 
 
-def count_traffic_log(url: str, event: str) -> HourlyCounts:
-    """Count an event of a traffic log, as far back as the log keeps hours."""
+def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
+    """Count events of a traffic log together, as far back as the log keeps hours."""
     log, end = TrafficLog.open(url), now_us() // SECOND // HOUR * HOUR
     try:
-        for hours in (_MOST, 90 * 24, 28 * 24, 7 * 24, 3 * 24):
-            curve = log.curve(event, end - hours * HOUR, end, points=_MOST + 2)
-            if HOUR % curve.step == 0:
+        for days in (_MOST // 24, 90, 28, 7, 4):
+            start = end - (24 * days - 1) * HOUR  # within the retention, also later in this hour
+            curves = [log.curve(event, start, end, points=_MOST + 2) for event in events]
+            if HOUR % curves[0].step == 0:
                 break
     finally:
         log.close()
-    if HOUR % curve.step:
-        raise Failure(f"{url}: the log keeps no hours of the last three days. Give it a retention such as 1h:90d")
-    times = range(curve.start, curve.end, curve.step)
+    if HOUR % curves[0].step:
+        message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
+        raise Failure(f"{redacted_url(url)}: {message}")
     found = Counter[int]()
-    for at, number in zip(times, curve.counts, strict=True):
-        found[at // HOUR] += number
+    for curve in curves:
+        for at, number in zip(range(curve.start, curve.end, curve.step), curve.counts, strict=True):
+            found[at // HOUR] += number
     return _without_ends(found)
 
 
