@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..decision import Decision, Hit
 from ..errors import StoreError
 from ..receipt import Correction
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .lease_table import Lease, LeaseTable
 from .report_table import Account
 from .reporter import Reporter
@@ -72,14 +73,8 @@ class QuotaLeases(Reporter):
             return self.store.apply(hits, now, consume)
         while late := (request := self._begin(hits)).late:
             self.report(late)
-        try:
-            if request.returns:
-                self.store.correct(request.returns, now)
-            while not request.result:
-                self._learn(request, self.store.apply(request.asked, now))
-        except BaseException:
-            self._undo(request)
-            raise
+        if request.returns or not request.result:
+            run_blocking(self._decide(blocking_call, request, now))
         return request.result
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -88,17 +83,17 @@ class QuotaLeases(Reporter):
         while late := (request := self._begin(hits)).late:
             await self._complete(self.areport(late))
         if request.shares or request.returns:
-            await self._complete(self._adecide(request, now))
+            await self._complete(self._decide(async_call, request, now))
         elif not request.result:
-            await self._adecide(request, now)
+            await self._decide(async_call, request, now)
         return request.result
 
-    async def _adecide(self, request: _Request, now: int | None) -> None:
+    async def _decide(self, call: Call, request: _Request, now: int | None) -> None:
         try:
             if request.returns:
-                await self.store.acorrect(request.returns, now)
+                await call(self.store, "correct", request.returns, now)
             while not request.result:
-                self._learn(request, await self.store.aapply(request.asked, now))
+                self._learn(request, await call(self.store, "apply", request.asked, now))
         except BaseException:
             self._undo(request)
             raise

@@ -19,6 +19,7 @@ from ..errors import StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import Store
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.heartbeat import Heartbeat
 from .link import ChainLink
 from .report_table import REPORT_EVERY, Account, Report, ReportTable
@@ -49,28 +50,36 @@ class Reporter(ChainLink):
 
     def report(self, accounts: Sequence[Account]) -> None:
         """Report these accounts now, in one call, and in a second one when the sum of a key exceeds its limit."""
-        for report in self._reports_of(accounts):
-            with self._keeping(report):
-                if corrections := self._learn_report(report, self.store.apply(report.hits, self._now())):
-                    self.store.correct(corrections, self._now())
-                    self._end_report(report)
+        run_blocking(self._report(blocking_call, accounts))
 
     async def areport(self, accounts: Sequence[Account]) -> None:
+        await self._report(async_call, accounts)
+
+    async def _report(self, call: Call, accounts: Sequence[Account]) -> None:
         for report in self._reports_of(accounts):
             with self._keeping(report):
-                if corrections := self._learn_report(report, await self.store.aapply(report.hits, self._now())):
-                    await self.store.acorrect(corrections, self._now())
+                decisions = await call(self.store, "apply", report.hits, self._now())
+                if corrections := self._learn_report(report, decisions):
+                    await call(self.store, "correct", corrections, self._now())
                     self._end_report(report)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        accounts = self._accounts_of(changes)
-        others = [change for change in changes if change.key not in accounts]
-        return self._correct_here(changes, accounts, self.store.correct(others, now) if others else ())
+        return run_blocking(self._correct(blocking_call, changes, now))
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        return await self._correct(async_call, changes, now)
+
+    async def _correct(self, call: Call, changes: Sequence[Correction], now: int | None) -> list[int]:
+        """Make corrections of accounts, after the store has made the others. Return the times of all."""
         accounts = self._accounts_of(changes)
         others = [change for change in changes if change.key not in accounts]
-        return self._correct_here(changes, accounts, await self.store.acorrect(others, now) if others else ())
+        times = iter(await call(self.store, "correct", others, now) if others else ())
+        at = self._clock()
+        with self._lock:
+            return [
+                self._reopen(accounts[change.key]).correct(change, at) if change.key in accounts else next(times)
+                for change in changes
+            ]
 
     def close(self) -> None:
         """Report the rest and close the store. A report that the store does not take is lost."""
@@ -146,17 +155,6 @@ class Reporter(ChainLink):
         """Return the accounts that take the corrections of their keys."""
         found = {change.key: self._reports.accounts.get(change.key) for change in changes if change.limit.reports}
         return {key: account for key, account in found.items() if account is not None and account.fresh_until}
-
-    def _correct_here(
-        self, changes: Sequence[Correction], accounts: dict[str, Account], times: Sequence[int]
-    ) -> list[int]:
-        """Make corrections of accounts, after the store has made the others. Return the times of all."""
-        others, now = iter(times), self._clock()
-        with self._lock:
-            return [
-                self._reopen(accounts[change.key]).correct(change, now) if change.key in accounts else next(others)
-                for change in changes
-            ]
 
     def _reopen(self, account: Account) -> Account:
         """Return the account that takes a change of this one, and report it. The caller holds the lock."""
