@@ -129,7 +129,7 @@ class Bans(RunTimeOverrides):
             us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:
                 raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
-        return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, 1, None)
+        return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, ban.limit, None)
 
     def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:
         if rule.ban is None:

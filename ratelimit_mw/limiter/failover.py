@@ -57,7 +57,7 @@ class LastDecisions:
     def correct(self, changes: Sequence[Correction], times: Sequence[int]) -> None:
         """Apply the corrections that the store has made."""
         for change, at in zip(changes, times, strict=True):
-            if change.cost and (last := self.pop(change.key)) and not change.limit.is_ban:
+            if change.cost and (last := self.pop(change.key)):
                 last = last.corrected(change, at)
                 if last.rest < change.limit.limit:
                     self._young.setdefault(change.key, last[:])  # another thread may know a later decision

@@ -69,6 +69,19 @@ def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
     assert limiter.hit(WHO).allowed
 
 
+def test_a_manual_ban_holds_without_the_store(clock: ManualClock) -> None:
+    """The process has decided for the client before, and has banned it."""
+    store = SharedStore()
+    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
+    assert limiter.hit(WHO).allowed
+    limiter.ban("login", WHO, 600)
+    store.down = True
+    clock.advance(60)
+    assert limiter.hit(WHO).retry_after == 540
+    clock.advance(540)
+    assert limiter.hit(WHO).allowed
+
+
 def test_a_ban_that_has_ended_rejects_nobody_without_the_store(clock: ManualClock) -> None:
     """The process still knows of the ban, because the next one would be longer."""
     store = SharedStore()
