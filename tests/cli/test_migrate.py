@@ -218,7 +218,7 @@ def test_the_parts_that_need_a_hand_are_problems(folder: Path) -> None:
         "limiter.reset: reset(rule, key)",
         "hard_flask.py:38: with limiter.limit: name a rule",
         "hard_flask.py:39: limiter.current_limits",
-        "the limiter: meta_limits: there is no replacement",
+        "the limiter: meta_limits: write ban = {...} in the rules, which counts rejections",
         "a settings file has no functions, so cost = lambda request: the_function_of_line_9() of the rule 'default'",
     ):
         assert text in problems

@@ -112,7 +112,7 @@ def note_handwork(findings: Findings, limits: Iterable[Any], where: str) -> None
             if getattr(limit, name, None) is not None:
                 findings.note(f"{where}: {name}: {text}, which finds the rule at error.verdict.rejected_by[0].rule")
         if getattr(limit, "meta_limits", None) or getattr(limit, "_meta_limits", None):
-            findings.problems.append(f"{where}: meta_limits: there is no replacement")
+            findings.problems.append(f"{where}: meta_limits: write ban = {{...}} in the rules, which counts rejections")
 
 
 def distinct(functions: Iterable[Any]) -> list[Any]:
