@@ -10,7 +10,6 @@ from typing import Final
 from ..clock import SECOND
 from ..errors import RateLimitError
 from ..limiter.limiter import Limiter
-from ..limiter.override_reader import name_of
 from ..stores import Store, redacted_url
 from .output import Failure
 from .source import Source
@@ -56,7 +55,7 @@ def _require_reply(store: Store) -> None:
     try:
         store.start()
     except RateLimitError as error:
-        raise Failure(f"{name_of(store)} unreachable: {error}. `doctor` examines its servers") from error
+        raise Failure(f"{redacted_url(store)} unreachable: {error}. `doctor` examines its servers") from error
 
 
 def _check_files(store: Store) -> None:

@@ -14,10 +14,10 @@ from ..quota import parse_duration
 from ..receipt import Correction
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import NO_LIMITS, UNLIMITED
+from ..stores import redacted_url
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..testmode import testmode
 from .inspection import KeyStates
-from .override_reader import name_of
 from .overrides import RunTimeOverrides
 
 
@@ -107,7 +107,7 @@ class Bans(RunTimeOverrides):
         (at,) = await call(self._chain, "correct", [correction], self._now())
         (decision,) = await call(self.store, "apply", [hit], self._now(), False)
         if decision.allowed and decision.at_us < at + us:
-            raise StoreError(f"{name_of(self.store)} is nearly full, so the ban could not be written")
+            raise StoreError(f"{redacted_url(self.store)} is nearly full, so the ban could not be written")
         return (at + us) / SECOND  # type: ignore[no-any-return]
 
     async def _unban(self, call: Call, rule: str, features: Features) -> bool:

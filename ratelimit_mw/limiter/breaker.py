@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..clock import SECOND, now_us
 from ..errors import StateError, StoreError
 from ..forksafe import CHANCE, create_lock
-from ..stores import Store
+from ..stores import Store, redacted_url
 from .link import ChainLink
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CircuitBreaker(ChainLink):
 
     def __init__(self, store: Store, policy: str) -> None:
         super().__init__(store)
-        self.name = store.name or type(store).__name__
+        self.name = redacted_url(store)
         self._policy = policy
         self._policies: dict[str, str] = {}
         self._lock = create_lock(self, "_lock", threading.Lock)

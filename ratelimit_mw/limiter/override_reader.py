@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ..clock import SECOND
 from ..errors import RateLimitError, StateError
 from ..forksafe import run_in_child
-from ..stores import Store
+from ..stores import Store, redacted_url
 from ..stores.background import run_once
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .override_record import read_change
@@ -39,11 +39,6 @@ _log = logging.getLogger("ratelimit_mw")
 def keeps_records(store: Store) -> bool:
     """Return whether a store keeps records. One of an application may not."""
     return type(store).read_record is not Store.read_record
-
-
-def name_of(store: Store) -> str:
-    """Return the name of a store in the log."""
-    return store.name or type(store).__name__
 
 
 class OverrideReader:
@@ -124,12 +119,12 @@ class OverrideReader:
             breaker = self._limiter.breaker
             is_quiet = isinstance(error, RateLimitError) and breaker and (breaker.open or breaker.failures)
             if not is_quiet and type(error) is not self._problem:
-                name, fix = name_of(self._limiter.store), _DAMAGE if is_damaged else _RIGHTS
+                name, fix = redacted_url(self._limiter.store), _DAMAGE if is_damaged else _RIGHTS
                 message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
                 _log.warning(message, name, error, fix, exc_info=None if is_known else error)
                 self._problem = type(error)
         else:
             if self._problem is not None:
-                _log.warning("store %s: the overrides are read again", name_of(self._limiter.store))
+                _log.warning("store %s: the overrides are read again", redacted_url(self._limiter.store))
                 self._problem = None
         self._read_at = monotonic()

@@ -21,9 +21,10 @@ from ..rules.overrides import (
 )
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
+from ..stores import redacted_url
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .breaker import CircuitBreaker
-from .override_reader import OverrideReader, name_of
+from .override_reader import OverrideReader
 from .override_record import change_overrides, read_overrides
 from .registry import Registry
 from .reloads import Reloads
@@ -173,7 +174,7 @@ class RunTimeOverrides(Reloads):
                 return False
             overrides = load_overrides(record)
             if record is None:
-                _log.warning("store %s has lost the overrides; the limits of the rules apply", name_of(self.store))
+                _log.warning("store %s has lost the overrides; the limits of the rules apply", redacted_url(self.store))
             rules = self._overlaid(bare_rules(self.rules), overrides)
             renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
             self.rules, self._overrides = rules, overrides

@@ -16,12 +16,11 @@ import msgspec
 from ..clock import Clock
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import CHANCE, create_lock
-from ..stores import Store
+from ..stores import Store, redacted_url
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.heartbeat import Heartbeat
 from .counts import Counter, Labels, OutcomeCounts
 from .events import Event
-from .override_reader import name_of
 from .records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
 from .registry import Registry
 from .summary import Summary
@@ -142,7 +141,7 @@ class Recorder:
                     _add(self._waiting, record, counts)
         if failure is not None and not self._has_failed:
             message = "store %s: cannot record outcomes (%s). This process keeps them and tries again in 5 s"
-            _log.warning(message, name_of(self._store), failure)
+            _log.warning(message, redacted_url(self._store), failure)
         self._has_failed = failure is not None
 
     async def _write(self, call: Call, record: CountsRecord, waiting: _Waiting, unknown: _Unknown) -> None:

@@ -10,8 +10,8 @@ from ...decision import Decision, Hit
 from ...errors import RateLimitError
 from ...limiter.fleet import FLEET, count_processes, takes_slots
 from ...limiter.limiter import Limiter
-from ...limiter.override_reader import name_of
 from ...settings import Settings
+from ...stores import redacted_url
 from ...stores.facts import Facts
 from .finding import OK, PROBLEM, WARNING, Finding
 from .lmdb import examine_lmdb
@@ -46,9 +46,9 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     except RateLimitError as error:
         effect = f"requests are decided by on_store_error = {settings.on_store_error!r}"
         fix = "start the server, or correct the URL, the login, the network or the rights of its user"
-        yield Finding("store", f"{name_of(store)} unreachable ({error}): {effect}", PROBLEM, fix)
+        yield Finding("store", f"{redacted_url(store)} unreachable ({error}): {effect}", PROBLEM, fix)
     else:
-        yield Finding("store", f"{name_of(store)} replies", data={"store": name_of(store)})
+        yield Finding("store", f"{redacted_url(store)} replies", data={"store": redacted_url(store)})
         if probes:
             yield _round_trip([seconds for seconds, _, _ in probes], settings)
             yield from _clock_skew(probes, store.name)
