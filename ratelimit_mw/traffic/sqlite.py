@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -17,38 +17,58 @@ from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
 from .address import LogAddress
-from .batch import MOST, OTHER, Batch, Events, fold_events, without_room
+from .batch import OTHER, Batch, Events, fold_events, without_room
 from .retention import Retention, Run
 from .store import CountStore
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
-_APPLICATION: Final = 0x524C_5430
+_APPLICATION: Final = 0x524C_5431
 """Marks the file of a traffic log, for this package and for the program ``file``."""
+# The rows of one event are together, so that a curve reads few pages. The index has those of one bucket together.
 _SCHEMA: Final = (
     f"PRAGMA application_id = {_APPLICATION}",
     "CREATE TABLE log (retention TEXT NOT NULL)",
-    # `owner` is "" for the counts of events, and the event for the counts of its clients.
     """
-    CREATE TABLE counts (
-        step INTEGER, start INTEGER, owner TEXT, name TEXT, n INTEGER NOT NULL, PRIMARY KEY (step, start, owner, name)
+    CREATE TABLE totals (
+        step INTEGER, event TEXT, start INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, event, start)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX by_start ON totals (step, start, event, n)",
+    """
+    CREATE TABLE clients (
+        step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
+        PRIMARY KEY (step, event, start, client)
     ) WITHOUT ROWID
     """,
 )
-_ADD: Final = "INSERT INTO counts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_EXPIRE: Final = "DELETE FROM counts WHERE step = ? AND start <= ?"
-_COUNT: Final = "SELECT count(*) FROM counts WHERE step = ? AND start = ? AND owner = ?"
-_NAMES: Final = "SELECT name FROM counts WHERE step = ? AND start = ? AND owner = ?"
-# One lookup for each bucket: other events and clients are not read.
+_ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_EXPIRE: Final = (
+    """
+    DELETE FROM clients WHERE step = :step AND start <= :last
+    AND event IN (SELECT event FROM totals WHERE step = :step AND start <= :last)
+    """,
+    "DELETE FROM totals WHERE step = :step AND start <= :last",
+)
+_KNOWN_EVENTS: Final = "SELECT event FROM totals WHERE step = ? AND start = ?"
+_KNOWN_CLIENTS: Final = "SELECT client FROM clients WHERE step = ? AND start = ? AND event = ?"
 _CURVE: Final = """
-    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
-    SELECT start, n FROM run CROSS JOIN counts USING (start)
-    WHERE step = :step AND owner = :owner AND name = :name
+    SELECT start, n FROM totals WHERE step = :step AND event = :event AND start >= :start AND start < :end
 """
-_SUMS: Final = """
+# One lookup for each bucket: other clients are not read.
+_CLIENT_CURVE: Final = """
     WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
-    SELECT name, sum(n) FROM run CROSS JOIN counts USING (start)
-    WHERE step = :step AND owner = :owner GROUP BY name
+    SELECT start, n FROM run CROSS JOIN clients USING (start)
+    WHERE step = :step AND event = :event AND client = :client
+"""
+_CLIENTS: Final = """
+    SELECT client, sum(n) FROM clients WHERE step = :step AND event = :event AND start >= :start AND start < :end
+    GROUP BY client
+"""
+_EVENTS: Final = """
+    SELECT event, sum(n) FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :end
+    GROUP BY event
 """
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DAMAGED: Final = (
@@ -71,47 +91,46 @@ class SqliteCounts(CountStore):
             for bucket, events in batch.items():
                 self._add(db, *bucket, events)
             for step, kept in self._retention.resolutions:
-                db.execute(_EXPIRE, (step, now - kept - 2 * step))
+                for statement in _EXPIRE:
+                    db.execute(statement, {"step": step, "last": now - kept - 2 * step})
 
     def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
-        owner, name = ("", event) if client is None else (event, client)
+        statement = _CURVE if client is None else _CLIENT_CURVE
         with self._reading() as db:
-            return {} if db is None else dict(db.execute(_CURVE, {**run._asdict(), "owner": owner, "name": name}))
+            values = {**run._asdict(), "event": event, "client": client}
+            return {} if db is None else dict(db.execute(statement, values))
 
     def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
-        return self._sums(runs, event)
+        return self._sums(_CLIENTS, runs, event)
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        return self._sums(runs, "")
+        return self._sums(_EVENTS, runs)
 
     def distinct(self, runs: Sequence[Run], event: str) -> int:
-        return len(self._sums(runs, event).keys() - {OTHER})
+        return len(self.clients(runs, event).keys() - {OTHER})
 
     def retention(self) -> str | None:
         with self._reading() as db:
             return None if db is None else str(db.execute("SELECT retention FROM log").fetchone()[0])
 
-    def _sums(self, runs: Sequence[Run], owner: str) -> dict[str, int]:
+    def _sums(self, statement: str, runs: Sequence[Run], event: str = "") -> dict[str, int]:
         total = Counter[str]()
         with self._reading() as db:
             if db is not None:
                 for run in runs:
-                    total.update(dict(db.execute(_SUMS, {**run._asdict(), "owner": owner})))
+                    total.update(dict(db.execute(statement, {**run._asdict(), "event": event})))
         return total
 
     def _add(self, db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
-        def known(owner: str, counts: Sized) -> Collection[str]:
-            (size,) = db.execute(_COUNT, (step, start, owner)).fetchone()
-            fits = size + len(counts) <= MOST  # most of the time, so the names are not read
-            return () if fits else {name for (name,) in db.execute(_NAMES, (step, start, owner))}
+        def known(statement: str, *values: object) -> set[str]:
+            return {name for (name,) in db.execute(statement, (step, start, *values))}
 
-        rows = []
-        for event, counts in fold_events(events, known("", events)).items():
-            rows.append((step, start, "", event, counts.total))
+        for event, counts in fold_events(events, known(_KNOWN_EVENTS)).items():
+            db.execute(_ADD_TOTAL, (step, event, start, counts.total))
             if clients := counts.clients:
-                left_out = without_room(clients, known(event, clients))
-                rows += [(step, start, event, OTHER if name in left_out else name, n) for name, n in clients.items()]
-        db.executemany(_ADD, rows)
+                left_out = without_room(clients, known(_KNOWN_CLIENTS, event))
+                rows = ((OTHER if name in left_out else name, number) for name, number in clients.items())
+                db.executemany(_ADD_CLIENT, ((step, event, start, *row) for row in rows))
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

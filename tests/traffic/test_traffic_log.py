@@ -164,7 +164,7 @@ def test_a_range_that_is_none_is_an_error(log: TrafficLog, end: Any) -> None:
 
 def test_further_events_and_clients_are_counted_together(log: TrafficLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest of the first batch stay, and later ones find no room. The totals are exact."""
-    for module in ("batch", "sqlite", "redis"):
+    for module in ("batch", "redis"):
         monkeypatch.setattr(f"ratelimit_mw.traffic.{module}.MOST", 3)
     for i in range(1, 6):
         log.record("a", f"c{i}", i)

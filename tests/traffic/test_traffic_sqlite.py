@@ -83,8 +83,11 @@ def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE orders (id)")
     before = path.read_bytes()
+    log = opened(path)
+    log.record("a")
     with pytest.raises(StoreError, match=r"shop.db is a database of another program. Name another file"):
-        recorded(path)
+        log.flush()
+    log._start_over()  # nothing is left for the end of the process
     assert path.read_bytes() == before
 
 
@@ -99,6 +102,29 @@ def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(StoreError, match=r"cannot create the traffic log .*: No such file"):
         log.flush()
+    log._start_over()
+
+
+def test_buckets_end_with_their_retention(tmp_path: Path) -> None:
+    """The rows of events and clients go away, also of events that are no longer recorded."""
+    path, clock = tmp_path / "log.db", ManualClock(NOW)
+    log = TrafficLog(f"sqlite:///{path}?retention=1m:1h,1h:1d", clock=clock)
+    log.record("a", "x")
+    log.flush()
+    rows = []
+    for seconds in (3600, 120, 86_400):
+        clock.advance(seconds)
+        log.record("b")
+        log.flush()
+        with closing(sqlite3.connect(path)) as db:
+            found = (db.execute(f"SELECT step FROM {table} WHERE event = 'a'") for table in ("totals", "clients"))
+            rows.append([sorted(step for (step,) in each) for each in found])
+    assert rows == [[[60, 3600], [60, 3600]], [[3600], [3600]], [[3600], [3600]]]
+    clock.advance(7200)
+    log.record("b")
+    log.flush()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM clients").fetchone() == (0,)
 
 
 @pytest.mark.parametrize(
