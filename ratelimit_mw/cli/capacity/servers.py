@@ -71,7 +71,7 @@ class Servers:
     def info(self) -> list[dict[str, float]]:
         """Return the numbers in INFO of each primary."""
         target = self._target
-        pools = [target._pool(each) for each in target._slots._primaries] if self.is_cluster else [target._pool]
+        pools = [target._pool(each) for each in target._slots.primaries] if self.is_cluster else [target._pool]
         texts = [b"\n".join(self._ask(pool, b"INFO", section) for section in _SECTIONS).decode() for pool in pools]
         return [{name: float(number) for name, number in _NUMBER.findall(text)} for text in texts]
 
