@@ -23,7 +23,7 @@ from .within import COMMANDS
 def ratelimit_mw() -> None:
     """Check, try out and operate rate limits.
 
-    Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
+    Results go to stdout, messages to stderr. Exit codes: 0 for success, 1 for a problem, 2 for misuse.
     """
 
 
