@@ -51,7 +51,7 @@ class OverrideReader:
         run_in_child(self, OverrideReader._start_over)
 
     def _start_over(self) -> None:
-        """Also in a forked child, which opens the store itself."""
+        """A forked child starts over: it opens the store itself."""
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
         self._whole_at = 0.0

@@ -168,7 +168,7 @@ def request_all(limiter: Limiter) -> list[Any]:
 
 @pytest.mark.parametrize("requests", [hit_from_threads, hit_on_a_loop, request_all])
 def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
-    """Also those of a forked worker, whose parent knows older ones."""
+    """A forked worker does, too. Its parent knows older ones."""
     store = Recording()
     operator, worker = limiter_of(store=store), limiter_of(store=store)
     for expected in ("70/minute", "80/minute"):
