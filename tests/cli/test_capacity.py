@@ -39,12 +39,12 @@ CLUSTER = costs(
     Costs(decision=5.0, message=30.0, command=15.0, hit=10.0),
     is_cluster=True,
 )
-STORES = {"server": SERVER, "cluster": CLUSTER}
+STORES = {False: SERVER, True: CLUSTER}
 
 
 def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **options: Any) -> Result:
     plan = Deployment(**{"workers": 50, "rate": 1_000.0, **options})
-    return simulate(plan, measured or STORES[plan.kind], requests=requests)
+    return simulate(plan, measured or STORES[plan.is_cluster], requests=requests)
 
 
 # -- the simulation ------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def figures(**options: Any) -> dict[str, Any]:
 
 
 def test_memory_connections_and_network() -> None:
-    measured = {"server": costs()}
+    measured = {False: costs()}
     found = describe(Deployment(workers=50, rate=1_000.0, limits=3, clients=1_000, threads=4), measured, 1)
     assert found["node"]["connections"] == 250  # a thread of each worker reads overrides
     assert found["node"]["memory_bytes"] == 3 * 1_000 * 222 + 250 * 20_000

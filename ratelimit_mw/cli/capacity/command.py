@@ -95,7 +95,7 @@ def capacity(
         known |= read_costs(costs)
     if file is not None:
         measured = _measure(file)
-        known[measured.kind] = measured
+        known[measured.is_cluster] = measured
         if save is not None:
             save_costs(save, measured)
     elif save is not None:

@@ -63,10 +63,6 @@ class MeasuredCosts(msgspec.Struct, frozen=True):
     jitter: tuple[float, ...] = (0.0,)
     """100 percentiles of the difference between the time of a decision and its mean, in microseconds."""
 
-    @property
-    def kind(self) -> str:
-        return "cluster" if self.is_cluster else "server"
-
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """The deployment to simulate: the options of the command. Rates are per second, times in microseconds."""
@@ -99,17 +95,13 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     def is_cluster(self) -> bool:
         return self.nodes > 1
 
-    @property
-    def kind(self) -> str:
-        return "cluster" if self.is_cluster else "server"
 
-
-def default_costs() -> dict[str, MeasuredCosts]:
-    """Return the costs by kind of store, as they were measured for this version."""
+def default_costs() -> dict[bool, MeasuredCosts]:
+    """Return the costs of a server and of a cluster, as they were measured for this version."""
     return read_costs(Path(__file__).with_name("measured.json"))
 
 
-def read_costs(file: Path) -> dict[str, MeasuredCosts]:
+def read_costs(file: Path) -> dict[bool, MeasuredCosts]:
     """Read the costs that ``save_costs`` has written."""
     try:
         costs = msgspec.json.decode(file.read_bytes(), type=list[MeasuredCosts])
@@ -117,7 +109,7 @@ def read_costs(file: Path) -> dict[str, MeasuredCosts]:
         raise ConfigError(
             f"cannot read the measured costs: {error}. Write the file with --measure FILE --save JSON", str(file)
         ) from None
-    return {each.kind: each for each in costs}
+    return {each.is_cluster: each for each in costs}
 
 
 def save_costs(file: Path, costs: MeasuredCosts) -> None:

@@ -21,9 +21,9 @@ _MOST_TRIES: Final = 6
 _SHORT: Final = 5_000  # requests of the simulations that look for the number of nodes
 
 
-def describe(plan: Deployment, costs: dict[str, MeasuredCosts], seed: int, requests: int = REQUESTS) -> dict[str, Any]:
+def describe(plan: Deployment, costs: dict[bool, MeasuredCosts], seed: int, requests: int = REQUESTS) -> dict[str, Any]:
     """Return the figures of a deployment. Keys name their units; CPU is in cores."""
-    measured = costs[plan.kind]
+    measured = costs[plan.is_cluster]
     result = simulate(plan, measured, seed, requests)
     per_node = max(1, plan.threads) + (plan.consistency == "reported" or plan.held_slots > 0)  # a thread of its own
     reading = min(plan.nodes, 2) * (plan.threads > 0)  # a thread reads the two records of overrides
@@ -88,14 +88,14 @@ def admission(plan: Deployment) -> dict[str, Any]:
     return {"over": 0.0, "late": 0.0, "reason": "the store decides each request"}
 
 
-def _nodes_needed(plan: Deployment, costs: dict[str, MeasuredCosts], result: Result, seed: int) -> int | None:
+def _nodes_needed(plan: Deployment, costs: dict[bool, MeasuredCosts], result: Result, seed: int) -> int | None:
     """Return the number of nodes that keeps each below the bound; None when no number of nodes does."""
     nodes = plan.nodes
     if _is_enough(result):
         return nodes
     for _ in range(_MOST_TRIES):
         nodes = max(nodes + 1, ceil(nodes * result.node_cpu / _MOST_NODE_CPU * 1.05))
-        result = simulate(msgspec.structs.replace(plan, nodes=nodes), costs["cluster"], seed, _SHORT)
+        result = simulate(msgspec.structs.replace(plan, nodes=nodes), costs[True], seed, _SHORT)
         if _is_enough(result):
             return nodes
     return None

@@ -88,13 +88,6 @@ class SimulatedFleet:
         self._start_counting()
         self.clock.run(self.span * (1 + _WARM_UP))
 
-    def count(self, parts: tuple[int, int, int, int]) -> None:
-        self.parts = [total + part for total, part in zip(self.parts, parts, strict=True)]
-
-    def decide(self, request: SimulatedRequest) -> None:
-        self.decided += 1
-        self.latencies.append(self.clock.now - request.arrived)
-
     def operations(self, request: SimulatedRequest) -> list[SlotOperation]:
         """Return the operations of a client: one, or with different hash tags one for each limit."""
         plan, client = self.plan, self.random.randrange(self.plan.clients)

@@ -78,7 +78,7 @@ class SimulatedCalls:
         fleet, one_way = self._fleet, self._fleet.plan.rtt / 2
         commands = len({each[1] for each in members}) if fleet.plan.is_cluster else 1
         parts = (1, commands, len(members), sum([each[2] for each in members]))
-        fleet.count(parts)
+        fleet.parts = [total + part for total, part in zip(fleet.parts, parts, strict=True)]
         cpu = fleet.measured.server.of(*parts)
 
         def reply() -> None:
@@ -140,16 +140,18 @@ class SimulatedWorker(Process):
 
     def proceed(self, request: SimulatedRequest) -> None:
         """Send the next round of a request."""
+        fleet = self.fleet
         for operations in request.rounds:
             if operations is not None:
                 request.left = len(operations)
                 for each in operations:
                     self._calls_to(each.slot).join(each, len(operations) == 1)
                 return
-            self.fleet.decide(request)
-            if application := self.fleet.plan.application_cpu:
+            fleet.decided += 1
+            fleet.latencies.append(fleet.clock.now - request.arrived)
+            if application := fleet.plan.application_cpu:
                 self.submit(lambda: (application, lambda: None))
-                self.fleet.application_us += application
+                fleet.application_us += application
 
     def _calls_to(self, slot: int) -> SimulatedCalls:
         nodes = self.fleet.nodes
