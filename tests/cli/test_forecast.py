@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import Rule, clock
 from ratelimit_mw.cli.forecast.background import background_settings
+from ratelimit_mw.cli.forecast.series import _without_ends
+from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.plot import THEMES
 from ratelimit_mw.traffic import TrafficLog
 
@@ -103,6 +106,22 @@ def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
     assert result.model == "STL with exponential smoothing"
     assert errors["STL with exponential smoothing"] < errors["seasonal naive"] < 0.3
     assert 0 <= result.margin < 40
+
+
+def test_hours_before_a_gap_are_left_out() -> None:
+    """A single wrong time in a log moves neither its start nor its counts."""
+    found = Counter({0: 5, 1000: 1, **dict.fromkeys(range(1168, 1300), 3), 1310: 2})
+    assert _without_ends(found) == (1001 * HOUR, [0] * 167 + [3] * 132 + [0] * 10)
+    assert _without_ends(found | Counter({10**6: 1})) == (10**6 * HOUR + HOUR, [])
+    assert _without_ends(Counter()) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_last_day_without_requests_is_an_error() -> None:
+    from ratelimit_mw.cli.forecast.model import forecast
+
+    with pytest.raises(Failure, match="no request in the last 24 whole hours"):
+        forecast([5] * 60 + [0] * 24)
 
 
 @pytest.mark.slow

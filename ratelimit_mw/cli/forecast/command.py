@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
@@ -15,6 +15,11 @@ from ..replay.picture import plot_option, theme_option
 from ..toml import toml
 from .background import background_settings
 from .series import HOUR, HourlyCounts, count_access_logs, count_traffic_log
+
+if TYPE_CHECKING:
+    from .model import Forecast
+
+_DAY: Final = 24  # hours
 
 
 def _check_log(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -54,7 +59,6 @@ def forecast(
     To show its error, each model forecasts the last week of the log from the time before. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.
     """
-    from .model import WEEK
     from .model import forecast as forecast_of  # raises MissingExtraError without statsmodels
 
     if plot is not None:
@@ -62,21 +66,7 @@ def forecast(
         from .plot import draw_forecast
     record = _read(log, rule, settings, fields)
     result = forecast_of(record.counts)
-    options = background_settings(record.end, result.counts, result.margin)
-    peak = max(range(result.period), key=lambda hour: result.counts[hour])
-    summary = {
-        "hours": len(record.counts),
-        "first": _moment(record.start).isoformat(),
-        "last": _moment(record.end).isoformat(),
-        "requests": sum(record.counts),
-        "period": "week" if result.period == WEEK else "day",
-        "errors": result.errors,
-        "model": result.model,
-        "forecast": {"start": record.end, "step": HOUR, "counts": [round(count, 1) for count in result.counts]},
-        "peak": {"hour": _moment(record.end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
-        "margin": round(result.margin),
-        "settings": options,
-    }
+    summary = _summary(record, result)
     if as_json:
         print_json(summary)
     else:
@@ -95,6 +85,25 @@ def _read(log: tuple[str, ...], rule: str | None, settings: Path | None, fields:
     if (rule is None) != (settings is None):
         raise click.UsageError("--rule and --settings need each other")
     return count_access_logs(log, rule, settings, fields)
+
+
+def _summary(record: HourlyCounts, result: "Forecast") -> dict[str, Any]:
+    """Return the forecast for programs."""
+    options = background_settings(record.end, result.counts, result.margin)
+    peak = max(range(result.period), key=lambda hour: result.counts[hour])
+    return {
+        "hours": len(record.counts),
+        "first": _moment(record.start).isoformat(),
+        "last": _moment(record.end).isoformat(),
+        "requests": sum(record.counts),
+        "period": "week" if result.period > _DAY else "day",
+        "errors": result.errors,
+        "model": result.model,
+        "forecast": {"start": record.end, "step": HOUR, "counts": [round(count, 1) for count in result.counts]},
+        "peak": {"hour": _moment(record.end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
+        "margin": round(result.margin),
+        "settings": options,
+    }
 
 
 def _moment(seconds: int) -> datetime:

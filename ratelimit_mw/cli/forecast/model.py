@@ -46,8 +46,10 @@ class Forecast(NamedTuple):
 def forecast(counts: Values) -> Forecast:
     """Forecast the next week of hourly counts, or the next day of counts of less than three weeks."""
     period = next((each for each in (WEEK, DAY) if len(counts) >= _PERIODS * each), None)
-    if period is None or not sum(counts[-period:]):
+    if period is None:
         raise Failure(f"a forecast needs three whole days, or three weeks for a week; got {len(counts)} hours")
+    if not sum(counts[-period:]):
+        raise Failure(f"no request in the last {period} whole hours. A forecast needs requests in each day or week")
     before, truth = counts[:-period], counts[-period:]
     tested = {name: model(before, period) for name, model in _MODELS.items()}
     errors = {name: _sum_of_errors(truth, values) / sum(truth) for name, values in tested.items()}

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +20,8 @@ from ..replay.simulation import Simulation
 HOUR: Final = 3600
 _MOST: Final = 26 * 7 * 24
 """The most hours of a series: half a year. Earlier ones are left out."""
+_GAP: Final = 7 * 24
+"""The most hours without a request. Those before a longer gap are left out: the log was off, or a time is wrong."""
 
 
 class HourlyCounts(NamedTuple):
@@ -83,8 +86,9 @@ def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
 
 
 def _without_ends(found: Counter[int]) -> HourlyCounts:
-    """Return the whole hours of a log: its first and its last hour may be cut."""
-    hours = [hour for hour, number in found.items() if number]
-    first, last = (min(hours) + 1, max(hours)) if hours else (0, 0)
+    """Return the whole hours of a log since its last gap: the first and the last hour may be cut."""
+    hours = sorted((hour for hour, number in found.items() if number), reverse=True)
+    gap = next((i for i, (later, hour) in enumerate(pairwise(hours), 1) if later - hour > _GAP), len(hours))
+    first, last = (hours[gap - 1] + 1, hours[0]) if hours else (0, 0)
     first = max(first, last - _MOST)
     return HourlyCounts(first * HOUR, [found[hour] for hour in range(first, last)])
