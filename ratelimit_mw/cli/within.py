@@ -19,7 +19,7 @@ COMMANDS: Final = (ban, bans, check, doctor, explain, inspect, override, report,
 """The commands on the rules of one application."""
 _HELP: Final = """Check, explain and operate the rate limits of this application.
 
-Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
+Results go to stdout, messages to stderr. Exit codes: 0 for success, 1 for a problem, 2 for misuse.
 """
 
 
