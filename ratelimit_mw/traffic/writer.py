@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from ..clock import SECOND, Clock, checked_clock, now_us
 from ..errors import ConfigError, RateLimitError
-from ..forksafe import CHANCE, create_lock
+from ..forksafe import CHANCE, check_process, create_lock
 from ..quota import MAX_AMOUNT
 from ..stores import redacted_url
 from ..stores.heartbeat import Heartbeat
@@ -69,6 +69,8 @@ class CountWriter:
                 if key in counts:
                     counts[key] += n
                     return
+        check_process()
+        with self._lock:
             self._add(event, by, n, time)
 
     def flush(self) -> None:
@@ -78,6 +80,7 @@ class CountWriter:
             ConfigError: The log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
+        check_process()
         with self._writing:
             for _ in range(1 if self._unwritten is None else 2):
                 if (batch := self._next_batch()) is not None:

@@ -338,3 +338,16 @@ def test_async_forms_return_the_same(log: TrafficLog) -> None:
         return found
 
     assert asyncio.run(read()) == [1, (NOW // 60 * 60, 60, [1]), [("x", 1)], 1, {"a": 1}]
+
+
+def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
+    log: TrafficLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a server is uWSGI. The first new event, or the next write, notices the fork."""
+    for record_in_child in (True, False):
+        log.record("a")
+        monkeypatch.setattr(forksafe, "_process", -1)
+        if record_in_child:
+            log.record("b")
+        log.flush()
+    assert log.events(NOW, NOW) == {"b": 1}

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
+from redis_handles import address
+from servers import Server
 from traffic_records import NOW
 
 from ratelimit_mw import ConfigError, StoreError
@@ -181,10 +183,14 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["returns", "exits", "is terminated"])
-def test_processes_lose_no_record(tmp_path: Path, ending: str) -> None:
-    """Four processes, each with a forked child, record in one file, even in their last moment."""
-    program = [sys.executable, SUPPORT / "traffic_worker.py", f"sqlite:///{tmp_path}/log.db", ending, "2000"]
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_processes_lose_no_record(tmp_path: Path, redis_server: Server, store: str, ending: str) -> None:
+    """Four processes, each with a forked child, record in one log, even in their last moment."""
+    prefix = f"?prefix={tmp_path.name}:"
+    url = f"sqlite:///{tmp_path}/log.db" if store == "sqlite" else address(redis_server, prefix)
+    program = [sys.executable, SUPPORT / "traffic_worker.py", url, ending, "2000"]
     workers = [subprocess.Popen(program) for _ in range(4)]
     assert [worker.wait(200) for worker in workers] == [0] * 4
-    log = TrafficLog(f"sqlite:///{tmp_path}/log.db")
+    log = TrafficLog(url)
     assert log.events(0, 1e10) == {"child": 4 * 2000, "parent": 4 * 2000}
+    assert sum(number for _, number in log.top("child", 0, 1e10, 100)) == 4 * 2000
