@@ -84,7 +84,8 @@ async def _decode(call: Call, store: Store, record: bytes | None, known: bytes |
 def _evicted(head: bytes | None, known: bytes | None) -> bytes | None:
     """Return the record that a store has lost, but not its head; ``ValueError`` if this process does not know it."""
     if head is not None and head != head_of(known):
-        raise ValueError("the store has evicted the record of overrides, and this process does not know it")
+        problem = "the store has evicted the record of overrides"
+        raise ValueError(f"{problem}; a worker that knows it writes it again within a minute")
     return known if head else None
 
 

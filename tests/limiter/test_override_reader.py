@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import redis
 from httpx import ASGITransport, AsyncClient
 from limiter_ways import WAYS, Blocking
 from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, limits_of, set_elsewhere
-from servers import wait_for
+from servers import HOST, Server, wait_for
 
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -216,9 +218,7 @@ def test_a_record_that_was_evicted_is_written_again(monkeypatch: pytest.MonkeyPa
     other.states = store.states
     newcomer = limiter_of(store=other)
     for call in (newcomer.overrides, lambda: newcomer.set_override("api", OTHER, "5/minute")):
-        with pytest.raises(
-            StoreError, match=r"evicted the record of overrides, and this process does not know it.*clear"
-        ):
+        with pytest.raises(StoreError, match=r"evicted the record of overrides; a worker .* within a minute.*clear"):
             call()
     monkeypatch.setattr(override_reader, "_WHOLE_EVERY", 0.0)
     limiter._override_reader._whole_at = 0.0  # type: ignore[union-attr]
@@ -260,6 +260,23 @@ def test_an_event_loop_makes_no_blocking_call() -> None:
         return store.states.read_record(name)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_an_event_loop_has_one_connection(redis_server: Server) -> None:
+    """Decisions and reads share it."""
+    name = uuid4().hex
+    limiter = limiter_of(store=f"redis://{HOST}:{redis_server.port}/0?client_name={name}")
+
+    async def scenario() -> int:
+        for _ in range(50):
+            await asyncio.gather(*(limiter.ahit(ACME) for _ in range(5)))
+            await asyncio.sleep(0.002)
+        with redis.Redis(HOST, redis_server.port) as client:
+            names = [each["name"] for each in client.client_list()]
+        await limiter.aclose()
+        return names.count(name)
+
+    assert asyncio.run(scenario()) == 1
 
 
 def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
