@@ -307,7 +307,9 @@ def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:
         (["--gateway", "nginx"], 'Set trusted_proxies = ["127.0.0.1"]'),
         (["--user-header", "x-user"], "--user-header needs --gateway"),
         (["--gateway", "apache"], "'apache' is not one of"),
-        (["--admin-token-file", "short"], "expected a token of at least 16 ASCII characters"),
+        (["--admin-token-file", "short"], "Write one with: openssl rand -hex 16 > short"),
+        (["--admin-token-file", "lines"], "expected a token of at least 16 ASCII characters, without spaces"),
+        (["--admin-token-file", "bytes"], "expected a token of at least 16 ASCII characters, without spaces"),
     ],
 )
 def test_a_wrong_option_stops_the_start(
@@ -317,6 +319,8 @@ def test_a_wrong_option_stops_the_start(
     monkeypatch.chdir(tmp_path)
     Path("ratelimit.toml").write_text('[[rules]]\nlimits = "3/minute"\n')
     Path("short").write_text("secret\n")
+    Path("lines").write_text("correct horse\nbattery staple\n")
+    Path("bytes").write_bytes(b"\xff" * 32)
     result = run("serve", "ratelimit.toml", *options)
     assert result.exit_code in (1, 2)
     assert message in result.stderr

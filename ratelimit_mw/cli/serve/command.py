@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ _OPTIONS: Final = "RATELIMIT_MW_SERVE"
 """The environment variable with the options, for the workers of uvicorn."""
 _KEEP_ALIVE: Final = 75  # seconds; longer than the connections that nginx keeps, so that nginx closes them first
 _GRACE: Final = 10  # seconds for the requests that are open when the service stops
-_SHORTEST_TOKEN: Final = 16
+_TOKEN: Final = re.compile(rb"[!-~]{16,}")
 
 
 @command(
@@ -113,7 +114,8 @@ def _build(file: str, gateway: str | None, user_header: str | None, token_file: 
 
 
 def _read_token(path: Path) -> str:
-    token = path.read_text("utf-8").strip()
-    if len(token) < _SHORTEST_TOKEN or not token.isascii():
-        raise Failure(f"{path}: expected a token of at least {_SHORTEST_TOKEN} ASCII characters")
-    return token
+    token = path.read_bytes().strip()
+    if not _TOKEN.fullmatch(token):  # a header could not have it
+        raise Failure(f"{path}: expected a token of at least 16 ASCII characters, without spaces. Write one with:"
+                      f" openssl rand -hex 16 > {path}")  # fmt: skip
+    return token.decode()
