@@ -29,6 +29,7 @@ PARTS = {
     "cluster": "cluster",
     "leases": "leases",
     "lmdb": "lmdb_store",
+    "traffic": "traffic",
     "capacity": "capacity",
 }
 

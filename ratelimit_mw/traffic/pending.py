@@ -19,7 +19,7 @@ Counts = dict[tuple[str, str | None], int]
 class PendingCounts:
     """Counts by the start of the finest bucket, then by event and client.
 
-    ``counts`` are those of the bucket from ``start`` to ``end``, in microseconds, to which ``record`` adds itself.
+    ``current`` is the start and the end of a bucket in microseconds, and its counts, to which ``record`` adds itself.
     """
 
     def __init__(self, step: int) -> None:
@@ -30,24 +30,23 @@ class PendingCounts:
         """Return the counts by the start of their bucket in seconds, and start anew."""
         taken: dict[int, Counts] = getattr(self, "buckets", {})
         self.buckets: dict[int, Counts] = {}
-        self.counts: Counts = {}
-        self.start = self.end = 0
+        self.current: tuple[int, int, Counts] = (0, 0, {})
         self._size = 0
         self.lost = 0  # Counts for which there was no room.
         return taken
 
     def add(self, event: str, client: str | None, number: int, time: int) -> None:
         """Count a number for a time in microseconds. When there are many counts, further names share one count."""
-        self.start = time // self._step * self._step
-        self.end = self.start + self._step
-        self.counts = self.buckets.get(self.start // SECOND, {})
+        start = time // self._step * self._step
+        counts = self.buckets.get(start // SECOND, {})
+        self.current = start, start + self._step, counts
         event, client = name_of("event", event), None if client is None else name_of("by", client)
         other = None if client is None else OTHER
         for most, key in enumerate(((event, client), (event, other), (OTHER, other)), start=1):
-            if key in self.counts or self._size < most * MOST:
-                self._size += key not in self.counts
-                self.counts[key] = self.counts.get(key, 0) + number
-                self.buckets[self.start // SECOND] = self.counts
+            if key in counts or self._size < most * MOST:
+                self._size += key not in counts
+                counts[key] = counts.get(key, 0) + number
+                self.buckets[start // SECOND] = counts
                 return
         self.lost += number
 

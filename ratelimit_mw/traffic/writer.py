@@ -22,6 +22,7 @@ from .store import open_counts
 
 INTERVAL: Final = 15.0
 """Seconds from one write of a process to the next."""
+_ONE: Final = 1
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -62,13 +63,15 @@ class CountWriter:
             ConfigError: An argument has another type, or the log does not keep that time.
         """
         time = self._clock() if at is None else self._checked_time(at)
-        with self._lock:
-            pending = self._pending
-            if pending.start <= time < pending.end and n.__class__ is int and 0 < n <= MAX_AMOUNT:
-                counts, key = pending.counts, (event, by)
-                if key in counts:
-                    counts[key] += n
-                    return
+        if n is _ONE:  # nearly always
+            with self._lock:
+                start, end, counts = self._pending.current
+                if start <= time < end:
+                    try:
+                        counts[event, by] += 1
+                        return
+                    except (KeyError, TypeError):  # it is new, or no text
+                        pass
         check_process()
         with self._lock:
             self._add(event, by, n, time)

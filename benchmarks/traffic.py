@@ -1,0 +1,140 @@
+"""The traffic log: one record beside a dictionary under a lock, four workers on one log, and the queries of a page."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.servers import redis_nodes
+from benchmarks.timing import per_call, progress, table
+from ratelimit_mw.traffic import TrafficLog
+from ratelimit_mw.traffic.retention import DEFAULT, Retention
+
+CALLS = 2_000
+WORKERS, RATE, SECONDS = 4, 2_000, 60.0
+EVENTS, CLIENTS = 20, 50
+DAY = 86_400
+
+
+def increment(calls: int) -> None:
+    """Add one to a number of a dictionary, under a lock."""
+    lock, counts = threading.Lock(), dict[str, int]()
+
+    def add(name: str) -> None:
+        with lock:
+            counts[name] = counts.get(name, 0) + 1
+
+    for _ in range(calls):
+        add("url_shorten")
+
+
+def record(*arguments: str) -> Callable[[int], None]:
+    log = TrafficLog("memory://")
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            log.record(*arguments)
+
+    return run
+
+
+def work(url: str, results: Any) -> None:
+    """Record events at a steady rate. Report how many, the writes, and the seconds of processor time."""
+    log, writes, begun, count = TrafficLog(url), list[float](), time.monotonic(), 0
+    write = log._store.write
+
+    def counted(*arguments: Any) -> None:
+        write(*arguments)
+        writes.append(time.monotonic())
+
+    log._store.write = counted  # type: ignore[method-assign]
+    while (passed := time.monotonic() - begun) < SECONDS:
+        while count < passed * RATE / WORKERS:
+            log.record(f"event {count % EVENTS}", f"192.0.2.{count % 251}")
+            count += 1
+        time.sleep(0.005)
+    log.close()
+    results.put((count, len(writes), time.process_time()))
+
+
+def several(url: str) -> tuple[str, ...]:
+    """Return the row of four workers on one log."""
+    context = multiprocessing.get_context("spawn")
+    results, begun = context.Queue(), time.time()
+    workers = [context.Process(target=work, args=(url, results)) for _ in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    found = [results.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    total = sum(TrafficLog(url).events(begun, time.time()).values())
+    recorded, writes, cpu = (sum(column) for column in zip(*found, strict=True))
+    return url.partition(":")[0], f"{recorded:,}", f"{recorded - total:,}", f"{writes}", f"{cpu / recorded * 1e6:.1f}"
+
+
+@contextmanager
+def full_log(now: int) -> Iterator[TrafficLog]:
+    """Yield a log of a year with 1,000 clients, each in each bucket."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = TrafficLog(f"sqlite:///{Path(folder)}/log.db", clock=lambda: now * 1_000_000)
+        for step, kept in Retention(DEFAULT).resolutions:
+            progress(f"traffic: a year by {step} s")
+            for start in range((now - min(kept, 365 * DAY)) // step * step, now, step * 100):
+                batch = {(step, start + i * step): _bucket() for i in range(100) if start + i * step <= now}
+                log._store.write(batch, "", now)
+        yield log
+
+
+def _bucket() -> dict[str, Any]:
+    from ratelimit_mw.traffic.batch import EventCounts
+
+    clients = {f"192.0.2.{i}": 10 for i in range(CLIENTS)}
+    return {f"event {i}": EventCounts(10 * CLIENTS, dict(clients)) for i in range(EVENTS)}
+
+
+def query_times(log: TrafficLog, now: int, seconds: int) -> tuple[str, ...]:
+    """Return the milliseconds of the queries of a page for a time range."""
+    start = now - seconds
+    calls: list[Callable[[], object]] = [
+        lambda: log.curve("event 7", start, now),
+        lambda: log.total("event 7", start, now, by="192.0.2.7"),
+        lambda: log.top("event 7", start, now),
+        lambda: log.events(start, now),
+        lambda: [log.curve(f"event {i}", start, now) for i in range(10)],
+    ]
+    return tuple(f"{_milliseconds(call):.1f}" for call in calls)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(15):
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return median(times) * 1000
+
+
+def report() -> str:
+    times = per_call(
+        {"dictionary": increment, "event": record("url_shorten"), "client": record("url_shorten", "192.0.2.7")}, CALLS
+    )
+    rows = [(name, f"{each:.0f}", f"{each / times['dictionary']:.1f}") for name, each in times.items()]
+    with tempfile.TemporaryDirectory() as folder, redis_nodes() as nodes:
+        shared = [several(url) for url in (f"sqlite:///{folder}/log.db", f"redis://localhost:{nodes.port}/0")]
+    now = int(time.time())
+    with full_log(now) as log:
+        spans = {"hour": 3600, "day": DAY, "week": 7 * DAY, "month": 30 * DAY, "year": 364 * DAY}
+        queries = [(name, *query_times(log, now, seconds)) for name, seconds in spans.items()]
+    parts = (
+        table("One record", rows, ("", "CPU, ns", "of the dictionary")),
+        table("Four workers on one log", shared, ("", "records", "lost", "writes", "CPU of a record, us")),
+        table("Queries of a year of 1,000 clients", queries, ("", "curve", "total", "top", "events", "10 curves")),
+    )
+    return "\n".join(parts)
