@@ -18,6 +18,7 @@ from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
+from ..blocking import run_blocking
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..facts import Facts
 from ..per_loop import PerLoop
@@ -27,7 +28,7 @@ from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster, slot_of
 from .client.connect import tls_context
-from .client.connection import blocking_transport, run_blocking
+from .client.connection import blocking_transport
 from .client.errors import as_store_error
 from .client.server import Caller, Server, Target
 from .key_operations import PROBE, READ, KeyOperation, RecordOperation, ScanOperation

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import redis
 from hiredis import Reader
@@ -26,15 +26,6 @@ from .transport import Transport
 T = TypeVar("T")
 _MORE: Final = object()
 _CHUNK: Final = 65_536
-
-
-def run_blocking(coroutine: Awaitable[T]) -> T:
-    """Return the result of a coroutine that makes blocking calls only. In this file, which each call enters anyway."""
-    try:
-        cast(Any, coroutine).send(None)
-    except StopIteration as end:
-        return cast(T, end.value)
-    raise RuntimeError("a blocking call waits for an event loop")
 
 
 class DeadlineSocket:
