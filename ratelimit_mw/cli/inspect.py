@@ -1,5 +1,6 @@
 """``ratelimit-mw inspect``: show the clients in the store of an application, and the rest of their limits."""
 
+from collections.abc import Collection
 from itertools import islice
 from typing import Any, Final
 
@@ -7,14 +8,15 @@ import click
 from rich.progress import TextColumn
 
 from ..decision import Decision
+from ..rules.compiled import CompiledRule
 from .clients import as_counted, check_used, checked_rule
 from .key_search import KeySearch, secret_hint
 from .live import open_limiter
-from .output import command, json_option, note, print_json, print_table, print_text, progress
+from .output import Failure, command, json_option, note, print_json, print_table, print_text, progress
 from .rows import Rows
 from .source import Source
 from .source_command import SourceCommand
-from .words import read_words
+from .words import read_features, read_words
 
 _LINES: Final = 10
 """The maximum number of commands to copy after a table."""
@@ -52,6 +54,8 @@ def inspect(
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
     check_used(source, rules, features)
+    if prefix:
+        _check_prefix(source, rules, prefix)
     with open_limiter(source) as limiter, progress("reading keys", None, TextColumn("{task.completed:,}")) as update:
         search = KeySearch(limiter, source, rules, as_counted(source, features), prefix, lambda: update(advance=1))
         decisions = list(islice(search.decisions(rejected), limit + 1))
@@ -71,6 +75,15 @@ def inspect(
         hint = secret_hint(source, rules) if features else ""
         note(f"{'no client is rejected' if rejected else 'no client matches'} now. {hint}".removesuffix(". "))
         raise click.exceptions.Exit(1)
+
+
+def _check_prefix(source: Source, rules: Collection[CompiledRule], prefix: str) -> None:
+    """Raise ``Failure`` for a prefix that no client can have."""
+    start = read_features([prefix])
+    check_used(source, rules, start)
+    if any(map(source.settings.secret.covers, start)):
+        name = prefix.partition("=")[0]
+        raise Failure(f"the keys have digests of {name}, so --prefix finds no client. Use --feature {name}=...")
 
 
 def _order(decision: Decision) -> tuple[object, ...]:

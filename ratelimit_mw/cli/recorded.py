@@ -1,6 +1,6 @@
 """The parts that ``report``, ``top`` and the admin API share: the time range, the JSON, and errors without records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, get_args
 
 import click
@@ -8,11 +8,12 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..limiter.events import REJECTED, Outcome
-from ..limiter.history import RecordedOutcomes
+from ..limiter.history import RecordedOutcomes, RejectedClient
 from ..limiter.records import LONGEST
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
 from ..stores import redacted_url
+from .json_forms import client_text
 from .output import Failure, parsed
 from .source import Source
 from .times import time_json
@@ -54,6 +55,11 @@ def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any
     counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
     decided = counts["rejected"] + counts["shadow"]
     return {"rule": name, "mode": mode, **counts, "share": decided / max(decided + counts["allowed"], 1)}
+
+
+def clients_json(rules: RuleSet, clients: Iterable[RejectedClient]) -> list[dict[str, Any]]:
+    """Return rejected clients as JSON, with the client as ``inspect`` names it."""
+    return [{**each._asdict(), "client": client_text(each.client, each.rule, rules)} for each in clients]
 
 
 def check_recorded(source: Source, what: str) -> None:

@@ -79,7 +79,7 @@ def _row(decision: Decision, rows: Rows) -> dict[str, Cell]:
         "rule": decision.rule,
         "client": rows.client(decision) or ALL_CLIENTS,
         "limit": decision.source.text,
-        "consumed": f"{consumed(decision):,} of {decision.limit:,}",
+        "consumed": "" if decision.banned else f"{consumed(decision):,} of {decision.limit:,}",
         "before": next_request(decision),
     }
 

@@ -5,7 +5,8 @@ import click
 from .clients import checked_rule
 from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table
-from .recorded import check_recorded, last_option
+from .recorded import check_recorded, clients_json, last_option
+from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand
 
@@ -31,10 +32,10 @@ def top(source: Source, name: str | None, last: float, limit: int, as_json: bool
     check_recorded(source, "clients")
     rule = None if name is None else checked_rule(source, name).name
     with open_limiter(source) as limiter:
-        clients = limiter.top_clients(rule, last, limit)
+        clients = clients_json(source.rules, limiter.top_clients(rule, last, limit))
     if as_json:
-        print_json({"clients": [client._asdict() for client in clients]})
+        print_json({"clients": clients})
         return
-    print_table(source.title, [{**each._asdict(), "client": each.client or "(all clients)"} for each in clients])
+    print_table(source.title, [{**each, "client": each["client"] or ALL_CLIENTS} for each in clients])
     if not clients:
         note("no rejection is recorded in this time")

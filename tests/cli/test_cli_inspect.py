@@ -164,6 +164,8 @@ def test_keys_are_found_by_rule_and_by_the_start_of_a_value(site: Sites) -> None
     assert {key["client"] for key in shop.keys("--prefix=email=ann")} == {"email=ann@example.com ip=192.0.2.7"}
     assert {key["rule"] for key in shop.keys("--prefix=email=ANN", "--feature=ip=192.0.2.7")} == {"login"}
     assert "no client matches" in shop.inspect("--prefix=ip=10.", exit_code=1).stderr
+    assert "expected NAME=VALUE; got '192.0.2.'" in shop.inspect("--prefix=192.0.2.", exit_code=2).stderr
+    assert "no rule uses ipp" in shop.inspect("--prefix=ipp=192.", exit_code=1).stderr
     assert "unknown rule 'page'. Did you mean 'pages'?" in shop.inspect("--rule=page", exit_code=1).stderr
 
 
@@ -228,6 +230,8 @@ def test_a_digest_is_found_with_the_secret_and_reset_by_its_key(site: Sites) -> 
     assert "192.0.2.7" not in json.dumps(listed)
     [found] = shop.keys("--feature=ip=192.0.2.7")
     assert found["key"] == listed["key"]
+    of_digest = shop.inspect(f"--prefix={listed['client'][:4]}", exit_code=1)  # the start of a digest is no value
+    assert "the keys have digests of ip, so --prefix finds no client. Use --feature ip=..." in of_digest.stderr
     assert shlex.split(found["reset_command"])[-2:] == ["pages", "ip=192.0.2.7"]
     other = Files(shop.file.parent / "..").folder / "other.json"
     other.write_text(shop.file.read_text().replace("staple", "stable"))

@@ -127,6 +127,24 @@ def test_the_tables_show_rules_and_clients(place: Place) -> None:
     ]
 
 
+def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
+    """You copy the words of a client into another command."""
+    rule = {"name": "api", "key": ["user", "ip"], "limits": "1/hour"}
+    client = {"user": "100% ann", "ip": "192.0.2.7"}
+    file = Files(tmp_path).rules(rule, store=f"lmdb://{tmp_path}/limits", record="clients")
+    limiter = Limiter.from_settings(file)
+    for _ in range(2):
+        limiter.hit(client)
+    limiter.close()
+    (shown,) = read("inspect", file)["keys"]
+    assert [each["client"] for each in read("top", file)["clients"]] == [shown["client"]]
+    assert run("reset", file, "api", "user=100% ann", "ip=192.0.2.7").exit_code == 0
+    asked = Asked(rule, record="clients")
+    for _ in range(2):
+        asked.check(features=client)
+    assert [each["client"] for each in asked.ask("GET", "/v1/top").json()["clients"]] == [shown["client"]]
+
+
 def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
     """A banned client and one on the deny list are rejected. The columns of the parts appear when there are any."""
     file = place(

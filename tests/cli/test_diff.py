@@ -116,6 +116,12 @@ def test_all_changes_with_their_places(pair: Pair) -> None:
     assert "password" not in str(found)
 
 
+def test_a_changed_password_is_a_change(pair: Pair) -> None:
+    """The URLs look alike without their passwords, so neither is shown."""
+    old, new = pair(OLD, OLD.replace("password-1", "password-2"))
+    assert changes(old, new) == [("changed", "", "store", "(not shown)", "(not shown)", f"{new}:2")]
+
+
 def test_changes_as_a_table(pair: Pair) -> None:
     """The table has a row for each field."""
     result = run("diff", *pair(OLD, NEW))

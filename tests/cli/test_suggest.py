@@ -55,6 +55,15 @@ def test_limits_of_a_rule_together(rules: Write, log: Write) -> None:
     assert 0.05 < two["rejected"] / two["matched"] <= 0.1
 
 
+def test_a_ban_counts_for_the_share(rules: Write, log: Write) -> None:
+    """One rejection starts a ban, which rejects many more requests than the limit does."""
+    quiet = [line(f"192.0.2.{n % 90}", at=n * 40) for n in range(90)]
+    steady = [line("192.0.2.99", at=n) for n in range(5)] + [line("192.0.2.99", at=60 * n) for n in range(1, 60)]
+    ban = {"ban": {"after": 1, "within": "1m", "for": "1d"}}
+    found = suggested(rules({**SITE, "algorithm": "fixed-window", **ban}), log([*quiet, *steady]), "1%")["rules"][0]
+    assert (found["suggested"], found["rejected"]) == (["5/minute"], 0)
+
+
 def test_burst_in_proportion(rules: Write, log: Write) -> None:
     """The burst of a bucket changes with its amount."""
     rule = {"name": "bucket", "limits": "10/minute burst 5", "algorithm": "token-bucket"}

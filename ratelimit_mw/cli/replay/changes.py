@@ -73,6 +73,8 @@ def _fields_that_differ(
             place_of, path = (place_in_old, before.path) if new is None else (place_in_new, after.path)
             place = place_of(f"{path}.{field}" if path else field)
             texts = [None if value is None else _text(field, value) for value in (old, new)]
+            if texts[0] == texts[1]:  # the URLs of a store that differ in a password
+                texts = [_NOT_SHOWN, _NOT_SHOWN]
             yield Change("changed", name, field, texts[0], texts[1], place)
 
 

@@ -88,13 +88,15 @@ def suggest(settings: Settings, share: float, read: Callable[[], Iterable[LogEnt
 
 
 class _RuleSearch:
-    """The searches for the limits of one rule: for equal parts of the share, and for the whole share."""
+    """The searches for the limits of one rule: for equal parts of the share (0 with a ban), and for the whole share."""
 
     def __init__(self, rule: Rule, share: float) -> None:
         self._rule = rule
         quotas = [quota for quota in rule.quotas if not quota.concurrent]
-        self._parts = {quota: _Search(rule, quota, share / len(quotas)) for quota in quotas}
-        self._whole = {quota: _Search(rule, quota, share) for quota in quotas} if len(quotas) > 1 else self._parts
+        # A ban rejects more than the limits, unless they reject no request.
+        part = 0.0 if rule.ban else share / max(len(quotas), 1)
+        self._parts = {quota: _Search(rule, quota, part) for quota in quotas}
+        self._whole = {quota: _Search(rule, quota, share) for quota in quotas} if part < share else self._parts
         self.every = {id(search): search for search in (*self._parts.values(), *self._whole.values())}.values()
         self.step = 0
 

@@ -13,7 +13,7 @@ from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
 from ..json_forms import client_json, decision_json, override_json
-from ..recorded import DEFAULT, parse_last, report_of
+from ..recorded import DEFAULT, clients_json, parse_last, report_of
 from ..times import time_json
 from ..words import read_features
 from .access import Access, ProblemError
@@ -132,7 +132,7 @@ async def report(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 async def top(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the clients that were rejected most, as the command ``top`` does."""
     clients = await rules.limiter.atop_clients(fields.get("rule"), _last(fields))
-    return {"clients": [client._asdict() for client in clients]}
+    return {"clients": clients_json(rules.limiter.rules, clients)}
 
 
 def _last(fields: Fields) -> float:
