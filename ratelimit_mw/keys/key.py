@@ -91,6 +91,8 @@ class KeyMaker:
         last, first = len(compiled) - 1, len(compiled) - 1 if personal else 0
         self._entries = tuple((*entry, i == first, i == last) for i, entry in enumerate(compiled))
         self._secret = secret
+        digests = [secret.digest(part.name, UNKNOWN_IP) for parts in self._parts for part in parts]
+        self._of_many = (UNKNOWN_IP, *digests)
         self._warn = warn
         only = part_of(entries[0][0]) if len(entries) == 1 == len(entries[0]) else None
         self._only = only if only and only.shape and not secret.key else None
@@ -206,10 +208,10 @@ class KeyMaker:
         >>> [maker.names_client(f"endpoint=6:/login&{{ip={ip}}}") for ip in ("192.0.2.7", "unknown")]
         [True, False]
         """
-        if UNKNOWN_IP not in key and "!&" not in key:
+        if not any(text in key for text in ("!&", *self._of_many)):
             return True  # a rule with a ban has such a part
         own = (each for each in self._read(key) if each[0].feature not in OF_ALL_CLIENTS and each[1] != "!")
-        return any(part.feature != "ip" or kind == "#" or value != UNKNOWN_IP for part, kind, value in own)
+        return any(part.feature != "ip" or value not in self._of_many for part, _, value in own)
 
     def values_in(self, key: str) -> dict[str, str] | None:
         """Return what ``parse`` returns; None for a key that was built with other entries."""

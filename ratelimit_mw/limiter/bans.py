@@ -107,7 +107,8 @@ class Bans(RunTimeOverrides):
         (at,) = await call(self._chain, "correct", [correction], self._now())
         (decision,) = await call(self.store, "apply", [hit], self._now(), False)
         if decision.allowed and decision.at_us < at + us:
-            raise StoreError(f"{redacted_url(self.store)} is nearly full, so the ban could not be written")
+            causes = "the store is nearly full, or another process has just lifted the ban"
+            raise StoreError(f"{redacted_url(self.store)} has no ban of the client: {causes}")
         return (at + us) / SECOND  # type: ignore[no-any-return]
 
     async def _unban(self, call: Call, rule: str, features: Features) -> bool:

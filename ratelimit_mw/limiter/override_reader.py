@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WHOLE_EVERY: Final = 60.0
 """Seconds after which the whole record is read again, even if its head has not changed."""
 _TRY_AGAIN: Final = 2.0  # seconds
-_RIGHTS: Final = "Check that the login of the store may use all keys with its prefix"
+_RIGHTS: Final = "Check that the store is reachable, and that its login may use all keys with its prefix"
 _DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
 _log = logging.getLogger("ratelimit_mw")
 

@@ -224,6 +224,8 @@ def test_a_full_memory_store_bans_no_neighbours(clock: ManualClock) -> None:
         (["endpoint", "ip"], {"endpoint": "/login"}, False),
         (["user|ip"], {}, False),
         (["ip/24"], {}, False),
+        (["ip"], {"ip": "unknown"}, False),
+        (["user|ip/24"], {"ip": "unknown"}, False),
         (["email"], {"email": INVALID}, False),
         (["email", "ip"], {"email": INVALID}, False),
         (["email", "ip"], {"email": INVALID, **WHO}, True),

@@ -91,7 +91,7 @@ def test_a_login_without_the_right_to_read_is_logged_once(caplog: pytest.LogCapt
     (message,) = store.messages(caplog)
     assert message == (
         f"store {store.name}: cannot read the overrides (NOPERM). The last known overrides stay active."
-        " Check that the login of the store may use all keys with its prefix"
+        " Check that the store is reachable, and that its login may use all keys with its prefix"
     )
     store.may_read = True
     wait_for(lambda: limiter.hit(ACME) and len(store.messages(caplog)) == 2, "a read")
