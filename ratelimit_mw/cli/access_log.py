@@ -28,7 +28,7 @@ _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
 # The last field may be truncated: the fields before it are complete.
 _LAST_QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)'
 _LINE = re.compile(
-    rf"(\S+) \S+ (.*?) ?\[([^\]\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
+    rf"(\S+) \S+ (.*?) ?\[([^][\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
 )
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
 _TIME = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)

@@ -70,9 +70,10 @@ def test_missing_user_is_none(absent: str) -> None:
     assert parse_line(line(user=absent)).user is None
 
 
-def test_user_with_spaces() -> None:
+@pytest.mark.parametrize("user", ["Alice [admin] B", "a[b", "a [b", "]["])
+def test_user_with_spaces(user: str) -> None:
     """A user name may contain spaces and brackets."""
-    assert parse_line(line(user="Alice [admin] B")).user == "Alice [admin] B"
+    assert parse_line(line(user=user)).user == user
 
 
 def test_truncated_line_keeps_its_complete_fields() -> None:
