@@ -24,6 +24,7 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "secret_file": "secret.txt",
     "keyed": ["email", "user", "ip"],
     "fleet_size": 4,
+    "traffic_log": "sqlite:///traffic.db",
 }
 """Values for settings without a default, and for those whose default shows nothing."""
 
