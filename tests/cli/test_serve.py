@@ -67,8 +67,10 @@ def test_a_check_without_consume_consumes_nothing() -> None:
 
 
 def test_features_are_counted_in_the_form_of_a_request() -> None:
-    """Spellings of an IP address, of an email address and of a path are one."""
+    """Spellings of an IP address, of an email address and of a path are one. A path need not be Unicode."""
     asked = Asked(API, MAIL, {"name": "items", "limits": "2/minute", "match": {"path": "/a b"}, "key": []})
+    content = '{"features": {"ip": "192.0.2.7", "path": "/\\ud800"}}'
+    assert asked.ask("POST", "/v1/check", content=content, headers={"content-type": "application/json"}).is_success
     for ip in ("2001:db8::1", "2001:DB8:0:0::2"):
         checked = asked.check(features={"ip": ip, "path": "/a%20b?page=1"})
     assert [each["remaining"] for each in checked["decisions"]] == [1, 0]

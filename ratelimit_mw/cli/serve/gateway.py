@@ -78,7 +78,7 @@ def target_scope(target: bytes) -> dict[str, Any]:
 
 def path_of_target(target: str) -> str:
     """Return the path of a request target as rules see it."""
-    return ASGIRequest({"type": "http", "headers": [], **target_scope(target.encode())}).sent_path
+    return ASGIRequest({"type": "http", "headers": [], **target_scope(target.encode(errors="surrogatepass"))}).sent_path
 
 
 def response_sender(send: Send, gateway: Gateway) -> Send:
