@@ -158,7 +158,7 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
 
 
 def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None:
-    """With the file of the example. A client cannot choose its path or its IP address."""
+    """With the file of the example. A client cannot choose its path or its IP address, or fill the log."""
     port, service_port, application_port = free_port(), free_port(), free_port()
     caddyfile = tmp_path / "Caddyfile"
     shutil.copy(GATEWAY_FILES / "Caddyfile", caddyfile)
@@ -190,6 +190,8 @@ def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None
         )
         assert (rejected.status_code, rejected.json()["violated-policies"]) == (429, ["login"])
         assert int(rejected.headers["retry-after"]) > 86_000
+        assert site.get("/login", headers={"Connection": "Upgrade", "Upgrade": "websocket"}).status_code == 429
+        assert "upgrade" not in (tmp_path / "servers.log").read_text()
         assert site.get("/forbidden").status_code == 403
         assert site.get("/v1/keys").json()["path"] == "/v1/keys"
         site.stop_service()
