@@ -1,7 +1,7 @@
 """Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
 
-Each fleet runs several times, and the medians are compared. The costs are measured before and after each run, because a
-shared machine changes. The simulation knows that workers, generators and servers share the cores of this machine. It
+Each fleet runs several times, and the medians are compared. The costs are measured before and after, because a shared
+machine changes. The simulation knows that workers, generators and servers share the cores of this machine. It
 must be within 15% for commands and CPU, and within 25% for the p99, which only a quiet machine can show.
 """
 
@@ -64,10 +64,10 @@ def report() -> str:
             runs = []
             for i in range(rounds):
                 progress(f"capacity: {name(load)}: {i + 1}/{rounds}")
-                run = fleet.measure(replace(load, seconds=seconds))
-                before, costs = costs, costs if is_short else measured(nodes)
-                runs.append((run, [simulated(load, run, each) for each in (before, costs)]))
-            rows.append(compared(load, runs))
+                runs.append(fleet.measure(replace(load, seconds=seconds)))
+            before, costs = costs, costs if is_short else measured(nodes)
+            pairs = [(run, [simulated(load, run, each) for each in (before, costs)]) for run in runs]
+            rows.append(compared(load, pairs))
     return table("Fleets, measured and simulated", rows, HEAD)
 
 
