@@ -18,6 +18,7 @@ from servers import HOST, Server, wait_for
 
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.errors import StateError
 from ratelimit_mw.limiter import override_reader
 from ratelimit_mw.rules.overrides import bare_rules
 from ratelimit_mw.stores import MemoryStore
@@ -314,3 +315,40 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     set_elsewhere(store, "7/minute")
     wait_for(lambda: limiter.match(ACME) and user.errors < 0, "a second try")
     assert "a defect" in caplog.text
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_read_that_another_thread_overtakes_reads_again(way: type[Blocking], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Recording()
+    limiter = limiter_of(store=store)
+    reader, use = limiter._override_reader, limiter.use_overrides
+    assert reader is not None
+    found: list[bool] = []
+
+    def overtaken(record: bytes | None, before: bytes | None) -> bool:
+        if not found:
+            limiter.override_record = b"of another thread"
+        found.append(use(record, before))
+        return found[-1]
+
+    set_elsewhere(store, "7/minute")
+    monkeypatch.setattr(limiter, "use_overrides", overtaken)
+    if way is Blocking:
+        reader.read()
+    else:
+        asyncio.run(reader.aread())
+    assert found == [False, True]
+    assert limits(limiter) == ["7/minute"]
+
+
+def test_a_record_with_a_damaged_state_names_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis finds a key of another type in its place."""
+
+    def fail(_: str) -> None:
+        raise StateError("a damaged state", ["overrides"])
+
+    store = Recording()
+    limiter = limiter_of(store=store)
+    monkeypatch.setattr(store.states, "read_record", fail)
+    with pytest.raises(StoreError, match=r"a damaged state\..*`override clear`"):
+        limiter.overrides()

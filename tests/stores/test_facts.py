@@ -26,10 +26,6 @@ def facts_after_a_call(store: Store) -> Sequence[Facts]:
     return facts
 
 
-def test_the_memory_of_a_process_has_no_facts() -> None:
-    assert facts_of("memory://") == []
-
-
 def test_an_lmdb_has_the_numbers_of_its_environment(tmp_path: Path) -> None:
     """Closed, it has those of its folder, and opens nothing."""
     store = open_store(f"lmdb://{tmp_path}/db?size=8MiB", PATIENT)

@@ -271,3 +271,7 @@ def test_the_table_of_limits_is_bounded() -> None:
         hit(rate, user)
     assert len(store_of(rate)._by_limit) <= 10_000
     assert len(store_of(rate)) == 10_050
+
+
+def test_the_memory_of_a_process_has_no_facts() -> None:
+    assert list(MemoryStore().facts()) == []
