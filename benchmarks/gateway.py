@@ -40,26 +40,26 @@ limited = RateLimitMiddleware(bare, limits="1000000/minute")
 
 
 class Asked:
-    """A server process, and a connection that sends one request after another."""
+    """A server process. Each turn has a connection of its own: a server closes one that waits for the others."""
 
     def __init__(self, port: int, pid: int, request: bytes) -> None:
-        self._pid, self._request = pid, request
-        self._sock = socket.create_connection((HOST, port))
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port, self._pid, self._request = port, pid, request
 
     def cpu(self) -> float:
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def turn(self) -> Turn:
-        before, start = self.cpu(), time.perf_counter()
-        for _ in range(REQUESTS):
-            self._sock.sendall(self._request)
-            head, _, body = self._sock.recv(65_536).partition(b"\r\n\r\n")
-            assert head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")), head
-            if not body and (length := LENGTH.search(head)) and int(length[1]):
-                self._sock.recv(65_536)  # uvicorn sends the body apart
-        seconds = time.perf_counter() - start
+        with socket.create_connection((HOST, self._port)) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            before, start = self.cpu(), time.perf_counter()
+            for _ in range(REQUESTS):
+                sock.sendall(self._request)
+                head, _, body = sock.recv(65_536).partition(b"\r\n\r\n")
+                assert head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")), head
+                if not body and (length := LENGTH.search(head)) and int(length[1]):
+                    sock.recv(65_536)  # uvicorn sends the body apart
+            seconds = time.perf_counter() - start
         return Turn(REQUESTS / seconds, (self.cpu() - before) / REQUESTS * 1e6)
 
 
