@@ -122,13 +122,13 @@ class SqliteCounts(CountStore):
         return total
 
     def _add(self, db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
-        def known(statement: str, *values: object) -> set[str]:
+        def names_in(statement: str, *values: object) -> set[str]:
             return {name for (name,) in db.execute(statement, (step, start, *values))}
 
-        for event, counts in fold_events(events, known(_KNOWN_EVENTS)).items():
+        for event, counts in fold_events(events, names_in(_KNOWN_EVENTS)).items():
             db.execute(_ADD_TOTAL, (step, event, start, counts.total))
             if clients := counts.clients:
-                left_out = without_room(clients, known(_KNOWN_CLIENTS, event))
+                left_out = without_room(clients, names_in(_KNOWN_CLIENTS, event))
                 rows = ((OTHER if name in left_out else name, number) for name, number in clients.items())
                 db.executemany(_ADD_CLIENT, ((step, event, start, *row) for row in rows))
 

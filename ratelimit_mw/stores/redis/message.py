@@ -32,7 +32,7 @@ CORRECT: Final = 5
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
-_size: Final = cache(b"$%d\r\n".__mod__)
+_length_line: Final = cache(b"$%d\r\n".__mod__)
 _limit_of: Final = itemgetter(0)
 _limit_and_cost: Final = itemgetter(0, 2)
 
@@ -169,7 +169,7 @@ class HitOperation(Operation):
             return super().frame
         parts = [form.head]
         for name in self.names:
-            parts += (_size(len(name)), name, b"\r\n")
+            parts += (_length_line(len(name)), name, b"\r\n")
         parts.append(form.tail)
         return b"".join(parts)
 

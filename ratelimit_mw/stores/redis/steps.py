@@ -78,6 +78,7 @@ class SteppedRequest:
         return decisions
 
     async def _reject(self, operations: list[HitOperation], consume: bool) -> list[HitOperation]:
+        """Ask again for slots that are moving; refund what a rejected or failed request has consumed."""
         operations = await self._split_moving(operations)
         if len(operations) > 1 and True in [each.stops for each in operations]:
             await self._withdraw(operations, consume)
