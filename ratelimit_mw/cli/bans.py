@@ -8,17 +8,18 @@ import click
 from rich.progress import TextColumn
 
 from ..decision import Decision
+from ..keys.words import words_of
+from ..limiter.json_forms import client_json
 from ..limiter.limiter import Limiter
+from ..limiter.times import span_text, time_json, time_text
 from .clients import checked_client, checked_rule
-from .json_forms import client_json
 from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table, print_text, progress
 from .reset import notes_on_workers
 from .rows import ALL_CLIENTS, Rows
 from .source import Source
 from .source_command import SourceCommand
-from .times import span_text, time_json, time_text
-from .words import features_argument, read_duration, words_of
+from .words import features_argument, read_duration
 
 
 @command(

@@ -9,11 +9,12 @@ from ..errors import ConfigError
 from ..keys import address
 from ..keys.features import Features
 from ..keys.parts import part_of
+from ..keys.words import word_of, words_of
 from ..rules.client_key import ClientKeyError, client_key, features_of
 from ..rules.compiled import CompiledRule
 from .output import Failure
 from .source import Source
-from .words import command_line, word_of, words_of
+from .words import command_line
 
 
 def as_counted(source: Source, features: Features) -> Features:

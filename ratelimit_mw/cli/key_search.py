@@ -8,14 +8,15 @@ from ..decision import Decision
 from ..errors import StoreError
 from ..keys.features import Features
 from ..keys.parts import Part, part_of
+from ..keys.words import word_of
+from ..limiter.json_forms import words_in
 from ..limiter.limiter import Limiter
 from ..rules.client_key import missing_in_key, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..stores import Store
-from .json_forms import words_in
 from .output import Failure
 from .source import Source
-from .words import command_line, word_of
+from .words import command_line
 
 _MOST_NAMES: Final = 10
 _NO_RIGHT: Final = "can't run this command"

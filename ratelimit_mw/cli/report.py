@@ -3,9 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from ..limiter.json_forms import report_of
 from .live import open_limiter
 from .output import Cell, command, json_option, note, print_json, print_table
-from .recorded import check_recorded, last_option, report_of
+from .recorded import check_recorded, last_option
 from .source import Source
 from .source_command import SourceCommand
 

@@ -10,19 +10,20 @@ from ..algorithms.limit import client_of, rule_of
 from ..clock import SECOND
 from ..decision import Decision
 from ..keys.features import Features
+from ..keys.words import words_of
+from ..limiter.json_forms import words_in
 from ..limiter.limiter import Limiter
+from ..limiter.times import span_text
 from ..rules.compiled import CompiledRule
 from ..stores import Store
 from .clients import checked_client, checked_rule
-from .json_forms import words_in
 from .key_search import missing_in_tables, secret_hint, states_of
 from .live import open_limiter
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
 from .rows import ALL_CLIENTS, Rows, consumed, next_request
 from .source import Source
 from .source_command import SourceCommand
-from .times import span_text
-from .words import command_line, features_argument, words_of
+from .words import command_line, features_argument
 
 _MOST_NEAR: Final = 3
 

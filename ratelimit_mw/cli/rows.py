@@ -10,14 +10,15 @@ from ..decision import Decision
 from ..errors import ConfigError
 from ..keys.features import Features
 from ..keys.parts import part_of
+from ..keys.words import word_of, words_of
+from ..limiter.json_forms import client_text, decision_json, function_of, words_in
+from ..limiter.times import span_text, time_text
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from .clients import as_counted
-from .json_forms import client_text, decision_json, function_of, words_in
 from .output import Cell
 from .source import Source
-from .times import span_text, time_text
-from .words import command_line, read_features, word_of, words_of
+from .words import command_line, read_features
 
 ALL_CLIENTS: Final = "all clients"
 

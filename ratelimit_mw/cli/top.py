@@ -2,10 +2,11 @@
 
 import click
 
+from ..limiter.json_forms import clients_json
 from .clients import checked_rule
 from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table
-from .recorded import check_recorded, clients_json, last_option
+from .recorded import check_recorded, last_option
 from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand

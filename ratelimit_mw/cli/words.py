@@ -9,8 +9,8 @@ import click
 from ..errors import ConfigError
 from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
-from ..keys.features import INVALID, Features, is_email
-from ..keys.parts import Part, checked_part, part_of
+from ..keys.features import INVALID, is_email
+from ..keys.parts import checked_part, part_of
 from ..quota import parse_duration
 from .output import parsed
 from .source import Source
@@ -58,24 +58,6 @@ read_words, read_duration = parsed(read_features), parsed(_checked_duration)
 features_argument: Callable[..., Any] = click.argument(
     "features", metavar="[NAME=VALUE]...", nargs=-1, callback=read_words
 )
-
-
-def words_of(features: Features) -> list[str]:
-    """Return features as the words of a command."""
-    words = []
-    for name, value in features.items():
-        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
-        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
-    return words
-
-
-def word_of(part: Part) -> str:
-    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
-
-    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
-    ('user.id', 'path:id', 'ip')
-    """
-    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
 
 
 def command_line(source: Source, command: str, *words: str) -> str:

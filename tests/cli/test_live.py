@@ -17,8 +17,9 @@ from ratelimit_mw.cli.clients import as_counted, checked_client
 from ratelimit_mw.cli.live import open_limiter
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
-from ratelimit_mw.cli.words import command_line, read_features, words_of
+from ratelimit_mw.cli.words import command_line, read_features
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.words import words_of
 
 LOGIN = {"name": "login", "key": ["email", "ip"], "limits": "2/minute"}
 WITHIN = click.Context(click.Command("reset"), info_name="ratelimit-mw")

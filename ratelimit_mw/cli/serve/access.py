@@ -1,16 +1,14 @@
 """The clients that may use a part of the API: all, trusted programs, or admins."""
 
 import hmac
-import ipaddress
-from functools import lru_cache
 from typing import Final, Literal
 
 from ...asgi.request import ASGIRequest
 from ...http.client_ip import ClientIP
+from ...http.local import is_local
 
 Access = Literal["any", "trusted", "admin"]
 
-_OF_PROXIES: Final = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 _HEADER: Final = "X-RateLimit-Admin"
 """Without a token, an admin sends this header. An application that fetches URLs of its users does not send it."""
 _FIX: Final = "Start the service with --admin-token-file FILE"
@@ -37,7 +35,7 @@ def check_admin(request: ASGIRequest, token: str | None, has_gateway: bool) -> N
             raise ProblemError(401, "the admin API needs the header Authorization: Bearer TOKEN")
     elif has_gateway:
         raise ProblemError(403, f"with --gateway, the admin API needs a token. {_FIX}")
-    elif not _is_local(request):
+    elif not is_local(request):
         raise ProblemError(403, f"from another machine or through a proxy, the admin API needs a token. {_FIX}")
     elif not request.header_lines(_HEADER.lower()):
         raise ProblemError(403, f"without a token, the admin API needs the header {_HEADER}: yes")
@@ -45,23 +43,9 @@ def check_admin(request: ASGIRequest, token: str | None, has_gateway: bool) -> N
 
 def check_trusted(request: ASGIRequest, client_ip: ClientIP) -> None:
     """Raise ``ProblemError`` unless a program of this machine, or one of ``trusted_proxies``, sends the request."""
-    if not (_is_local(request) or client_ip.trusts(request.peer)):
+    if not (is_local(request) or client_ip.trusts(request.peer)):
         message = f"{request.peer} is neither this machine nor one of trusted_proxies. Add it to trusted_proxies"
         raise ProblemError(403, message)
-
-
-def _is_local(request: ASGIRequest) -> bool:
-    """Return whether a program of this machine sends the request, without a proxy. A web page has another host."""
-    is_direct = _OF_PROXIES.isdisjoint(name for name, _ in request.native["headers"])
-    return is_direct and _is_loopback(request.peer) and _is_loopback(request.host)
-
-
-@lru_cache(1024)
-def _is_loopback(host: object) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(str(host).strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _has_token(request: ASGIRequest, token: str) -> bool:

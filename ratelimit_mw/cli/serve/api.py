@@ -9,12 +9,12 @@ from ...errors import ConfigError, error_path
 from ...http.headers import as_text
 from ...http.request import parse_pairs
 from ...limiter.inspection import KeyStates
+from ...limiter.json_forms import client_json, clients_json, decision_json, override_json, report_of
+from ...limiter.times import time_json
 from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
-from ..json_forms import client_json, decision_json, override_json
-from ..recorded import DEFAULT, clients_json, parse_last, report_of
-from ..times import time_json
+from ..recorded import DEFAULT, parse_last
 from ..words import read_features
 from .access import Access, ProblemError
 from .rules import ServedRules

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ...limiter.times import span_text
 from ...traffic import Curve
 from ..output import printable
 from ..replay.plot import Theme, save, style_times
-from ..times import span_text
 
 _DAY = 86_400
 

@@ -1,4 +1,4 @@
-"""Times of the store as the commands and the admin API show them: in UTC, and in whole seconds."""
+"""Times of the store as commands, the admin API and the dashboard show them: in UTC, and in whole seconds."""
 
 from datetime import UTC, datetime
 from math import ceil

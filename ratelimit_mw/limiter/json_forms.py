@@ -1,17 +1,20 @@
-"""The JSON of decisions and overrides. The commands and the admin API have the same one."""
+"""The JSON of decisions, overrides and recorded outcomes, the same in commands, the admin API and the dashboard."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
 
 from ..algorithms.limit import prefix_of
 from ..decision import Decision
 from ..keys.features import Features
 from ..keys.parts import part_of
+from ..keys.words import word_of, words_of
 from ..rules.compiled import CompiledRule
 from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
+from .events import REJECTED, Outcome
+from .history import RecordedOutcomes, RejectedClient
 from .times import time_json
-from .words import word_of, words_of
 
 
 def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:
@@ -44,6 +47,27 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
         "until": None if override.until is None else time_json(override.until),
         "key": override.key,
     }
+
+
+def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
+    """Return recorded outcomes as JSON: a row for each rule, even for those without a request."""
+    modes = {rule.name: rule.source.mode for rule in rules.rules}
+    names = dict.fromkeys([*modes, *sorted(found.rules)])
+    rows = [_row(name, modes.get(name, ""), found.rules.get(name, {})) for name in names]
+    return {"from": time_json(found.start), "to": time_json(found.end), "rules": rows}
+
+
+def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
+    """``rejected`` includes the outcomes that have a key of their own beside it."""
+    counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
+    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
+    decided = counts["rejected"] + counts["shadow"]
+    return {"rule": name, "mode": mode, **counts, "share": decided / max(decided + counts["allowed"], 1)}
+
+
+def clients_json(rules: RuleSet, clients: Iterable[RejectedClient]) -> list[dict[str, Any]]:
+    """Return rejected clients as JSON, with the client as ``inspect`` names it."""
+    return [{**each._asdict(), "client": client_text(each.client, each.rule, rules)} for each in clients]
 
 
 def function_of(decision: Decision, rules: RuleSet) -> str:
