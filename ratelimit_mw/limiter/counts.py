@@ -29,19 +29,24 @@ class Number:
     def __init__(self) -> None:
         self.add: Counter = count().__next__  # one step of the interpreter
         self._next: Callable[[], int] = self.add
-        self._reads = 0
+        self._reads = self._taken = 0
 
     def read(self) -> int:
         """Return the number. One thread may read at a time."""
         self._reads += 1
         return self._next() - self._reads + 1
 
+    def take(self) -> int:
+        """Return the number since the last call, as ``read`` does."""
+        before, self._taken = self._taken, self.read()
+        return self._taken - before
 
-def counting(counter_of: CounterOf) -> Callable[[_Observer], _Observer]:
-    """Give a function that is an observer its ``counter_of``."""
+
+def counting(counter_of: CounterOf, write_counts: Callable[[], None] | None = None) -> Callable[[_Observer], _Observer]:
+    """Give a function that is an observer its ``counter_of``, and the function to call when a limiter is closed."""
 
     def add(observer: _Observer) -> _Observer:
-        vars(observer)["counter_of"] = counter_of
+        vars(observer).update(counter_of=counter_of, write_counts=write_counts)
         return observer
 
     return add
@@ -52,10 +57,9 @@ def count_nothing() -> None:
 
 
 class OutcomeCounts:
-    """Counts the outcomes of rules. ``build`` builds the counter for new labels."""
+    """Counts the outcomes of rules."""
 
-    def __init__(self, build: Callable[[Labels], Number] = lambda _: Number()) -> None:
-        self._build = build
+    def __init__(self) -> None:
         self._numbers: dict[Labels, Number] = {}
         self._lock = create_lock(self, "_lock", threading.Lock)
 
@@ -68,8 +72,11 @@ class OutcomeCounts:
                     labels = OTHER, *labels[1:]
                 number = self._numbers.get(labels)
                 if number is None:
-                    number = self._numbers[labels] = self._build(labels)
+                    number = self._numbers[labels] = self._new_number(labels)
         return number.add
+
+    def _new_number(self, _: Labels) -> Number:
+        return Number()
 
     def add(self, event: Event) -> None:
         """Count each rule of an event."""
@@ -77,7 +84,15 @@ class OutcomeCounts:
         for rule, outcome in (event.outcomes or {"": event.outcome}).items():
             self.counter_of((rule, outcome, store))()
 
+    def write(self) -> None:
+        """Write the counts to where other processes read them."""
+
     def totals(self) -> dict[Labels, int]:
         """Return the counts by their labels."""
         with self._lock:
             return {labels: number.read() for labels, number in self._numbers.items()}
+
+    def take(self) -> dict[Labels, int]:
+        """Return the counts since the last call."""
+        with self._lock:
+            return {labels: new for labels, number in self._numbers.items() if (new := number.take())}

@@ -119,6 +119,7 @@ class History(Inspection):
 
     def close(self) -> None:
         """Write what is recorded, return unused leases, and close the store. A second call changes nothing."""
+        self.observers.write_counts()
         if self.recorder is not None:
             self.recorder.close()
             self.observers.start_over()
@@ -128,6 +129,7 @@ class History(Inspection):
 
     async def aclose(self) -> None:
         """Async form of ``close``. It waits for the corrections that are being sent."""
+        self.observers.write_counts()
         if self.recorder is not None:
             await self.recorder.aclose()
             self.observers.start_over()

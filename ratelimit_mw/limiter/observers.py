@@ -53,6 +53,8 @@ class Observers:
         self._allowed = self._counters["allowed"]
         endpoint_counters = (getattr(function, "count_endpoint", None) for _, function in self._functions)
         self._endpoint_counters = [counter for counter in endpoint_counters if counter is not None]
+        writers = ((name, getattr(function, "write_counts", None)) for name, function in self._functions)
+        self._writers = [(name, write) for name, write in writers if write is not None]
         run_in_child(self, Observers.start_over)
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
@@ -127,6 +129,14 @@ class Observers:
             finally:
                 thread.is_busy = False
         return event
+
+    def write_counts(self) -> None:
+        """Let observers write what they have counted, because the process may end now."""
+        for name, write in self._writers:
+            try:
+                write()
+            except Exception as error:
+                self.log(name, error)
 
     def log(self, name: str, error: BaseException) -> None:
         """Log the error of an observer, at most once a minute for each observer."""

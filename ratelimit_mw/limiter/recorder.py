@@ -71,7 +71,6 @@ class Recorder:
     def _start_over(self) -> None:
         """Even in a forked child: the parent records its own counts."""
         self._counts = OutcomeCounts()
-        self._taken: dict[Labels, int] = {}
         self._clients: dict[str, Summary] = {}
         self._waiting: _Waiting = {}
         self._unknown: _Unknown = []
@@ -172,11 +171,9 @@ class Recorder:
         """Return the counts to write: those since the last call, and those that wait."""
         with self._lock:
             now = self._clock()
-            totals, before = self._counts.totals(), self._taken
-            self._taken, outcomes = totals, Summary()
-            for labels, total in totals.items():
-                if number := total - before.get(labels, 0):
-                    outcomes.add(_readable(f"{labels[1]} {labels[0]}"), number, OUTCOMES_SIZE)
+            outcomes = Summary()
+            for (rule, outcome, _), number in self._counts.take().items():
+                outcomes.add(_readable(f"{outcome} {rule}"), number, OUTCOMES_SIZE)
             found = {OUTCOMES: outcomes, **{clients_of(rule): counts for rule, counts in self._clients.items()}}
             waiting, unknown = self._waiting, self._unknown
             self._clients, self._waiting, self._unknown = {}, {}, []

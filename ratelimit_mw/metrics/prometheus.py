@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
 from functools import cache
 from typing import Final
 
 from ..errors import MissingExtraError
-from ..limiter.counts import Number, OutcomeCounts, counting
+from ..forksafe import check_process, create_lock
+from ..limiter.counts import Counter as Count
+from ..limiter.counts import Labels, Number, OutcomeCounts, counting
 from ..limiter.events import Event
+from ..stores.heartbeat import Heartbeat
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter
@@ -24,12 +29,14 @@ _HELP: Final = "Requests that a rate limit rule decided, by the outcome of the r
 _LABELS: Final = ("rule", "outcome", "store")
 _SEVERAL: Final = {"PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"}
 """The variables that make ``prometheus_client`` write the counts of each process to a file."""
+_INTERVAL: Final = 1.0  # seconds
 
 
 class PrometheusMetrics:
     """Count the outcomes of rules. It is an observer.
 
-    With ``PROMETHEUS_MULTIPROC_DIR``, all processes count together, as in every counter of ``prometheus_client``.
+    With ``PROMETHEUS_MULTIPROC_DIR``, all processes count together, as in every counter of ``prometheus_client``. Each
+    process writes its counts to its file once a second and at its end.
 
     Args:
         registry: The registry of the counter.
@@ -51,22 +58,44 @@ class PrometheusMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         if _SEVERAL & os.environ.keys():
-            counter = Counter(_NAME, _HELP, _LABELS, registry=registry)
-            self._counts = OutcomeCounts(lambda labels: _InFile(counter.labels(*labels)))
+            self._counts: OutcomeCounts = _FileCounts(Counter(_NAME, _HELP, _LABELS, registry=registry))
         else:
             self._counts = OutcomeCounts()
             registry.register(_Collector(self._counts))
-        self.counter_of = self._counts.counter_of
+        self.counter_of, self.write_counts = self._counts.counter_of, self._counts.write
 
     def __call__(self, event: Event) -> None:
         self._counts.add(event)
 
 
-class _InFile(Number):
-    """A number that ``prometheus_client`` keeps in a file."""
+class _FileCounts(OutcomeCounts):
+    """Counts that a thread adds to the file of this process, because each access to the file takes long."""
 
     def __init__(self, counter: Counter) -> None:
-        self.add = counter.inc
+        self._counter = counter
+        # A fork waits for the write, which holds a lock of prometheus_client, too.
+        self._writing = create_lock(self, "_writing", threading.Lock, _FileCounts._start_empty)
+        super().__init__()
+        self._beat = Heartbeat(_FileCounts.write, _INTERVAL, "write metrics", "they are written at the end")
+        atexit.register(self.write)
+
+    def _start_empty(self, _intact: bool) -> None:
+        self._numbers = {}  # the parent writes its own counts
+
+    def counter_of(self, labels: Labels) -> Count:
+        check_process()
+        count = super().counter_of(labels)
+        self._beat.hold(self)
+        return count
+
+    def _new_number(self, labels: Labels) -> Number:
+        self._counter.labels(*labels)  # the request reports an error of the file, and not the thread
+        return Number()
+
+    def write(self) -> None:
+        with self._writing:
+            for labels, number in self.take().items():
+                self._counter.labels(*labels).inc(number)
 
 
 class _Collector(Collector):
@@ -85,7 +114,7 @@ def _of_process() -> PrometheusMetrics:
     return PrometheusMetrics()
 
 
-@counting(lambda labels: _of_process().counter_of(labels))
+@counting(lambda labels: _of_process().counter_of(labels), lambda: _of_process().write_counts())
 def count(event: Event) -> None:
     """Count an event in the default registry of ``prometheus_client``. It is an observer.
 

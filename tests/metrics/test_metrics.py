@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, get_args
 
 import promql_parser
@@ -74,26 +70,6 @@ def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(9):
         table.counter_of((f"rule{i}", "allowed", "memory"))()
     assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 1, "rule1": 1, "other": 7}
-
-
-def test_several_processes_count_together(tmp_path: Path) -> None:
-    """With ``PROMETHEUS_MULTIPROC_DIR``, one of them shows the counts of all."""
-    count = (
-        "from ratelimit_mw import Limiter, Rule\n"
-        "rate = Limiter([Rule(name='api', limits='9/minute')], observers=['ratelimit_mw.metrics.prometheus:count'])\n"
-        "rate.hit({'ip': '192.0.2.7'})\n"
-    )
-    show = (
-        "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"
-        "registry = CollectorRegistry()\n"
-        "multiprocess.MultiProcessCollector(registry)\n"
-        "print(generate_latest(registry).decode())\n"
-    )
-    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", count], env=environment, check=True)
-    shown = subprocess.run([sys.executable, "-c", show], env=environment, check=True, capture_output=True, text=True)
-    assert 'ratelimit_mw_requests_total{outcome="allowed",rule="api",store="memory"} 2.0' in shown.stdout
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:

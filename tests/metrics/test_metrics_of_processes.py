@@ -1,0 +1,104 @@
+"""Metrics of several processes, which count together in the files of ``prometheus_client``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from http_servers import free_port, running, status
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+from servers import wait_for
+
+LABELS = {"rule": "api", "outcome": "allowed", "store": "memory"}
+LIMITER = """
+import os
+from ratelimit_mw import Limiter, Rule
+
+rate = Limiter([Rule(name="api", limits="1000/minute")], observers=["ratelimit_mw.metrics.prometheus:count"])
+
+def hit(times):
+    for _ in range(times):
+        rate.hit({"ip": "192.0.2.7"})
+"""
+ENDS = {
+    "exit": "hit(3)",
+    "close, then killed": "hit(3); rate.close(); os.abort()",
+    "fork": "hit(2)\nif os.fork() == 0:\n    hit(1)\nelse:\n    os.wait()",
+}
+UVICORN = """
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware
+
+async def home(request):
+    return PlainTextResponse("hello")
+
+app = Starlette(routes=[Route("/", home)])
+"""
+GUNICORN = """
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter
+
+app = Flask("app")
+app.add_url_rule("/", view_func=lambda: "hello")
+"""
+SETTINGS = "settings={'observers': ['ratelimit_mw.metrics.prometheus:count'], 'rules': [RULE]})\n".replace(
+    "RULE", "{'name': 'api', 'limits': '1000/minute'}"
+)
+SERVED = {
+    "uvicorn": f"{UVICORN}\napp.add_middleware(RateLimitMiddleware, {SETTINGS}",
+    "gunicorn": f"{GUNICORN}\nRateLimiter(app, {SETTINGS}",
+}
+
+
+def counted(folder: Path) -> float:
+    """Return the number of allowed requests in the files of all processes."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))
+    return registry.get_sample_value("ratelimit_mw_requests_total", LABELS) or 0.0
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_no_count_is_lost_at_the_end(end: str, tmp_path: Path) -> None:
+    """A child counts only its own requests."""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", LIMITER + end], env=environment, check="abort" not in end)
+    assert counted(tmp_path) == 6
+
+
+@pytest.mark.parametrize("server", SERVED)
+def test_no_count_of_a_worker_is_lost(server: str, tmp_path: Path) -> None:
+    """The server ends its workers with SIGTERM."""
+    (tmp_path / "counted_app.py").write_text(SERVED[server])
+    files, port = tmp_path / "metrics", free_port()
+    files.mkdir()
+    place = ("--port", str(port)) if server == "uvicorn" else ("--bind", f"127.0.0.1:{port}")
+    command = (server, "counted_app:app", *place, "--workers", "2")
+    with running(tmp_path / "log", port, *command, folder=tmp_path, PROMETHEUS_MULTIPROC_DIR=str(files)):
+        assert [status(port, "GET /") for _ in range(20)] == [200] * 20
+    assert counted(files) == 20
+
+
+def test_a_process_that_runs_on_writes_its_counts(tmp_path: Path) -> None:
+    """An idle one, too."""
+    program = f"{LIMITER}hit(3); print(input())"
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE) as process:
+        wait_for(lambda: counted(tmp_path) == 3, "the counts")
+        assert process.poll() is None
+        process.communicate(b"end\n")
+
+
+def test_a_folder_that_is_missing_changes_no_request(tmp_path: Path) -> None:
+    """The log has one message, with the name of the observer."""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "missing")}
+    run = subprocess.run([sys.executable, "-c", f"{LIMITER}hit(3)"], env=environment, capture_output=True, check=True)
+    log = run.stderr.decode()
+    assert log.count("observer ratelimit_mw.metrics.prometheus.count raised FileNotFoundError") == 1
+    assert log.count("Traceback") == 1
