@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -11,14 +13,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from decision_service import GATEWAY_FILES, PROGRAM
 from deployed import new_address, replace
-from gateway_site import FIRST, site_of
-from servers import PATIENCE, program, redis_running, wait_for
+from gateway_site import FIRST, site_of, start, stop
+from servers import PATIENCE, free_port, program, redis_running, wait_for
 
 from ratelimit_mw.cli.serve.command import serve
 
@@ -119,6 +122,49 @@ def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
         assert service.poll() is None
     statuses = {line.split('"')[2].split()[0] for line in (tmp_path / "access.log").read_text().splitlines()}
     assert statuses == {"200"}
+
+
+def test_workers_that_start_survive_sighup(tmp_path: Path) -> None:
+    """The signal waits until a worker handles it, even in workers that replace others. All have the last rules."""
+    port, file = free_port(), tmp_path / "ratelimit.toml"
+    head = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "10s"\nreload_interval = 0\n'
+    limits, limit = itertools.count(1), 0
+
+    def log() -> str:
+        return (tmp_path / "servers.log").read_text()
+
+    def write() -> None:
+        nonlocal limit
+        limit = next(limits)
+        (later := tmp_path / "later").write_text(head + FIRST.replace("3/day", f"{limit}/day"))
+        later.replace(file)
+
+    def reload_until_started(count: int) -> bool:
+        write()
+        service.send_signal(signal.SIGHUP)
+        return service.poll() is not None or log().count("startup complete") == count
+
+    def ask() -> int:
+        question = {"features": {"ip": "192.0.2.7"}}
+        response = httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, timeout=PATIENCE)
+        decided: int = response.json()["decisions"][0]["limit"]
+        return decided
+
+    write()
+    command = [str(PROGRAM), "serve", str(file), "--port", str(port), "--workers", "2"]
+    processes = {"service": (service := start(tmp_path, command))}
+    with ExitStack() as stack:
+        stack.callback(stop, processes)
+        wait_for(lambda: "Started parent" in log(), "the supervisor")
+        wait_for(lambda: reload_until_started(2), "two workers")
+        first = re.findall(r"Started server process \[(\d+)\]", log())
+        for pid in first:
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: reload_until_started(4), "two other workers")
+        wait_for(lambda: {ask() for _ in range(30)} == {limit}, "the last limit in all workers")
+        assert set(re.findall(r"Child process \[(\d+)\] died", log())) == set(first)
+        assert service.poll() is None
+    assert "Traceback" not in log()
 
 
 def test_the_unit_is_valid(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 The middleware decides for a gateway, as it decides for an application that allows every request.
 """
 
-import asyncio
 import json
 import logging
-import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -20,7 +17,7 @@ from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
-from . import api
+from . import api, sighup
 from .access import ProblemError, check_admin, check_trusted
 from .gateway import GATEWAYS, Gateway, original_scope, response_sender
 from .rules import ServedRules
@@ -77,9 +74,7 @@ class DecisionService:
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await self.limiter.astart()
-        loop = asyncio.get_running_loop()
-        with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):  # Windows, or no main thread
-            loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, self._reload)
+        sighup.handle(self._reload)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.limiter.aclose()

@@ -3,17 +3,17 @@
 import json
 import os
 import re
-import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from ...errors import MissingExtraError
 from ...limiter.limiter import Limiter
 from ..output import FILE, Failure, command
+from . import sighup
 from .app import DecisionService
 from .gateway import GATEWAYS
 
@@ -21,6 +21,8 @@ _OPTIONS: Final = "RATELIMIT_MW_SERVE"
 """The environment variable with the options, for the workers of uvicorn."""
 _KEEP_ALIVE: Final = 75  # seconds; longer than the connections that nginx keeps, so that nginx closes them first
 _GRACE: Final = 10  # seconds for the requests that are open when the service stops
+_PATIENCE: Final = 30
+"""The seconds without a response after which uvicorn replaces a worker. A busy machine starts a worker slowly."""
 _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 
 
@@ -62,9 +64,7 @@ def serve(
         raise MissingExtraError("the decision service", "serve")
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
-    from uvicorn.supervisors import Multiprocess
 
-    Multiprocess.handle_hup = _forward_sighup  # type: ignore[assignment, method-assign]
     if user_header is not None and gateway is None:
         raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
@@ -73,6 +73,7 @@ def serve(
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
+    sighup.pass_on_to_workers()
     os.environ[_OPTIONS] = json.dumps(options)
     own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
     try:
@@ -90,15 +91,10 @@ def serve(
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=_GRACE,
+            timeout_worker_healthcheck=_PATIENCE,
         )
     except SystemExit:  # uvicorn has printed the reason, such as a port that is in use
         raise Failure(f"the service did not start on {host}:{port}") from None
-
-
-def _forward_sighup(supervisor: Any) -> None:
-    """Let each worker read the settings. uvicorn would replace the workers, and give up on a machine that is busy."""
-    for worker in supervisor.processes:
-        os.kill(worker.pid, signal.SIGHUP)
 
 
 def create_service() -> DecisionService:
@@ -107,8 +103,7 @@ def create_service() -> DecisionService:
 
 
 def _build(file: str, gateway: str | None, user_header: str | None, token_file: str | None) -> DecisionService:
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it
+    sighup.hold()
     token = None if token_file is None else _read_token(Path(token_file))
     return DecisionService(Limiter.from_settings(file), gateway, user_header, token)
 
