@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import unquote
 
 from ..clock import SECOND
+from ..decision import without_hash_tag
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from . import Algorithm, build
@@ -125,8 +126,8 @@ def rule_of(key: str) -> str:
 
 
 def client_of(key: str) -> str:
-    """Return the part of a key that names the client, without the braces of its hash tag."""
-    return key.removeprefix(prefix_of(key)).replace("{", "").replace("}", "")
+    """Return the part of a key that names the client, without the hash tag."""
+    return without_hash_tag(key.removeprefix(prefix_of(key)))
 
 
 def prefix_of(key: str) -> str:

@@ -13,6 +13,7 @@ from .decision import build_denial as build_denial
 from .decision import count_hits as count_hits
 from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots
+from .decision import without_hash_tag as without_hash_tag
 from .early import EarlyVerdict as EarlyVerdict
 from .rule_verdict import RuleVerdict as RuleVerdict
 from .rule_verdict import state_cost as state_cost

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from ..decision import without_hash_tag
 from ..errors import ConfigError, error_path
 from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .networks import canonical_ip
@@ -181,8 +182,7 @@ class KeyMaker:
 
     def _read(self, key: str) -> Iterator[tuple[Part, str, str]]:
         """Yield the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
-        outside, _, inside = key.partition("{")
-        text = outside + (inside.partition("}&")[2] or inside.partition("}")[0])
+        text = without_hash_tag(key)
         for parts, fallback, _, is_last in self._entries if text else ():
             names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
             name, *_ = (name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))

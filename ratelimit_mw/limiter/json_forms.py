@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from ..algorithms.limit import prefix_of
-from ..decision import Decision
+from ..decision import Decision, without_hash_tag
 from ..keys.features import Features
 from ..keys.parts import part_of
 from ..keys.words import word_of, words_of
@@ -84,7 +84,7 @@ def client_json(rule: str, features: Features, **result: object) -> dict[str, An
 def client_text(client: str, rule: str, rules: RuleSet) -> str:
     """Return the values in a key without its prefix; "" for the key of all clients. The rule may be gone."""
     words = words_of_client(rules.by_name[rule], client) if rule in rules.by_name else None
-    return client.replace("{", "").replace("}", "") if words is None else " ".join(words)
+    return without_hash_tag(client) if words is None else " ".join(words)
 
 
 def words_in(rule: CompiledRule, key: str) -> list[str] | None:

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock
+from ..decision import without_hash_tag
 from ..errors import ConfigError
 from .compiled import CompiledRule
 from .lookup import NO_LIMITS, UNLIMITED
@@ -41,7 +42,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
     @property
     def client(self) -> str:
         """The client as text, such as ``user=acme``."""
-        return self.key.replace("{", "").replace("}", "")
+        return without_hash_tag(self.key)
 
     @property
     def until(self) -> float | None:
