@@ -75,7 +75,7 @@ class KeySearch:
             except StoreError as error:
                 hint = ". To list keys, the user of the store needs the right +scan" * (_NO_RIGHT in str(error))
                 if not (self._whole and self._features):
-                    raise Failure(f"{error}{hint}") from error
+                    raise StoreError(f"{error}{hint}") from error
                 self._problem = f"the keys of {', '.join(self._listed)} could not be listed: {error}{hint}"
 
     def _list(self, rejected: bool) -> Iterator[Decision]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ..clock import SECOND
-from ..errors import RateLimitError
+from ..errors import StoreError
 from ..limiter.limiter import Limiter
 from ..stores import Store, redacted_url
 from .output import Failure
@@ -16,9 +16,8 @@ from .source import Source
 
 _TIMEOUT_US: Final = 3 * SECOND
 """The shortest time that a call may wait for the store. A command has more time than a request."""
-_OWN_MEMORY: Final = (
-    "the store memory:// is in each process of your application, so a command cannot read or change it."
-    " Use the admin page of Django or the admin API of `ratelimit-mw serve`, or set a store that processes share,"
+_SHARED: Final = (
+    "Use the admin page of Django or the admin API of `ratelimit-mw serve`, or set a store that processes share,"
     " such as redis://localhost:6379/0 or lmdb:///var/lib/app/ratelimit"
 )
 
@@ -37,25 +36,24 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
     if own and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
         store = own.store  # an object of the application
     if not may_be_memory and redacted_url(store).startswith(("memory:", "MemoryStore")):
-        raise Failure(_OWN_MEMORY)
+        raise own_memory("the store", _SHARED)
     settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own._clock if own else None, settings)
     _check_files(limiter.store)
     limiter.rules = source.rules
     try:
         if not may_be_memory:
-            _require_reply(limiter.store)
+            limiter.store.start()
         yield limiter
+    except StoreError as error:
+        raise Failure(f"{redacted_url(store)} failed: {error}. `doctor` examines its servers") from error
     finally:
         limiter.close()
 
 
-def _require_reply(store: Store) -> None:
-    """Raise ``Failure`` for a store that does not reply, after one wait for it."""
-    try:
-        store.start()
-    except RateLimitError as error:
-        raise Failure(f"{redacted_url(store)} unreachable: {error}. `doctor` examines its servers") from error
+def own_memory(place: str, hint: str) -> Failure:
+    """Return the error for a store or a log in the memory of the application."""
+    return Failure(f"{place} memory:// is in each process of your application, so a command cannot reach it. {hint}")
 
 
 def _check_files(store: Store) -> None:

@@ -9,16 +9,8 @@ from ..clock import SECOND
 from ..errors import ConfigError
 from ..limiter.records import LONGEST
 from ..quota import parse_duration
-from ..stores import redacted_url
 from .output import Failure, parsed
 from .source import Source
-
-_OWN_MEMORY: Final = (
-    "the store memory:// is in each process of your application, so a command cannot read it. Count with the metrics"
-    " for Prometheus or OpenTelemetry, use the admin API of `ratelimit-mw serve`, or set a store that processes share,"
-    " such as redis://localhost:6379/0 or lmdb:///var/lib/app/ratelimit"
-)
-
 
 DEFAULT: Final = "24h"
 
@@ -42,5 +34,3 @@ def check_recorded(source: Source, what: str) -> None:
     if settings.record not in (what, "clients"):
         name = source.settings.source or "the application"
         raise Failure(f'{name} does not record {what}. Set record = "{what}", and restart your application')
-    if redacted_url(settings.store).startswith(("memory:", "MemoryStore")):
-        raise Failure(_OWN_MEMORY)

@@ -10,7 +10,7 @@ import click
 import pytest
 from command_line import Files
 from redis_handles import address
-from servers import Server
+from servers import HOST, Server, redis_running
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.cli.clients import as_counted, checked_client
@@ -114,6 +114,21 @@ def test_a_store_that_is_out_of_reach_is_named(source: Any, store: str, problem:
     with pytest.raises(Failure, match=problem), open_limiter(source(LOGIN, store=store)):
         pass
     assert not Path("/nowhere").exists()
+
+
+def test_a_store_that_fails_while_a_command_works_is_named(source: Any, tmp_path: Path) -> None:
+    """The message has the URL of the store."""
+    with redis_running(tmp_path) as server:
+        url = f"redis://{HOST}:{server.port}/0"
+        limits = source(LOGIN, store=url)
+
+        def work() -> None:
+            with open_limiter(limits) as limiter:
+                server.kill()
+                limiter.inspect()
+
+        with pytest.raises(Failure, match=rf"^{url} failed: .*`doctor` examines its servers"):
+            work()
 
 
 def test_the_files_of_another_user_are_not_opened(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,15 @@ from ...quota import parse_duration
 from ...testmode import process_clock
 from ...traffic import TrafficLog
 from ...traffic.address import parse_log_url
-from ..output import Failure
+from ..live import own_memory
 
-_OWN_MEMORY: Final = (
-    "the log memory:// is in each process of your application, so a command cannot read it. Use a log that processes"
-    " share, such as sqlite:///traffic.db"
-)
+_SHARED: Final = "Set a log that processes share, such as sqlite:///traffic.db"
 
 
 def open_log(url: str, create: bool = False) -> TrafficLog:
     """Open the log of a URL, with its own retention. Raises ``Failure`` for one in memory."""
     if parse_log_url(url).family == "memory":
-        raise Failure(_OWN_MEMORY)
+        raise own_memory("the log", _SHARED)
     return TrafficLog.open(url, process_clock, create)
 
 
