@@ -82,6 +82,7 @@ def test_nginx_sends_the_host_as_it_is() -> None:
         ("/%C3%A9", "/é"),
         ("/é", "/é"),
         ("*", "*"),
+        ("?x=/login", "/"),
     ],
 )
 def test_a_path_cannot_hide_behind_dots(target: str, path: str) -> None:

@@ -71,6 +71,17 @@ def test_a_path_is_limited_in_all_spellings(site: GatewaySite, path: str) -> Non
     assert [subprocess.check_output(command, text=True) for _ in range(2)] == ["200", "429"]
 
 
+@pytest.mark.parametrize("target", ["http://shop.example?x=1", "http://shop.example", "//", "/?"])
+def test_a_target_without_a_path_is_that_of_the_root(site: GatewaySite, target: str) -> None:
+    """nginx passes `?x=1` on for `GET http://shop.example?x=1`. It is limited as `/?x=1`, and no error."""
+    client = new_address()
+    command = ["curl", "-s", "--request-target", target, "--interface", client, "-w", "%{http_code}"]
+    command += ["-o", "/dev/null", f"http://127.0.0.1:{site.port}/"]
+    statuses = [subprocess.check_output(command, text=True) for _ in range(4)]
+    assert "500" not in statuses
+    assert statuses[3] == "429"
+
+
 def test_other_statuses_stay_what_they_are(site: GatewaySite) -> None:
     """A 403 of the application is its own, and the deny list is a 403."""
     forbidden = site.get("/forbidden", client=new_address())

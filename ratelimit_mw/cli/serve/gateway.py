@@ -67,6 +67,8 @@ def target_scope(target: bytes) -> dict[str, Any]:
     Dot segments are resolved. A gateway may resolve them before it chooses the application, so a client could hide the
     path of a rule behind them.
     """
+    if target.startswith(b"?"):  # nginx sends no host: "GET http://shop.example?page=1"
+        target = b"/" + target
     raw, _, query = target.partition(b"?")
     path = unquote_to_bytes(raw).decode(errors="replace")
     if not path.startswith("/") and path != "*":
