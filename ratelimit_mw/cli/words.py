@@ -48,13 +48,14 @@ def read_features(texts: Iterable[str]) -> dict[str, Any]:
     return features
 
 
-def _checked_duration(text: str) -> str:
+def checked_duration(text: str) -> str:
+    """Return the text of a duration; ``ConfigError`` for another text, and for 0."""
     if not parse_duration(text):
         raise ConfigError(f"expected more than 0; got {text!r}")
     return text
 
 
-read_words, read_duration = parsed(read_features), parsed(_checked_duration)
+read_words, read_duration = parsed(read_features), parsed(checked_duration)
 features_argument: Callable[..., Any] = click.argument(
     "features", metavar="[NAME=VALUE]...", nargs=-1, callback=read_words
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from ..algorithms.limit import prefix_of, rule_of
 from ..clock import Clock
 from ..decision import Verdict
-from ..errors import StoreError
+from ..errors import ConfigError, StoreError
 from ..keys.features import Features
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
@@ -21,6 +21,9 @@ from ..settings import Settings
 from ..testmode import testmode
 from .settlement import Settlement
 
+_BARS: Final = 4
+"""How many | a key has before the client, at least."""
+_KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -125,6 +128,9 @@ class Resets(Settlement):
     def _same_client(self, key: str) -> list[str]:
         """Return a key, and the keys of the same client under the other limits of its rule."""
         name, client = rule_of(key), key[len(prefix_of(key)) :]
+        if not name or key.count("|") < _BARS:
+            example = f"as inspect() and GET /v1/keys show it, such as {_KEY!r}"
+            raise ConfigError(f"expected a key {example}; got {key[:200]!r}", "key")
         limits = self.rules.named(name).all_limits()
         return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 

@@ -225,7 +225,7 @@ def numbers_in(place: str) -> list[int]:
     """Return the two numbers of a place such as ``3:1024``, zeros for the first page."""
     numbers = place.split(":") if place else ["0", "0"]
     if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) <= _DIGITS for n in numbers):
-        raise ConfigError(f"expected the place of a page of keys; got {place[:99]!r}")
+        raise ConfigError(f"expected the cursor of an earlier page; got {place[:99]!r}", "cursor")
     return [int(number) for number in numbers]
 
 

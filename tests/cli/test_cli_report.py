@@ -145,6 +145,21 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
     assert [each["client"] for each in asked.ask("GET", "/v1/top").json()["clients"]] == [shown["client"]]
 
 
+@pytest.mark.parametrize("key", [["path"], ["path", "method"], ["path", "user"], []])
+def test_top_names_clients_with_a_secret(tmp_path: Path, key: list[str]) -> None:
+    """The key of a client without personal features begins with a digest that is no value."""
+    store = f"lmdb://{tmp_path}/limits"
+    rule = {"name": "api", "key": key, "limits": "1/hour"}
+    file = Files(tmp_path).rules(rule, store=store, record="clients", secret="correct horse battery staple")
+    limiter = Limiter.from_settings(file)
+    for _ in range(2):
+        limiter.hit({"path": "/a/b", "method": "GET", "user": "ann"})
+    limiter.close()
+    (shown,) = read("inspect", file)["keys"]
+    assert shown["client"].startswith("path=/a/b" if key else "")
+    assert [each["client"] for each in read("top", file)["clients"]] == [shown["client"]]
+
+
 def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
     """A banned client and one on the deny list are rejected. The columns of the parts appear when there are any."""
     file = place(
@@ -176,7 +191,7 @@ def test_the_memory_store_is_out_of_reach(tmp_path: Path) -> None:
     """The error names what else there is."""
     result = run("report", Files(tmp_path).rules(*RULES, record="outcomes"), "--json")
     assert result.exit_code == 1
-    assert "Count with the metrics for Prometheus or OpenTelemetry" in json.loads(result.stdout)["error"]
+    assert "the admin API of `ratelimit-mw serve`" in json.loads(result.stdout)["error"]
 
 
 @pytest.mark.parametrize("last", ["0s", "8d", "yesterday", "-1h"])

@@ -163,7 +163,7 @@ def test_a_key_is_shown_by_all_limits_of_its_rule(way: Any) -> None:
     assert {each.limit for each in way(rate).inspect_key(decision.key)} == {2, 9}
     rate.reset_key(decision.key)
     assert way(rate).inspect_key(decision.key) == []
-    with pytest.raises(ConfigError, match="unknown rule"):
+    with pytest.raises(ConfigError, match="key: expected a key"):
         way(rate).inspect_key("any text")
 
 
@@ -198,13 +198,13 @@ def test_mistakes_are_errors(way: Any) -> None:
     for call in (lambda: way(rate).inspect("apy"), lambda: way(rate).reset_key("1|apy|fixed-window|1m|ip=1")):
         with pytest.raises(ConfigError, match=r"unknown rule 'apy'\. Did you mean 'api'"):
             call()
-    with pytest.raises(ConfigError, match="unknown rule ''"):
+    with pytest.raises(ConfigError, match=r"key: expected a key as inspect\(\).*got 'any text'"):
         way(rate).reset_key("any text")
     with pytest.raises(ConfigError, match="the key of rule 'api' needs"):
         Limiter([rule("5/minute", "api", key=["user"])]).inspect("api", {})
     with pytest.raises(ConfigError, match="unknown rule ''"):
         way(rate).inspect(features={"ip": "192.0.2.7"})
-    with pytest.raises(ConfigError, match="expected the place of a page of keys; got 'x'"):
+    with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page; got 'x'"):
         way(rate).inspect(cursor="x")
 
 

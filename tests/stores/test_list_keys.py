@@ -84,7 +84,7 @@ def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
 def test_a_place_that_no_page_has_named_is_an_error(place: str, redis_url: str) -> None:
     """It comes from the URL of a page, for example."""
     for store in (MemoryStore(), open_store(redis_url, PATIENT)):
-        with pytest.raises(ConfigError, match="expected the place of a page of keys"):
+        with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page"):
             store.list_keys("1|", place)
         store.close()
 

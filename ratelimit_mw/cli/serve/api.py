@@ -15,8 +15,9 @@ from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
 from ..recorded import DEFAULT, parse_last
-from ..words import read_features
+from ..words import checked_duration, read_features
 from .access import Access, ProblemError
+from .checks import check_no_slots
 from .rules import ServedRules
 
 Fields = Mapping[str, Any]
@@ -29,6 +30,10 @@ _KEYS: Final = {"rule": str, _FEATURE: Sequence[str], "rejected": str, "cursor":
 _BANS: Final = {"rule": str, "cursor": str}
 _LAST: Final = {"last": str}
 _CLIENT: Final = {"rule": str, "features": Features}
+_CLIENT_HINTS: Final = {
+    "rule": 'Send the name of a rule, such as "login"',
+    "features": 'Send the features of the key of the rule, such as {"ip": "192.0.2.7"}',
+}
 _RESET: Final = {**_CLIENT, "key": str}
 _BAN: Final = {**_CLIENT, "for": str}
 _OVERRIDE: Final = {**_CLIENT, "limits": str, "for": str}
@@ -108,7 +113,7 @@ async def reset(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 async def ban(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Ban a client from a rule, and show the end of the ban."""
     rule, features = _client(rules, fields)
-    until = time_json(await rules.limiter.aban(rule, features, fields.get("for")))
+    until = time_json(await rules.limiter.aban(rule, features, _duration(fields)))
     return client_json(rule, features, until=until)
 
 
@@ -131,7 +136,9 @@ async def report(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 
 async def top(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the clients that were rejected most, as the command ``top`` does."""
-    clients = await rules.limiter.atop_clients(fields.get("rule"), _last(fields))
+    if (rule := fields.get("rule")) is not None:
+        rule = rules.limiter.rules.named(rule).name
+    clients = await rules.limiter.atop_clients(rule, _last(fields))
     return {"clients": clients_json(rules.limiter.rules, clients)}
 
 
@@ -144,7 +151,10 @@ async def set_override(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Change the limits of a client."""
     if "limits" not in fields:
         raise ConfigError('is missing, such as "1000/minute" or "unlimited"', "limits")
-    override = await rules.limiter.aset_override(*_client(rules, fields), fields["limits"], fields.get("for"))
+    client, limits = _client(rules, fields), fields["limits"]
+    with error_path("limits"):
+        check_no_slots(limits)
+    override = await rules.limiter.aset_override(*client, limits, _duration(fields))
     return override_json(override, rules.limiter.rules)
 
 
@@ -161,11 +171,16 @@ async def overrides(rules: ServedRules, _fields: Fields) -> dict[str, Any]:
     return {"overrides": [override_json(each, rules.limiter.rules) for each in every]}
 
 
+def _duration(fields: Fields) -> str | None:
+    with error_path("for"):
+        return checked_duration(fields["for"]) if "for" in fields else None
+
+
 def _client(rules: ServedRules, fields: Fields) -> tuple[str, dict[str, Any]]:
     """Return the rule and the features of its key."""
-    for name in ("rule", "features"):
+    for name, hint in _CLIENT_HINTS.items():
         if name not in fields:
-            raise ConfigError("is missing", name)
+            raise ConfigError(f"is missing. {hint}", name)
     return fields["rule"], rules.features_of_key(fields["rule"], fields["features"])
 
 

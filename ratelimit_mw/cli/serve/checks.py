@@ -43,6 +43,12 @@ def _check_sent(of: str, parts: tuple[str, ...], lacks_user: bool) -> None:
             raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
 
 
+def check_no_slots(limits: str) -> None:
+    """Raise ``ConfigError`` for limits of a client that would need the response."""
+    if "concurrent" in limits.lower():
+        raise ConfigError(f"the service sees no response, so it has no use for concurrent limits; got {limits!r}")
+
+
 def check_decided_at_once(rule: CompiledRule) -> None:
     """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
     if Plan([rule]).needs_settlement:

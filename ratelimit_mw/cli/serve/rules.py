@@ -60,7 +60,8 @@ class ServedRules:
 
     def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
-        features = {checked_name(name): value for name, value in given.items()}
+        with error_path("features"):
+            features = {checked_name(name): value for name, value in given.items()}
         for name, value in features.items():
             if value is None or value is INVALID:
                 continue
