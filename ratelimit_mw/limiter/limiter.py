@@ -235,7 +235,7 @@ class Limiter(Bans):
             limit, key_of, own_cost = plan.single
             used = own_cost if cost is None else checked_cost(cost)
             if (key := key_of(features)) is None:
-                return Verdict()
+                return self.decide(plan.of_client(features), features, cost) if plan.has_overrides else Verdict()
             decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
             return Verdict((decision,), decision.allowed)
         hits = self._prepare(plan, features, cost, consume, request)
@@ -272,7 +272,8 @@ class Limiter(Bans):
         if plan.single is not None and not testmode.active:
             limit, key_of, own_cost = plan.single
             if (key := key_of(features)) is None:
-                return Verdict()
+                own = plan.of_client(features) if plan.has_overrides else None
+                return Verdict() if own is None else self._prepare(own, features, cost, consume, request)
             hits = [make_hit((limit, key, own_cost if cost is None else cost))]
             if consume and self._leases is not None and (leased := self._leases.apply_one(*hits[0])):
                 return Verdict((leased,), leased.allowed)

@@ -86,7 +86,7 @@ def _digest(body: bytes) -> bytes:
 class OverrideTable(dict[str, tuple[Limit, ...]]):
     """The limits of the clients of one rule that have an override, by the key of the client.
 
-    Limits of equal overrides in the table ``before`` stay the same objects, so that leases of them stay valid.
+    Equal limits are the same objects, even those in the table ``before``, so that leases of them stay valid.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         self.sources: dict[str, ClientOverride] = {}
         self.errors: list[ConfigError] = []
         """The reasons why overrides are not active: the rule has changed since."""
+        known = {} if before is None else {each.limits: before[key] for key, each in before.sources.items()}
         for each in overrides:
             try:
-                if before is not None and before.sources.get(each.key) == each:
-                    self[each.key] = before[each.key]
-                else:
-                    self[each.key] = limits_of(rule, each.limits)
+                if each.limits not in known:
+                    known[each.limits] = limits_of(rule, each.limits)
+                self[each.key] = known[each.limits]
                 self.sources[each.key] = each
             except ConfigError as error:
                 self.errors.append(error)
@@ -110,7 +110,9 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
     def find(self, key: str | None) -> tuple[Limit, ...] | None:
         """Return the limits of a client; None without an override, or after its end."""
         limits = None if key is None else self.get(key)
-        return None if limits is None or self.sources[key or ""].has_ended(self._clock()) else limits
+        if limits is None or (source := self.sources[key or ""]).until_us is None:
+            return limits
+        return None if source.has_ended(self._clock()) else limits
 
 
 def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:

@@ -44,7 +44,17 @@ class Plan:
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""
         self.may_delay = calls_functions or any(limit.algorithm.delays for limit in every)
+        self.has_overrides = any(rule.overrides is not None for rule in rules)
         self.single = self._single()
+
+    def of_client(self, features: Features) -> Plan:
+        """Return the plan of a client for whom ``single`` has no key, which may be due to its override."""
+        (rule,) = self.rules
+        limits = None if rule.overrides is None else rule.overrides.find(rule.build_key(features))
+        own = rule.limits if limits is None else limits
+        if (plan := self._found.get(own)) is None:
+            plan = self._found[own] = Plan([rule.with_limits(own)], self.lists)
+        return plan
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.adds_hits:
@@ -52,9 +62,12 @@ class Plan:
         if self.looks_up or self.waits:
             return None
         rule, limit = self.rules[0], self.limits[0]
-        if rule.varies or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
+        if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
-        return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
+        key_of = rule.key.with_prefix(limit.prefix)
+        if rule.overrides is not None:
+            key_of = _without({limit.prefix + client for client in rule.overrides}, key_of)
+        return limit, key_of, rule.fixed_cost
 
     @cached_property
     def without_costs(self) -> Plan:
@@ -105,7 +118,8 @@ class Plan:
                 if rule.rejects_missing:
                     raise EarlyVerdict(False, rule.limits or rule.placeholder)
                 continue
-            limits = rule.limits_for(features, key=key) if rule.varies else rule.limits
+            has_own = rule.varies and (rule.tables or key in (rule.overrides or ()))
+            limits = rule.limits_for(features, key=key) if has_own else rule.limits
             if not limits:
                 if rule.shadow or rule.is_unlimited or limits is NO_LIMITS:
                     continue
@@ -117,3 +131,13 @@ class Plan:
             for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # twice as fast as extend
         return hits
+
+
+def _without(keys: set[str], key_of: Callable[[Features], str | None]) -> Callable[[Features], str | None]:
+    """Return a function that returns no key in place of these."""
+
+    def build(features: Features) -> str | None:
+        key = key_of(features)
+        return None if key in keys else key
+
+    return build

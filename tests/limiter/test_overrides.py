@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from limiter_ways import WAYS, Blocking
-from override_stores import ACME, API, OTHER, limiter_of, limits
+from override_stores import ACME, API, OTHER, Recording, limiter_of, limits
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.rules.decorators import limit
@@ -50,6 +50,30 @@ def test_an_override_ends_to_the_microsecond() -> None:
     assert limiter.overrides() == []
     limiter.set_override("api", OTHER, "5/minute")
     assert [each.client for each in load_overrides(limiter.store.read_record("overrides"))] == ["user=other"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("consistency", ["exact", "leased"])
+@pytest.mark.parametrize("store", ["memory", "shared"])
+@pytest.mark.parametrize("length", [1, 2])
+def test_decisions_follow_overrides(way: type[Blocking], consistency: Any, store: str, length: int) -> None:
+    """Of a rule with one limit or two, each client consumes from its own limits, until its override ends."""
+    clock = ManualClock(1_000_000.0)
+    texts = ["100/minute", "100/hour"][:length]
+    rule = Rule(name="api", key=["user"], limits=texts, consistency=consistency)
+    limiter = limiter_of(rule, store="memory://" if store == "memory" else Recording(), clock=clock)
+    for user, own in {"one": "7/minute", "two": "7/minute; 8/hour", "slots": "3 concurrent"}.items():
+        limiter.set_override("api", {"user": user}, own)
+    limiter.set_override("api", {"user": "free"}, "unlimited")
+    limiter.set_override("api", {"user": "past"}, "5/minute", duration="1m")
+    decide = way(limiter).hit
+    for user, remaining in {"one": [6], "two": [6, 7], "slots": [2], "free": [], "past": [4]}.items():
+        decisions = decide({"user": user}).decisions
+        assert [decision.remaining for decision in decisions] == remaining
+    clock.advance(60)
+    for user in ("past", "other"):
+        assert [each.limit for each in decide({"user": user}).decisions] == [100] * length
+    assert decide({}).decisions == ()
 
 
 def test_unlimited_frees_a_client_from_all_limits_of_the_rule() -> None:
