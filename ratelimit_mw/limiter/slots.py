@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -45,25 +45,20 @@ class Slots(History):
 
     def _decide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
         """Decide hits, and wait for their slots as long as their rules allow."""
-        return self._queues.decide(_waiting_rules(plan, hits), partial(self._ask, plan, hits))
+        request = WaitingRequest(plan, hits, self.waits)
+        return self._queues.decide(_waiting_rules(plan, hits), partial(self._ask, request))
 
     async def _adecide_in_turn(self, plan: Plan, hits: Sequence[Hit]) -> Verdict:
-        return await self._queues.adecide(_waiting_rules(plan, hits), partial(self._aask, plan, hits))
+        request = WaitingRequest(plan, hits, self.waits)
+        return await self._queues.adecide(_waiting_rules(plan, hits), partial(self._aask, request))
 
-    async def _ask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+    async def _ask(self, request: WaitingRequest, consume: bool) -> Verdict:
         """Block the thread."""
-        decisions = self._chain.apply(self._hits_of_call(hits, consume), self._now(), consume)
-        return build_verdict(decisions, consume, plan.adds_hits)
+        return request.verdict(self._chain.apply(request.hits_of_call(consume), self._now(), consume), consume)
 
-    async def _aask(self, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
-        deciding = self._chain.aapply(self._hits_of_call(hits, consume), self._now(), consume)
-        return build_verdict(await self._keep_slots(deciding), consume, plan.adds_hits)
-
-    def _hits_of_call(self, hits: Sequence[Hit], consume: bool) -> Sequence[Hit]:
-        """Return the hits of one call of the store: with new ids of slots, or without a cost to consume."""
-        if not consume:
-            return [hit._replace(cost=0) for hit in hits]
-        return name_slots(hits) if self.waits else hits
+    async def _aask(self, request: WaitingRequest, consume: bool) -> Verdict:
+        deciding = self._chain.aapply(request.hits_of_call(consume), self._now(), consume)
+        return request.verdict(await self._keep_slots(deciding), consume)
 
     async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
         """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
@@ -76,6 +71,45 @@ class Slots(History):
 
     async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
         await self.aconclude(build_verdict(await deciding, has_added=True), None)
+
+
+class WaitingRequest:
+    """The hits of a request that may ask the store several times, because it waits for a slot.
+
+    A limit in shadow mode that has rejected the request is not asked again, so its rejection counts once for a ban.
+    """
+
+    def __init__(self, plan: Plan, hits: Sequence[Hit], names: bool) -> None:
+        """``names``: whether slots need an id, because the store is not in this process."""
+        self._names = names
+        self._adds_hits = plan.adds_hits
+        self._hits = hits
+        self._decided: list[Decision] = []
+
+    def hits_of_call(self, consume: bool) -> list[Hit]:
+        """Return the hits of the next call of the store: with new ids of slots, or without a cost to consume."""
+        decided = {decision.hit[1] for decision in self._decided}
+        hits = [hit for hit in self._hits if hit.key not in decided]
+        if not consume:
+            return [hit._replace(cost=0) for hit in hits]
+        return name_slots(hits) if self._names else hits
+
+    def verdict(self, decisions: Sequence[Decision], consume: bool) -> Verdict:
+        """Return the verdict after a call of the store."""
+        every = [*self._decided, *decisions]
+        if consume:
+            self._decided = _shadow_rejections(every)
+        return build_verdict(every, consume, self._adds_hits)
+
+
+def _shadow_rejections(decisions: Iterable[Decision]) -> list[Decision]:
+    """Return the rejections by limits in shadow mode, with the bans that have counted them. A ban itself is left out:
+    it counts nothing, and must be asked so that its rule consumes nothing.
+    """
+    bans = {decision.rule: decision for decision in decisions if decision.source.is_ban}
+    rejections = [decision for decision in decisions if not decision.allowed and decision.source.shadow]
+    counted = [each for each in rejections if each.rule not in bans or bans[each.rule].allowed]
+    return [*{each.rule: bans[each.rule] for each in counted if each.rule in bans}.values(), *counted]
 
 
 def _waiting_rules(plan: Plan, hits: Sequence[Hit]) -> dict[str, Rule]:

@@ -134,7 +134,7 @@ class Plan:
 
 
 def _without(keys: set[str], key_of: Callable[[Features], str | None]) -> Callable[[Features], str | None]:
-    """Return a function that returns no key in place of these."""
+    """Return a function that returns None for these keys."""
 
     def build(features: Features) -> str | None:
         key = key_of(features)
