@@ -17,7 +17,7 @@ from folders import DOCS, ROOT
 import ratelimit_mw
 
 PACKAGE = ROOT / "ratelimit_mw"
-ROOT_ENTRIES = 25
+ROOT_ENTRIES = 26
 
 # One name in every framework: users import it from the module of theirs.
 IN_SEVERAL_FILES = {"RateLimitMiddleware"}
@@ -70,7 +70,7 @@ IMPORT_PATHS = [
     *("ratelimit_mw." + name for name in ("asgi", "wsgi", "starlette", "fastapi", "flask", "flask.signals", "django")),
     *("ratelimit_mw.django." + name for name in ("drf", "signals")),
     *("ratelimit_mw.metrics." + name for name in ("prometheus", "opentelemetry")),
-    *("ratelimit_mw." + name for name in ("stores", "traffic", "algorithms", "testing")),
+    *("ratelimit_mw." + name for name in ("dashboard", "stores", "traffic", "algorithms", "testing")),
 ]
 
 

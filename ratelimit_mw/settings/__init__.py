@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
@@ -139,6 +140,22 @@ class Settings:
         check_names(values, names, "setting")
         defaults = load_settings({}) if len(values) < len(names) else None
         self.__dict__.update({name: getattr(defaults, name) for name in names if name not in values}, **values)
+
+    @cached_property
+    def rule_places(self) -> dict[str, str]:
+        """The file and line of each rule in the settings file, by the name of the rule."""
+        try:
+            place = places_in(self.source)
+        except OSError:  # there is no file, or no longer
+            return {}
+        amended = {each.position: name for name, each in self.amendments.items()}
+        positions = (i for i in count() if i not in amended)
+        names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(self.rules)]
+        steps = {name: f"rules[{next(positions)}]" for name in names}
+        if self.has_limits:
+            steps[DEFAULT_RULE] = "limits"
+        steps |= {name: f"rules[{i}]" for i, name in amended.items()}
+        return {name: place(step) for name, step in steps.items()}
 
     @property
     def of_rule_set(self) -> dict[str, Any]:

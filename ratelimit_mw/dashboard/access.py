@@ -1,0 +1,35 @@
+"""The clients that may see a dashboard: those that ``allow`` names, else programs of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..errors import ConfigError
+from ..http.local import is_local
+from ..http.request import Request
+
+Allow = Callable[[Any], bool | Awaitable[bool]]
+"""Your function of the framework's request. It may be async where the framework is."""
+
+
+def is_open_to(request: Request, allow: Allow | None, own: Any = None) -> bool | Awaitable[bool]:
+    """Return whether the client of a request may see the dashboard, or its awaitable.
+
+    Args:
+        request: The request.
+        allow: Your function; None for a dashboard that only this machine may see.
+        own: The request that your function receives. Default: the one that the functions of features receive.
+    """
+    return is_local(request) if allow is None else allow(request.own if own is None else own)
+
+
+def checked_answer(answer: object) -> bool:
+    """Return what ``allow`` has returned. A coroutine, or a response, must not open the dashboard.
+
+    Raises:
+        ConfigError: It is neither true nor false.
+    """
+    if answer is not True and answer:
+        raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
+    return bool(answer)

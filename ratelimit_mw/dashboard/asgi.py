@@ -1,0 +1,109 @@
+"""The dashboard as an ASGI application, for Starlette, FastAPI and every other ASGI framework."""
+
+from __future__ import annotations
+
+import asyncio
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from ..asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
+from ..asgi.routes.tree import path_below
+from ..errors import ConfigError, MissingMiddlewareError
+from ..http.rules import DECIDED
+from ..limiter.limiter import Limiter
+from .access import Allow, checked_answer, is_open_to
+from .core import respond
+from .response import PageResponse, build_response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..http.admission import Admission
+
+_CLOSED: Final = 1008
+
+
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> ASGIApp:
+    """Return the dashboard of a limiter as an ASGI application to mount.
+
+    Args:
+        limiter: The limiter. Default: that of the ``RateLimitMiddleware`` which handles the request.
+        allow: Your function of the request, sync or async, which returns whether the client may see the dashboard.
+            Without it, only programs of this machine may see it, and not through a proxy.
+
+    Returns:
+        The application.
+
+    Raises:
+        ConfigError: An argument is invalid.
+
+    Example:
+        app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
+    """
+    if limiter is not None and not isinstance(limiter, Limiter):
+        raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
+    if allow is not None and not callable(allow):
+        raise ConfigError(f"expected a function of the request; got {allow!r}", "allow")
+    return ASGIDashboard(limiter, allow)
+
+
+class ASGIDashboard:
+    """An ASGI application without state of its own."""
+
+    def __init__(self, limiter: Limiter | None, allow: Allow | None) -> None:
+        self._limiter = limiter
+        self._allow = allow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _CLOSED})
+        elif scope["type"] == "http":
+            await _send(send, await self._respond(scope))
+        else:
+            raise ConfigError("the dashboard has no lifespan. Mount it in your application")
+
+    async def _respond(self, scope: Scope) -> PageResponse:
+        request, path = ASGIRequest(scope), path_in_mount(scope)
+        if not path:
+            return _redirect(scope)
+        answer = is_open_to(request, self._allow)
+        is_open = checked_answer(await answer if isawaitable(answer) else answer)
+        limiter = self._limiter or _limiter_of(scope)
+        return await asyncio.to_thread(respond, limiter, request.method, path[1:], request.query_string, is_open)
+
+
+def path_in_mount(scope: Scope) -> str:
+    """Return the path below the mount: "" for the mount without its slash.
+
+    ``root_path`` is the prefix of the server, with that of the mount after it. Paths need not have the first.
+
+    >>> path_in_mount({"path": "/api/limits/", "root_path": "/api/limits", "app_root_path": "/api"})
+    '/'
+    >>> path_in_mount({"path": "/limits/data.json", "root_path": "/api/limits", "app_root_path": "/api"})
+    '/data.json'
+    """
+    root, path = scope.get("root_path", ""), scope["path"]
+    below: str = path_below(root, path)
+    return path_below(root.removeprefix(scope.get("app_root_path", "")), path) if below == path else below
+
+
+def _limiter_of(scope: Scope) -> Limiter:
+    """Return the limiter of the innermost middleware that handles a request."""
+    admissions: Mapping[object, Admission] = scope.get(DECIDED, {})
+    if not admissions:
+        raise MissingMiddlewareError("dashboard()", "shows the limiter of the middleware")
+    return list(admissions.values())[-1].limits.limiter
+
+
+def _redirect(scope: Scope) -> PageResponse:
+    """Add the slash, by which the page finds its files. The location is relative: a proxy may have its own prefix."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    location = f"./{quote(scope['path'].rpartition('/')[2])}/" + (f"?{quote(query, safe='=&%+')}" if query else "")
+    return build_response(307, "text/plain", b"", Location=location)
+
+
+async def _send(send: Send, response: PageResponse) -> None:
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

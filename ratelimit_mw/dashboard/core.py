@@ -1,0 +1,59 @@
+"""``respond``: the response to a request below the mount. It knows no framework, and may wait for the store."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from ..errors import ConfigError
+from ..limiter.limiter import Limiter
+from .assets import find_asset
+from .data import DashboardData
+from .export import TABLES, csv_text
+from .page import closed_page, page, problem_page
+from .response import PageResponse, build_response
+from .view import parse_view
+
+_METHODS: Final = ("GET", "HEAD")
+_HTML: Final = "text/html; charset=utf-8"
+
+
+def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool) -> PageResponse:
+    """Return the response to a request.
+
+    Args:
+        limiter: The limiter to show.
+        method: The method of the request.
+        path: The path below the mount, decoded, without a slash at its start: "" for the page.
+        query: The query, still encoded, without the question mark.
+        is_open: Whether the client may see the dashboard.
+
+    Returns:
+        The response. The body is empty for ``HEAD``.
+    """
+    if method not in _METHODS:
+        return build_response(405, "text/plain", b"This page is read-only: use GET.\n", Allow=", ".join(_METHODS))
+    response = find_asset(path) or _respond(limiter, path, query, is_open)
+    return response if method == "GET" else response._replace(body=b"")
+
+
+def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResponse:
+    if not is_open:
+        return _html(403, closed_page())
+    if path not in ("", "data.json", *TABLES):
+        return _html(404, problem_page("Not found", f"There is no {path} here."))
+    try:
+        data = DashboardData(limiter, parse_view(query))
+    except ConfigError as error:
+        return _html(400, problem_page("Cannot show this view", str(error)))
+    if path == "data.json":
+        return build_response(200, "application/json", f"{json.dumps(data.as_json())}\n".encode())
+    if path in TABLES:
+        body = csv_text(TABLES[path](data)).encode()
+        name = f'attachment; filename="ratelimit-{path}"'
+        return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=name)
+    return _html(200, page(data))
+
+
+def _html(status: int, text: str) -> PageResponse:
+    return build_response(status, _HTML, text.encode())

@@ -1,0 +1,105 @@
+"""``View``: the time range and the rule or endpoint that a URL of the dashboard shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, Literal, NamedTuple, get_args
+from urllib.parse import parse_qsl, urlencode
+
+from ..errors import ConfigError, suggestion
+
+Kind = Literal["rule", "endpoint", "event"]
+RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
+"""The time ranges that end now, in seconds."""
+_DEFAULT: Final = "day"
+_MOST_FIELDS: Final = 50
+_LONGEST_NAME: Final = 300
+"""No rule, endpoint or event of a log has a longer name."""
+_EXPECTED: Final = "a date such as 2026-01-31, or a time in UTC such as 2026-01-31T12:00"
+
+
+class View(NamedTuple):
+    """The fields of a query."""
+
+    range: str = ""
+    start: str = ""
+    end: str = ""
+    kind: Kind = "rule"
+    name: str | None = None
+    clients: bool = False
+
+    def span(self, now: float) -> tuple[float, float]:
+        """Return the time range, in seconds since 1970. Raises ``ConfigError`` for one that ends before its start."""
+        if not self.start:
+            return now - RANGES[self.range or _DEFAULT], now
+        start, end = _time(self.start, "from"), min(_time(self.end, "to", is_end=True), now) if self.end else now
+        if end < start:
+            raise ConfigError("the range is in the future, or ends before its start", "from")
+        return start, end
+
+    @property
+    def shown_range(self) -> str:
+        """The name of the range; "" for dates."""
+        return "" if self.start else self.range or _DEFAULT
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the range ends now."""
+        return not self.end
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The fields of the query that shows this view."""
+        texts = {
+            "range": self.range,
+            "from": self.start,
+            "to": self.end,
+            "by": self.kind if self.kind != "rule" else "",
+            "name": self.name,
+            "clients": "yes" if self.clients else "",
+        }
+        return [(name, text) for name, text in texts.items() if text or (name == "name" and text is not None)]
+
+    def link(self, page: str = "", **changes: str | bool | None) -> str:
+        """Return the relative URL of this view with other fields."""
+        return f"{page}?{urlencode(self._replace(**changes).fields)}"  # type: ignore[arg-type]
+
+
+def parse_view(query: str) -> View:
+    """Return the view of a query. Raises ``ConfigError`` for a value that no link of the page has."""
+    try:
+        fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise ConfigError("the query has too many fields") from None
+    start, end = fields.get("from", ""), fields.get("to", "")
+    if end and not start:
+        raise ConfigError("is missing. Write both from and to, or only from", "from")
+    if len(fields.get("name", "")) > _LONGEST_NAME:
+        raise ConfigError(f"expected at most {_LONGEST_NAME} characters", "name")
+    return View(
+        "" if start else _one_of("range", fields.get("range", ""), ("", *RANGES)),
+        start,
+        end,
+        _one_of("by", fields.get("by") or "rule", get_args(Kind)),  # type: ignore[arg-type]
+        fields.get("name"),
+        fields.get("clients") == "yes",
+    )
+
+
+def _one_of(field: str, text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        expected = ", ".join(filter(None, known))
+        raise ConfigError(f"expected {expected}; got {text[:100]!r}{suggestion(text[:100], known)}", field)
+    return text
+
+
+def _time(text: str, field: str, is_end: bool = False) -> float:
+    """Return the seconds since 1970 of a date or a time. The end of a date is that of its day."""
+    try:
+        if len(text) == len("2026-01-31"):
+            day = date.fromisoformat(text) + timedelta(days=is_end)
+            return max(0.0, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+        moment = datetime.fromisoformat(text)
+        return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise ConfigError(f"expected {_EXPECTED}; got {text[:100]!r}", field) from None

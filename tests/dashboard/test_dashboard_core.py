@@ -1,0 +1,151 @@
+"""The responses of the dashboard, without a framework."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import pytest
+
+from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.dashboard.core import respond
+from ratelimit_mw.dashboard.response import PageResponse
+from ratelimit_mw.testing import ManualClock
+
+NOW = 1_767_268_820.0
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "a\nb\r\n\x00",
+    "\u202eabc\u200f",
+    "x" * 10_000,
+]
+
+
+def limiter_with_log(rules: list[Rule] | None = None) -> Limiter:
+    settings = load_settings({"traffic_log": "memory://", "record": "clients"})
+    rules = [Rule(name="api", limits="2/minute")] if rules is None else rules
+    return Limiter(rules, settings=settings, clock=ManualClock(NOW))
+
+
+def get(limiter: Limiter, path: str = "", query: str = "", is_open: bool = True) -> PageResponse:
+    return respond(limiter, "GET", path, query, is_open)
+
+
+def text(response: PageResponse) -> str:
+    return response.body.decode()
+
+
+def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
+    """The page names the argument to write; data, JSON and CSV are closed, too."""
+    limiter = limiter_with_log([Rule(name="secret-rule", limits="2/minute")])
+    for path in ("", "data.json", "rules.csv", "unknown"):
+        response = get(limiter, path, is_open=False)
+        assert response.status == 403
+        assert "allow=" in text(response)
+        assert "secret-rule" not in text(response)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get", "X"])
+def test_the_dashboard_is_read_only(method: str) -> None:
+    """Other methods than GET and HEAD are 405, with the methods that are allowed."""
+    response = respond(limiter_with_log(), method, "", "", True)
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["", "data.json", "rules.csv", "static/dashboard.js", "unknown"])
+def test_head_has_the_headers_of_get(path: str) -> None:
+    """The length is that of the body of GET."""
+    limiter = limiter_with_log()
+    head, full = respond(limiter, "HEAD", path, "", True), get(limiter, path)
+    assert (head.status, head.headers, head.body) == (full.status, full.headers, b"")
+    assert full.headers["Content-Length"] == str(len(full.body))
+
+
+@pytest.mark.parametrize("path", ["", "data.json", "totals.csv", "unknown", "static/dashboard.css"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_every_response_has_the_security_headers(path: str, is_open: bool) -> None:
+    """No other content runs in the page, no other page frames it, and data is never stored."""
+    headers = get(limiter_with_log(), path, is_open=is_open).headers
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    is_file = path.startswith("static/")
+    assert headers["Cache-Control"] == ("public, max-age=31536000, immutable" if is_file else "no-store")
+
+
+@pytest.mark.parametrize(
+    "path", ["static/", "static/../core.py", "static/..%2fcore.py", "static//etc/passwd", "dashboard.js", "static/x.js"]
+)
+def test_only_the_files_of_the_page_are_served(path: str) -> None:
+    """A path is a name of a table, never a path of the file system."""
+    assert get(limiter_with_log(), path).status == 404
+
+
+def test_the_page_links_only_to_its_own_files() -> None:
+    """All URLs are relative, so the page works below any prefix; each file exists."""
+    limiter = limiter_with_log()
+    links = re.findall(r'(?:src|href)="([^"]*)"', text(get(limiter)))
+    files = [link for link in links if link.startswith("static/")]
+    assert len(files) == 5
+    assert {get(limiter, link.partition("?")[0]).status for link in files} == {200}
+    assert not [link for link in links if link.startswith(("/", "http"))]
+
+
+def test_the_page_has_the_totals_of_the_log() -> None:
+    """Each rule has its requests by outcome, on the page and in the JSON."""
+    limiter = limiter_with_log()
+    for _ in range(5):
+        limiter.hit({"ip": "192.0.2.7"})
+    traffic = json.loads(text(get(limiter, "data.json")))["traffic"]
+    (row,) = traffic["totals"]
+    assert (row["rule"], row["total"], row["allowed"], row["rejected"], row["share"]) == ("api", 5, 2, 3, 0.6)
+    (curve,) = traffic["curves"]
+    assert {line: sum(counts) for line, counts in curve["lines"].items()} == {"allowed": 2, "rejected": 3}
+    assert "60.0%" in text(get(limiter))
+
+
+class Elements(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=["script", "quotes", "control", "direction", "long"])
+def test_values_of_clients_are_text(value: str) -> None:
+    """Names of endpoints and events, clients and the query add no element, no attribute and no control character."""
+    limiter = limiter_with_log([Rule(name="api", key=["user"], limits="1/minute")])
+    assert limiter.traffic_log is not None
+    limiter.traffic_log.record(f"endpoint:{value}:allowed")
+    limiter.traffic_log.record(value)
+    limiter.traffic_log.record("rule:api:rejected", by=value)
+    limiter.set_override("api", {"user": value[:200]}, "5/minute")
+    for query in ("clients=yes", "by=endpoint", "by=event", f"by=event&name={quote(value)}", f"range={quote(value)}"):
+        page = text(get(limiter, query=query))
+        elements = Elements(page)
+        assert [each for each in elements.found if each[0] == "script"] == [
+            ("script", each)
+            for each in [dict(attrs) for tag, attrs in elements.found if tag == "script"]
+            if each["src"]
+        ]
+        assert not [name for _, attrs in elements.found for name in attrs if name.startswith("on") or name == "style"]
+        assert "img" not in {tag for tag, _ in elements.found}
+        assert not set(page) & set("\x00\r\u202e\u200f")
+        assert "x" * 400 not in page
+
+
+@pytest.mark.parametrize("query", ["range=month", "from=x", "to=2026-01-01", "from=2026-02-01&to=2026-01-01", "by=x"])
+def test_an_impossible_view_is_an_error_that_names_the_field(query: str) -> None:
+    """It is 400, with the text that was expected."""
+    response = get(limiter_with_log(), query=query)
+    assert response.status == 400
+    assert "Cannot show this view" in text(response)
