@@ -16,6 +16,7 @@ def words_of(features: Features) -> list[str]:
 def word_of(part: Part) -> str:
     """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
 
+    >>> from ratelimit_mw.keys.parts import part_of
     >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
     ('user.id', 'path:id', 'ip')
     """
