@@ -28,7 +28,7 @@ class OpenTelemetryMetrics:
     """Count the outcomes of rules, and measure the time in queues. It is an observer.
 
     The instruments are ``aspnetcore.rate_limiting.requests`` and ``aspnetcore.rate_limiting.request.time_in_queue``.
-    A request only adds to a number in memory. The SDK reads the numbers when it exports.
+    A request only adds to a number in memory. The SDK reads the numbers when it exports, and when a limiter is closed.
 
     Args:
         provider: The provider of the meter. Default: the global one.
@@ -36,6 +36,7 @@ class OpenTelemetryMetrics:
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._counts = OutcomeCounts()
+        self._provider = provider
         self.counter_of = self._counts.counter_of
         meter = (provider or get_meter_provider()).get_meter("ratelimit_mw")
         meter.create_observable_counter(
@@ -53,6 +54,12 @@ class OpenTelemetryMetrics:
             for rule in rules:
                 self._queues.record(event.wait, _attributes((rule, "allowed", event.store)))
 
+    def write_counts(self) -> None:
+        """Let the SDK export now. uvicorn ends its processes with a signal, so the SDK does not notice their end."""
+        flush = getattr(self._provider or get_meter_provider(), "force_flush", None)
+        if flush is not None:
+            flush()
+
     def _observe(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(number, _attributes(labels)) for labels, number in self._counts.totals().items()]
 
@@ -69,7 +76,7 @@ def _of_process() -> OpenTelemetryMetrics:
     return OpenTelemetryMetrics()
 
 
-@counting(lambda labels: _of_process().counter_of(labels))
+@counting(lambda labels: _of_process().counter_of(labels), lambda: _of_process().write_counts())
 def count(event: Event) -> None:
     """Count an event in the global meter provider. It is an observer.
 

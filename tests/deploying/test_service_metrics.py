@@ -1,0 +1,97 @@
+"""The metrics of ``ratelimit-mw serve`` with two workers, with the programs of docs/observing.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from decision_service import PROGRAM
+from deployed import accepts
+from folders import DOCS
+from gateway_site import stop
+from servers import PATIENCE, free_port, wait_for
+
+pytestmark = pytest.mark.slow
+
+REQUESTS = 60
+ALLOWED = 40
+SETTINGS = f"""
+store_timeout = "10s"
+observers = ["ratelimit_mw.metrics.prometheus:count", "telemetry:count"]
+
+[[rules]]
+name = "api"
+limits = "{ALLOWED}/day"
+"""
+
+
+def program_of_page(name: str) -> str:
+    page = (DOCS / "observing.md").read_text()
+    (program,) = re.findall(rf"```py\n# {re.escape(name)}\n(.*?)```", page, re.DOTALL)
+    return str(program)
+
+
+def exports(output: str) -> Iterator[dict[str, Any]]:
+    """Yield what the workers have exported, in the order of time."""
+    for start in re.finditer(r'^\{\s+"resource_metrics"', output, re.MULTILINE):
+        export, _ = json.JSONDecoder().raw_decode(output, start.start())
+        yield export["resource_metrics"][0]
+
+
+def counted(output: str) -> Counter[str]:
+    """Return the requests by outcome: the sum of the last export of each worker."""
+    last = {each["resource"]["attributes"]["service.instance.id"]: each for each in exports(output)}
+    counts = Counter[str]()
+    for export in last.values():
+        (metric,) = export["scope_metrics"][0]["metrics"]
+        for point in metric["data"]["data_points"]:
+            counts[point["attributes"]["ratelimit_mw.outcome"]] += point["value"]
+    return counts
+
+
+def test_the_metrics_of_two_workers_are_exact(tmp_path: Path) -> None:
+    """Prometheus sees the counts of both while they run. No count is lost when the service ends."""
+    port, scraped = free_port(), free_port()
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "ratelimit.toml").write_text(f'store = "lmdb://{tmp_path}/state"\n{SETTINGS}')
+    (tmp_path / "telemetry.py").write_text(program_of_page("telemetry.py"))
+    (tmp_path / "exporter.py").write_text(program_of_page("exporter.py").replace("9464", str(scraped)))
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    commands = {
+        "exporter": [sys.executable, "exporter.py"],
+        "service": [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(port), "--workers", "2"],
+    }
+
+    def scrape() -> dict[str, float]:
+        text = httpx.get(f"http://127.0.0.1:{scraped}/metrics", timeout=PATIENCE).text
+        found = re.findall(r'^ratelimit_mw_requests_total\{outcome="(\w+)",.*\} (\S+)$', text, re.MULTILINE)
+        return {outcome: float(number) for outcome, number in found}
+
+    with (tmp_path / "output").open("wb") as output, ExitStack() as stack:
+        processes = {
+            name: subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output)
+            for name, command in commands.items()
+        }
+        stack.callback(stop, processes)
+        wait_for(lambda: accepts(scraped), "the exporter")
+        wait_for(lambda: (tmp_path / "output").read_text().count("startup complete") == 2, "two workers")
+        question = {"features": {"ip": "192.0.2.7"}}
+        for _ in range(REQUESTS):
+            httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, timeout=PATIENCE).raise_for_status()
+        expected = {"allowed": ALLOWED, "rejected": REQUESTS - ALLOWED}
+        wait_for(lambda: scrape() == expected, "all counts")
+        processes["service"].send_signal(signal.SIGTERM)
+        processes["service"].wait(PATIENCE)
+        assert scrape() == expected
+    assert counted((tmp_path / "output").read_text()) == expected
