@@ -8,9 +8,18 @@ from typing import Any
 from ..errors import ConfigError
 from ..http.local import is_local
 from ..http.request import Request
+from ..limiter.limiter import Limiter
 
 Allow = Callable[[Any], bool | Awaitable[bool]]
 """Your function of the framework's request. It may be async where the framework is."""
+
+
+def check_arguments(limiter: object, allow: object) -> None:
+    """Raise ``ConfigError`` for arguments that a dashboard cannot have."""
+    if limiter is not None and not isinstance(limiter, Limiter):
+        raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
+    if allow is not None and not callable(allow):
+        raise ConfigError(f"expected a function of the request; got {allow!r}", "allow")
 
 
 def is_open_to(request: Request, allow: Allow | None, own: Any = None) -> bool | Awaitable[bool]:

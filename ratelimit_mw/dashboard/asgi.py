@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from ..asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ..asgi.routes.tree import path_below
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
-from .access import Allow, checked_answer, is_open_to
+from ..rules.marks import OWN_PAGE
+from .access import Allow, check_arguments, checked_answer, is_open_to
 from .core import respond
-from .response import PageResponse, build_response
+from .response import PageResponse, redirect_into
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,15 +41,14 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Example:
         app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
     """
-    if limiter is not None and not isinstance(limiter, Limiter):
-        raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
-    if allow is not None and not callable(allow):
-        raise ConfigError(f"expected a function of the request; got {allow!r}", "allow")
+    check_arguments(limiter, allow)
     return ASGIDashboard(limiter, allow)
 
 
 class ASGIDashboard:
     """An ASGI application without state of its own."""
+
+    __ratelimit_mw__ = OWN_PAGE
 
     def __init__(self, limiter: Limiter | None, allow: Allow | None) -> None:
         self._limiter = limiter
@@ -66,7 +65,7 @@ class ASGIDashboard:
     async def _respond(self, scope: Scope) -> PageResponse:
         request, path = ASGIRequest(scope), path_in_mount(scope)
         if not path:
-            return _redirect(scope)
+            return redirect_into(scope["path"], request.query_string)
         answer = is_open_to(request, self._allow)
         is_open = checked_answer(await answer if isawaitable(answer) else answer)
         limiter = self._limiter or _limiter_of(scope)
@@ -94,13 +93,6 @@ def _limiter_of(scope: Scope) -> Limiter:
     if not admissions:
         raise MissingMiddlewareError("dashboard()", "shows the limiter of the middleware")
     return list(admissions.values())[-1].limits.limiter
-
-
-def _redirect(scope: Scope) -> PageResponse:
-    """Add the slash, by which the page finds its files. The location is relative: a proxy may have its own prefix."""
-    query = scope.get("query_string", b"").decode("latin-1")
-    location = f"./{quote(scope['path'].rpartition('/')[2])}/" + (f"?{quote(query, safe='=&%+')}" if query else "")
-    return build_response(307, "text/plain", b"", Location=location)
 
 
 async def _send(send: Send, response: PageResponse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
@@ -31,3 +32,15 @@ def build_response(status: int, content_type: str, body: bytes, cache: str = NEV
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sizes = {"Content-Type": content_type, "Content-Length": str(len(body)), "Cache-Control": cache}
     return PageResponse(status, {**sizes, **named, **_SECURITY}, body)
+
+
+def redirect_into(path: str, query: str) -> PageResponse:
+    """Return a redirect to the mount with its slash, by which the page finds its files.
+
+    The location is relative: a proxy may have its own prefix.
+
+    >>> redirect_into("/a b/limits", "range=week").headers["Location"]
+    './limits/?range=week'
+    """
+    location = f"./{quote(path.rpartition('/')[2])}/" + (f"?{quote(query, safe='=&%+')}" if query else "")
+    return build_response(307, "text/plain", b"", Location=location)

@@ -1,4 +1,4 @@
-"""Rate limiting for Django: ``RateLimitMiddleware``, the decorators ``limit`` and ``exempt``, and ``limiter()``.
+"""Rate limiting for Django: ``RateLimitMiddleware``, ``limit``, ``exempt``, ``limiter()`` and ``dashboard()``.
 
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
@@ -10,11 +10,12 @@ from django.http import JsonResponse
 from ..http.checks import AsyncCheck, Check
 from ..http.usage import NO_STORE, AsyncUsage, BlockingUsage
 from ..rules.decorators import exempt, limit
+from .dashboard import dashboard
 from .direct import data_of
 from .limits import limiter
 from .middleware import RateLimitMiddleware
 
-__all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "exempt", "limit", "limiter", "usage"]
+__all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "dashboard", "exempt", "limit", "limiter", "usage"]
 
 check = Check("check", data_of)
 acheck = AsyncCheck("acheck", data_of)

@@ -91,7 +91,7 @@ class URLRoutes:
         for route in self.all if _runs_no_other_middleware() else ():
             route.leave_options()
         self.views = [view for route in self.all for view in route.marked.all()]
-        self.has_marks = any(view.every or view.exempt is not None for view in self.views)
+        self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
 
     def find(self, path: str) -> _Match:
         """Return the route of a path in the current language."""

@@ -1,8 +1,9 @@
-"""Rate limiting for Flask: the extension ``RateLimiter``, and the decorators ``limit`` and ``exempt``."""
+"""Rate limiting for Flask: the extension ``RateLimiter``, the decorators ``limit`` and ``exempt``, ``dashboard()``."""
 
 from ..rules.decorators import exempt, limit
 from .check import check
+from .dashboard import dashboard
 from .extension import RateLimiter
 from .usage import usage
 
-__all__ = ["RateLimiter", "check", "exempt", "limit", "usage"]
+__all__ = ["RateLimiter", "check", "dashboard", "exempt", "limit", "usage"]

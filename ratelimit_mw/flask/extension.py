@@ -88,12 +88,12 @@ class RateLimiter:
         Raises:
             ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        _hooks_of(app).read_views()
+        hooks_of(app).read_views()
 
     @property
     def limiter(self) -> Limiter:
         """The limiter of the current application, inside its context."""
-        return _hooks_of(None).limiter
+        return hooks_of(None).limiter
 
     def _build_limits(self, app: Flask) -> HttpLimiter:
         settings, limiter, configured = self._settings, self._limiter, app.config.get(SETTING)
@@ -111,7 +111,8 @@ class RateLimiter:
         return limits
 
 
-def _hooks_of(app: Flask | None) -> FlaskHooks:
+def hooks_of(app: Flask | None) -> FlaskHooks:
+    """Return the hooks of an application, by default the current one. ``ConfigError`` without the extension."""
     app = app or current_app
     hooks: FlaskHooks | None = app.extensions.get(EXTENSION)
     if hooks is None:

@@ -150,7 +150,7 @@ class Overview:
         if view.is_exempt_from(rule.name, marks):
             return "the view is exempt"
         if view.is_static and not match.place:
-            return "the route serves static files"
+            return "the route takes only rules with match.path or match.view"
         if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
             return f"path: not {_either(match.paths)}"
         if not match.takes_view(to.view):

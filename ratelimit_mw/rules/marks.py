@@ -56,7 +56,7 @@ class ViewMarks:
     answers_options: bool = False
     """Whether the framework responds to ``OPTIONS`` automatically. Only rules that name the method then apply to it."""
     is_static: bool = False
-    """Whether the framework serves files. Only rules that name a path or a view then apply."""
+    """Whether it is a page or a file of the framework or this package. Only rules that name a path or a view apply."""
     inside: tuple[Mark, ...] = ()
     """The marks inside a blueprint, a class or an include that is exempt from every rule. They apply."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
@@ -72,6 +72,10 @@ class ViewMarks:
         if self.exempt is None:
             return False
         return rule in self.exempt if self.exempt else set(self.inside).isdisjoint(marks)
+
+
+OWN_PAGE: Final = ViewMarks(is_static=True)
+"""The marks of a page of this package. Its users must not lock themselves out of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +161,7 @@ def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
         exempting.exempt,
         tuple(dict.fromkeys((*first.messages, *second.messages))),
         exempting.exempt_on,
+        is_static=first.is_static or second.is_static,
         inside=exempting.inside,
     )
 

@@ -1,6 +1,7 @@
 """The decision service: an ASGI application. Gateways use ``/auth``, programs ``/v1/check``, admins the admin API.
 
-The middleware decides for a gateway, as it decides for an application that allows every request.
+``/dashboard`` shows its limiter. The middleware decides for a gateway, as it decides for an application that allows
+every request.
 """
 
 import json
@@ -14,14 +15,16 @@ import click
 
 from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
+from ...dashboard.asgi import ASGIDashboard
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
 from . import api, sighup
-from .access import ProblemError, check_admin, check_trusted
+from .access import ProblemError, check_admin, check_reader, check_trusted
 from .gateway import GATEWAYS, Gateway, original_scope, response_sender
 from .rules import ServedRules
 
+_DASHBOARD: Final = "/dashboard"
 _MAX_BODY: Final = 65_536
 _log = logging.getLogger("ratelimit_mw")
 
@@ -49,6 +52,7 @@ class DecisionService:
             users = {"user": partial(_read_header, name)} if name else {}
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             self._respond_to_gateway = partial(self._decide_original, GATEWAYS[gateway], decide)
+        self._dashboard = ASGIDashboard(limiter, lambda _: True)  # the service checks the access
         self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,18 +62,23 @@ class DecisionService:
         watch = self.limiter.watch
         if watch is not None and monotonic() >= watch.due_at:
             watch.look()
+        headers: Mapping[str, str] = {}
         try:
             if scope["path"] == "/auth" and self._respond_to_gateway is not None:
                 await self._respond_to_gateway(scope, receive, send)
                 return
+            if f"{scope['path']}/".startswith(f"{_DASHBOARD}/"):
+                check_reader(ASGIRequest(scope), self._token, self._respond_to_gateway is not None)
+                await self._dashboard({**scope, "root_path": _DASHBOARD}, receive, send)
+                return
             status, content = 200, await self._respond(ASGIRequest(scope), receive)
         except ProblemError as problem:
-            status, content = problem.status, {"error": str(problem)}
+            status, content, headers = problem.status, {"error": str(problem)}, problem.headers
         except StoreError as error:
             status, content = 503, {"error": str(error)}
         except (RateLimitError, click.UsageError) as error:
             status, content = 400, {"error": str(error)}
-        await _send_json(send, status, content)
+        await _send_json(send, status, content, headers)
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -109,7 +118,7 @@ class DecisionService:
         route = api.ROUTES.get(request.path)
         if route is None:
             hint = ". To use /auth, start the service with --gateway" if request.path == "/auth" else ""
-            known = ", ".join(("/auth", *api.ROUTES))
+            known = ", ".join(("/auth", *api.ROUTES, _DASHBOARD))
             raise ProblemError(404, f"unknown path {request.path[:100]!r}. Expected one of {known}{hint}")
         if request.method.replace("HEAD", "GET") != route.method:
             raise ProblemError(405, f"{request.path} takes {route.method}; got {request.method[:100]!r}")
@@ -146,9 +155,9 @@ async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
     return body
 
 
-async def _send_json(send: Send, status: int, content: Mapping[str, Any]) -> None:
+async def _send_json(send: Send, status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     body = f"{json.dumps(content)}\n".encode()  # ASCII: a key may have half of a surrogate pair
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    headers.append((b"cache-control", b"no-store"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    own = {"content-type": "application/json", "content-length": str(len(body)), "cache-control": "no-store"}
+    lines = [(name.encode(), value.encode()) for name, value in {**own, **headers}.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,54 @@
+"""``dashboard`` for Django: URL patterns that show the limiter of the project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from django.urls import path
+
+from ..dashboard.access import Allow, check_arguments, checked_answer, is_open_to
+from ..dashboard.core import respond
+from ..dashboard.response import redirect_into
+from ..limiter.limiter import Limiter
+from ..rules.marks import ATTRIBUTE, OWN_PAGE
+from .admission import resolve
+from .limits import project_limits
+from .request import DjangoRequest
+
+NAME = "ratelimit-dashboard"
+
+
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> list[Any]:
+    """Return the dashboard as URL patterns. Limits apply to it only where a rule names its path or view.
+
+    Its URL has the name ``ratelimit-dashboard``.
+
+    Args:
+        limiter: The limiter to show. Default: that of ``settings.RATELIMIT_MW``.
+        allow: Your function of Django's request, sync or async, which returns whether the client may see the
+            dashboard. Without it, only programs of this machine may see it, and not through a proxy.
+
+    Returns:
+        The patterns, for ``include``.
+
+    Raises:
+        ConfigError: An argument is invalid.
+
+    Example:
+        path("ratelimit/", include(dashboard(allow=lambda request: request.user.is_staff)))
+    """
+    check_arguments(limiter, allow)
+
+    def show(native: Any, below: str = "") -> HttpResponse:
+        request = DjangoRequest(native)
+        if not (below or request.path.endswith("/")):
+            response = redirect_into(request.path, request.query_string)
+        else:
+            is_open = checked_answer(resolve(is_open_to(request, allow)))
+            shown = limiter or project_limits().limits.limiter
+            response = respond(shown, request.method, below.removeprefix("/"), request.query_string, is_open)
+        return HttpResponse(response.body, status=response.status, headers=response.headers)
+
+    setattr(show, ATTRIBUTE, OWN_PAGE)
+    return [path("", show, name=NAME), path("<path:below>", show)]

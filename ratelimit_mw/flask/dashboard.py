@@ -1,0 +1,51 @@
+"""``dashboard`` for Flask: a blueprint that shows the limiter of its application."""
+
+from __future__ import annotations
+
+import flask
+from flask import Blueprint, Flask
+
+from ..dashboard.access import Allow, check_arguments, checked_answer, is_open_to
+from ..dashboard.core import respond
+from ..dashboard.response import redirect_into
+from ..limiter.limiter import Limiter
+from ..rules.marks import ATTRIBUTE, OWN_PAGE
+from .extension import hooks_of
+from .request import FlaskRequest
+
+
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> Blueprint:
+    """Return the dashboard as a blueprint. Limits apply to it only where a rule names its path or view.
+
+    Args:
+        limiter: The limiter to show. Default: that of the application's ``RateLimiter``.
+        allow: Your function of Flask's request, sync or async, which returns whether the client may see the dashboard.
+            Without it, only programs of this machine may see it, and not through a proxy.
+
+    Returns:
+        The blueprint.
+
+    Raises:
+        ConfigError: An argument is invalid.
+
+    Example:
+        app.register_blueprint(dashboard(allow=lambda request: current_user.is_admin), url_prefix="/ratelimit")
+    """
+    check_arguments(limiter, allow)
+
+    def show(path: str = "") -> flask.Response:
+        app: Flask = flask.current_app._get_current_object()  # type: ignore[attr-defined]
+        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
+        if not (path or request.path.endswith("/")):
+            response = redirect_into(request.path, request.query_string)
+        else:
+            is_open = checked_answer(is_open_to(request, allow and app.ensure_sync(allow)))
+            shown = limiter or hooks_of(app).limiter
+            response = respond(shown, request.method, path, request.query_string, is_open)
+        return flask.Response(response.body, response.status, response.headers)
+
+    setattr(show, ATTRIBUTE, OWN_PAGE)
+    blueprint = Blueprint("ratelimit", __name__)
+    for rule in ("/", "/<path:path>"):
+        blueprint.add_url_rule(rule, "dashboard", show, strict_slashes=False)
+    return blueprint

@@ -1,0 +1,162 @@
+"""The dashboard in each framework: who may see it, and which requests it takes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from decision_service import TOKEN
+from mounted_dashboards import FRAMEWORKS, LOCAL, SERVE, Framework, Mounted, django_project, is_staff, mounted, service
+
+RULES = {"rules": [{"name": "site", "limits": "3/day", "algorithm": "sliding-window-log"}]}
+EVERY = {**FRAMEWORKS, "serve": SERVE}
+STAFF = {"X-Staff": "yes"}
+FILES = ("/", "/data.json", "/curves.csv")
+OF_OTHERS = [
+    {"base": "http://evil.example"},
+    {"base": "http://127.0.0.1.evil.example"},
+    {"peer": "192.0.2.7"},
+    {"peer": "::ffff:192.0.2.7"},
+    *({"headers": {name: "127.0.0.1"}} for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")),
+]
+"""Requests of other machines, of proxies, and of pages whose name leads to this machine."""
+
+
+@pytest.fixture(params=EVERY)
+def each(request: pytest.FixtureRequest) -> Iterator[Mounted]:
+    with mounted(EVERY[request.param], RULES) as site:
+        yield site
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def for_staff(request: pytest.FixtureRequest) -> Iterator[Mounted]:
+    with mounted(FRAMEWORKS[request.param], RULES, is_staff) as site:
+        yield site
+
+
+def test_this_machine_sees_the_dashboard(each: Mounted) -> None:
+    """A browser and a program of this machine get the page, its data and its files."""
+    page = each.ask()
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert each.ask("/data.json").json()["rules"]["rules"][0]["name"] == "site"
+    assert each.ask("/curves.csv").headers["content-type"] == "text/csv; charset=utf-8"
+    assert each.ask("/", base="http://localhost:8000").status_code == 200
+    assert each.ask("/", base="http://[::1]:8000", peer="::1").status_code == 200
+
+
+@pytest.mark.parametrize("other", OF_OTHERS)
+def test_without_a_check_the_dashboard_is_closed_to_others(each: Mounted, other: dict[str, Any]) -> None:
+    """They learn nothing of the limits, neither from the page nor from its data."""
+    for path in FILES:
+        response = each.ask(path, **other)
+        assert response.status_code == 403
+        assert "site" not in response.text
+
+
+def test_your_function_opens_the_dashboard(for_staff: Mounted) -> None:
+    """It decides alone: staff come from other machines, and this machine has no other right."""
+    for path in FILES:
+        allowed = for_staff.ask(path, headers=STAFF, peer="192.0.2.7", base="http://limits.example")
+        assert (allowed.status_code, for_staff.ask(path).status_code) == (200, 403)
+
+
+def test_the_dashboard_is_read_only(each: Mounted) -> None:
+    """``HEAD`` has the headers of ``GET``. All other methods are not allowed."""
+    for path in FILES:
+        head, got = each.ask(path, "HEAD"), each.ask(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert {"content-security-policy", "content-type", "cache-control"} <= head.headers.keys()
+        assert head.headers["content-type"] == got.headers["content-type"]
+    for method in ("POST", "DELETE"):
+        response = each.ask("/", method)
+        assert (response.status_code, "GET" in response.headers["allow"]) == (405, True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/none",
+        "/static/none.css",
+        "/static/",
+        "/static/..%2Faccess.py",
+        "/static/%2e%2e/access.py",
+        "/static//etc/passwd",
+        "/static/..%5caccess.py",
+        "/static/dashboard.css%00",
+        "/static/dashboard.css/",
+    ],
+)
+def test_unknown_paths_are_not_found(each: Mounted, path: str) -> None:
+    """No path leads to another file. A framework may redirect to its own form of the path first."""
+    response = each.ask(path, follow_redirects=True)
+    assert response.status_code == 404
+    assert "import" not in response.text
+
+
+def test_the_mount_without_a_slash_redirects(each: Mounted) -> None:
+    """A link to the dashboard works without its last slash."""
+    assert each.ask("", follow_redirects=True).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["flask", "serve"])
+def test_the_redirect_is_relative(name: str) -> None:
+    """A prefix that a proxy removes stays in the URL. Starlette and Django redirect on their own."""
+    with mounted(EVERY[name], RULES) as site:
+        response = site.ask("", params={"range": "week"})
+        last = site.path.rpartition("/")[2]
+        assert (response.status_code, response.headers["location"]) == (307, f"./{last}/?range=week")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_django_prefix_may_have_no_slash(is_async: bool) -> None:
+    """``path("limits", include(dashboard()))`` finds its files, too."""
+    build = partial(django_project, prefix="limits", is_async=is_async)
+    with mounted(Framework(build, "/limits", is_async), RULES) as site:
+        assert site.ask("").headers["location"] == "./limits/"
+        assert [site.ask(path).status_code for path in (*FILES, "/static/dashboard.css")] == [200] * 4
+
+
+def test_limits_do_not_lock_staff_out(for_staff: Mounted) -> None:
+    """The page, which updates while it is open, consumes nothing. Clients without the right consume nothing either."""
+    statuses = [for_staff.ask(path, headers=STAFF).status_code for path in FILES * 3]
+    assert statuses == [200] * len(statuses)
+    assert [for_staff.send("/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert for_staff.ask(headers=STAFF).status_code == 200
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_rule_may_name_the_dashboard(name: str) -> None:
+    """A rule with the path of the dashboard limits it."""
+    framework = FRAMEWORKS[name]
+    rule = {**RULES["rules"][0], "match": {"path": f"{framework.path}/**"}}
+    with mounted(framework, {"rules": [rule]}) as site:
+        assert [site.ask().status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+def basic(password: str, user: str = "admin") -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_the_service_asks_browsers_for_its_token() -> None:
+    """With a token, it is the password of any user name. A browser asks for it."""
+    with mounted(service(TOKEN), RULES) as site:
+        wrong = [{}, basic("wrong"), basic(""), {"Authorization": "Basic %%%"}, {"Authorization": f"Basic {TOKEN}"}]
+        for headers in wrong:
+            for path in FILES:
+                response = site.ask(path, headers=headers)
+                challenge = response.headers["www-authenticate"]
+                assert (response.status_code, challenge.partition(" ")[0]) == (401, "Basic")
+        for headers in (basic(TOKEN), basic(TOKEN, ""), {"Authorization": f"Bearer {TOKEN}"}):
+            response = site.ask(headers=headers, peer="192.0.2.7", base="http://limits.example")
+            assert response.status_code == 200
+        assert site.send("/v1/keys", headers=basic(TOKEN)).status_code == 401
+
+
+def test_with_a_gateway_the_dashboard_needs_a_token() -> None:
+    """A plain ``proxy_pass`` adds no header, so its requests look like those of a program of this machine."""
+    with mounted(service(gateway="nginx"), {**RULES, "trusted_proxies": ["127.0.0.1"]}) as site:
+        response = site.ask(base=LOCAL)
+        assert (response.status_code, "--admin-token-file" in response.json()["error"]) == (403, True)

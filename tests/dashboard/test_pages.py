@@ -1,0 +1,104 @@
+"""The page in a real browser, from the real server of each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from browser import Browser
+from http_servers import running
+from mounted_dashboards import FRAMEWORKS, SERVE, SETTINGS
+from servers import PATIENCE, free_port
+
+pytestmark = pytest.mark.slow
+
+RULES = """
+traffic_log = "sqlite:///{folder}/traffic.db"
+
+[[rules]]
+name = "site"
+limits = "3/day"
+algorithm = "sliding-window-log"
+
+[[rules]]
+name = "trial"
+limits = "1/day"
+algorithm = "sliding-window-log"
+mode = "shadow"
+"""
+_UVICORN = ("uvicorn", "--factory", "--port", "{port}")
+_GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
+# By framework: the command of its server, and the path of the dashboard.
+SERVERS = {
+    "starlette": (*_UVICORN, "served_dashboards:starlette"),
+    "fastapi": (*_UVICORN, "served_dashboards:fastapi"),
+    "flask": (*_GUNICORN, "served_dashboards:flask()"),
+    "django": (*_GUNICORN, "served_dashboards:django()"),
+    "django-asgi": (*_UVICORN, "served_dashboards:django_asgi"),
+    "serve": ("served_dashboards", "serve", "{file}", "--port", "{port}"),
+}
+
+
+class Served(NamedTuple):
+    """A real server with the dashboard."""
+
+    name: str
+    url: str
+
+    @property
+    def page(self) -> str:
+        return self.url + (SERVE if self.name == "serve" else FRAMEWORKS[self.name]).path + "/"
+
+    def decide(self, times: int) -> list[bool]:
+        """Send requests to the application, and return which of them were allowed."""
+        with httpx.Client(base_url=self.url, timeout=PATIENCE) as client:
+            if self.name == "serve":
+                question = {"features": {"ip": "127.0.0.1"}}
+                return [client.post("/v1/check", json=question).json()["allowed"] for _ in range(times)]
+            return [client.get("/").status_code == 200 for _ in range(times)]
+
+    def data(self, **query: str) -> Any:
+        """Return the JSON of the dashboard."""
+        return httpx.get(f"{self.page}data.json", params=query, timeout=PATIENCE).raise_for_status().json()
+
+
+@pytest.fixture(params=SERVERS)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    file, port = tmp_path / "ratelimit.toml", free_port()
+    file.write_text(RULES.format(folder=tmp_path))
+    command = [word.format(port=port, file=file) for word in SERVERS[request.param]]
+    with running(tmp_path / "log", port, *command, **{SETTINGS: str(file)}):
+        yield Served(request.param, f"http://127.0.0.1:{port}")
+
+
+def row_of(browser: Browser, table: str, name: str) -> dict[str, str]:
+    """Return the cells of a row by the heads of their columns. Both are named as the page shows them."""
+    script = """
+        const [caption, name] = arguments;
+        const table = [...document.querySelectorAll("table")].find(each => each.caption?.textContent === caption);
+        const row = [...table.tBodies[0].rows].find(each => each.cells[0].textContent === name);
+        const heads = [...table.tHead.rows[0].cells].map(each => each.textContent);
+        return Object.fromEntries([...row.cells].map((cell, i) => [heads[i], cell.textContent]));
+    """
+    row: dict[str, str] = browser.run(script, table, name)
+    return row
+
+
+def test_the_page_shows_true_numbers(served: Served, browser: Browser) -> None:
+    """It counts each request once, even while it is open. It has no errors and no violations in light and dark."""
+    assert served.decide(5) == [True] * 3 + [False] * 2
+    browser.open(served.page)
+    site = row_of(browser, "Totals per rule", "site")
+    assert (site["Allowed"], site["Rejected"], site["Would be rejected"]) == ("3", "2", "0")
+    assert row_of(browser, "Totals per rule", "trial")["Would be rejected"] == "4"
+    assert browser.all(".plot canvas")
+    for scheme in ("light", "dark"):
+        browser.set_scheme(scheme)
+        assert browser.violations() == []
+    served.decide(4)
+    browser.wait(lambda: row_of(browser, "Totals per rule", "site")["Rejected"] == "6", "the page to update")
+    (totals,) = [row for row in served.data()["traffic"]["totals"] if row["rule"] == "site"]
+    assert (totals["allowed"], totals["rejected"]) == (3, 6)

@@ -1,0 +1,21 @@
+"""Served by real servers in ``tests/dashboard``: the application of each framework, as its factory.
+
+``DASHBOARD_SETTINGS`` names the settings file. ``python -m served_dashboards serve FILE`` is ``ratelimit-mw serve``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mounted_dashboards import application
+
+from ratelimit_mw.cli import main
+
+starlette = partial(application, "starlette")
+fastapi = partial(application, "fastapi")
+flask = partial(application, "flask")
+django = partial(application, "django")
+django_asgi = partial(application, "django-asgi")
+
+if __name__ == "__main__":
+    main()
