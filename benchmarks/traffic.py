@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.servers import redis_nodes
 from benchmarks.timing import per_call, progress, table
 from ratelimit_mw.traffic import TrafficLog
+from ratelimit_mw.traffic.batch import EventCounts, Events
 from ratelimit_mw.traffic.retention import DEFAULT, Retention
 
 CALLS = 2_000
 WORKERS, RATE, SECONDS = 4, 2_000, 60.0
 EVENTS, CLIENTS = 20, 50
+HOURS = "1h:90d,1w:10y"
+DRAWN = 20
+"""The curves of a page."""
 DAY = 86_400
 
 
@@ -80,23 +83,21 @@ def several(url: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def full_log(now: int) -> Iterator[TrafficLog]:
-    """Yield a log of a year with 1,000 clients, each in each bucket."""
+def full_log(now: int, events: int, clients: int, retention: str) -> Iterator[TrafficLog]:
+    """Yield a log of a year, in which each bucket has each event and each client of it."""
     with tempfile.TemporaryDirectory() as folder:
-        log = TrafficLog(f"sqlite:///{Path(folder)}/log.db", clock=lambda: now * 1_000_000)
-        for step, kept in Retention(DEFAULT).resolutions:
-            progress(f"traffic: a year by {step} s")
+        log = TrafficLog(f"sqlite:///{Path(folder)}/log.db", retention, lambda: now * 1_000_000)
+        for step, kept in Retention(retention).resolutions:
+            progress(f"traffic: a year of {events:,} events by {step} s")
             for start in range((now - min(kept, 365 * DAY)) // step * step, now, step * 100):
-                batch = {(step, start + i * step): _bucket() for i in range(100) if start + i * step <= now}
-                log._store.write(batch, "", now)
+                starts = [start + i * step for i in range(100) if start + i * step <= now]
+                log._store.write({(step, each): _bucket(events, clients) for each in starts}, "", now)
         yield log
 
 
-def _bucket() -> dict[str, Any]:
-    from ratelimit_mw.traffic.batch import EventCounts
-
-    clients = {f"192.0.2.{i}": 10 for i in range(CLIENTS)}
-    return {f"event {i}": EventCounts(10 * CLIENTS, dict(clients)) for i in range(EVENTS)}
+def _bucket(events: int, clients: int) -> Events:
+    of_clients = {f"192.0.2.{i}": 10 for i in range(clients)}
+    return {f"event {i}": EventCounts(10 * clients + i, dict(of_clients)) for i in range(events)}
 
 
 def query_times(log: TrafficLog, now: int, seconds: int) -> tuple[str, ...]:
@@ -107,18 +108,24 @@ def query_times(log: TrafficLog, now: int, seconds: int) -> tuple[str, ...]:
         lambda: log.total("event 7", start, now, by="192.0.2.7"),
         lambda: log.top("event 7", start, now),
         lambda: log.events(start, now),
-        lambda: [log.curve(f"event {i}", start, now) for i in range(10)],
+        lambda: log.curves(list(log.events(start, now))[:DRAWN], start, now),
     ]
     return tuple(f"{_milliseconds(call):.1f}" for call in calls)
 
 
+def query_rows(events: int, clients: int, retention: str) -> list[tuple[str, ...]]:
+    """Return the rows of the queries of a log with these events, by the length of the time range."""
+    now, spans = int(time.time()), {"hour": 3600, "day": DAY, "week": 7 * DAY, "month": 30 * DAY, "year": 364 * DAY}
+    with full_log(now, events, clients, retention) as log:
+        return [(name, *query_times(log, now, seconds)) for name, seconds in spans.items()]
+
+
 def _milliseconds(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(15):
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
-    return median(times) * 1000
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            call()
+
+    return per_call({"": run}, 1)[""] / 1e6
 
 
 def report() -> str:
@@ -128,13 +135,11 @@ def report() -> str:
     rows = [(name, f"{each:.0f}", f"{each / times['dictionary']:.1f}") for name, each in times.items()]
     with tempfile.TemporaryDirectory() as folder, redis_nodes() as nodes:
         shared = [several(url) for url in (f"sqlite:///{folder}/log.db", f"redis://localhost:{nodes.port}/0")]
-    now = int(time.time())
-    with full_log(now) as log:
-        spans = {"hour": 3600, "day": DAY, "week": 7 * DAY, "month": 30 * DAY, "year": 364 * DAY}
-        queries = [(name, *query_times(log, now, seconds)) for name, seconds in spans.items()]
+    columns = ("", "curve", "total", "top", "events", f"events and {DRAWN} curves")
     parts = (
         table("One record", rows, ("", "CPU, ns", "of the dictionary")),
         table("Four workers on one log", shared, ("", "records", "lost", "writes", "CPU of a record, us")),
-        table("Queries of a year of 1,000 clients", queries, ("", "curve", "total", "top", "events", "10 curves")),
+        table("Queries of a year of 20 events with 50 clients each", query_rows(EVENTS, CLIENTS, DEFAULT), columns),
+        table("Queries of a year of 1,000 events", query_rows(1_000, 0, HOURS), columns),
     )
     return "\n".join(parts)

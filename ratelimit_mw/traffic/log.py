@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..clock import Clock, now_us
@@ -116,8 +117,8 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        event, client = _names(event, by)
-        return sum(sum(self._store.counts(run, event, client).values()) for run in self._runs(start, end))
+        event, client = name_of("event", event), None if by is None else name_of("by", by)
+        return sum(sum(self._store.counts(run, [event], client)[event].values()) for run in self._runs(start, end))
 
     def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
         """Return the counts of an event in a time range, in equal steps.
@@ -139,15 +140,33 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        if type(points) is not int or points < 2:
-            raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
-        event, client = _names(event, by)
-        first, last, now = self._range(start, end)
-        step, run = self._retention.curve(first, last, now, points)
-        counts = [0] * ((run.end - run.start) // run.step)
-        for at, number in self._store.counts(run._replace(step=step), event, client).items():
-            counts[(at - run.start) // run.step] += number
-        return Curve(run.start, run.step, counts)
+        return self._curves([event], start, end, points, by)[event]
+
+    def curves(self, events: Iterable[str], start: float, end: float, points: int = 300) -> dict[str, Curve]:
+        """Return the counts of several events in a time range, in the same equal steps. This is one query.
+
+        Args:
+            events: The events.
+            start: The start of the range, as for ``curve``.
+            end: The end of the range, in seconds since 1970.
+            points: The most counts of each event, at least 2.
+
+        Returns:
+            The curve of each event. An event without a record has the counts 0.
+
+        Raises:
+            ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
+            StoreError: The store is unreachable, or the file is damaged.
+
+        Example:
+            >>> log = TrafficLog("memory://")
+            >>> log.record("login", at=1_767_268_800)
+            >>> log.curves(["login", "logout"], 1_767_268_800, 1_767_268_900)["login"].counts[0]
+            1
+        """
+        if isinstance(events, str):
+            raise ConfigError(f"expected several events, such as [{events!r}]; got {events!r}", "events")
+        return self._curves(list(events), start, end, points)
 
     def top(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
         """Return the clients with the highest counts of an event in a time range, which is widened to whole buckets.
@@ -217,6 +236,10 @@ class TrafficLog(CountWriter):
         """Async form of ``curve``."""
         return await asyncio.to_thread(self.curve, event, start, end, points, by)
 
+    async def acurves(self, events: Iterable[str], start: float, end: float, points: int = 300) -> dict[str, Curve]:
+        """Async form of ``curves``."""
+        return await asyncio.to_thread(self.curves, events, start, end, points)
+
     async def atop(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
         """Async form of ``top``."""
         return await asyncio.to_thread(self.top, event, start, end, k)
@@ -228,6 +251,17 @@ class TrafficLog(CountWriter):
     async def aevents(self, start: float, end: float) -> dict[str, int]:
         """Async form of ``events``."""
         return await asyncio.to_thread(self.events, start, end)
+
+    def _curves(
+        self, events: Sequence[str], start: float, end: float, points: int, by: str | None = None
+    ) -> dict[str, Curve]:
+        if type(points) is not int or points < 2:
+            raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
+        names = {event: name_of("event", event) for event in events}
+        client = None if by is None else name_of("by", by)
+        step, run = self._retention.curve(*self._range(start, end), points)
+        found = self._store.counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
+        return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
     def _range(self, start: float, end: float) -> tuple[int, int, int]:
         """Return a range in whole seconds, and the time. Write the records before, so that the counts have them."""
@@ -244,5 +278,9 @@ class TrafficLog(CountWriter):
         return self._retention.runs(*self._range(start, end))
 
 
-def _names(event: str, client: str | None) -> tuple[str, str | None]:
-    return name_of("event", event), None if client is None else name_of("by", client)
+def _add_up(found: Mapping[int, int], run: Run) -> list[int]:
+    """Return the counts of the steps of a run, from those of buckets."""
+    counts = [0] * ((run.end - run.start) // run.step)
+    for at, number in found.items():
+        counts[(at - run.start) // run.step] += number
+    return counts

@@ -33,15 +33,15 @@ class MemoryCounts(CountStore):
                 for start in [start for start in buckets if start + 2 * step <= now - kept]:
                     del buckets[start]
 
-    def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
+    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {event: {} for event in events}
         with self._lock:
-            found = self._events(run)
-            numbers = {
-                start: counts.total if client is None else counts.clients.get(client, 0)
-                for start, events in found
-                if (counts := events.get(event))
-            }
-        return {start: number for start, number in numbers.items() if number}
+            for start, known in self._events(run):
+                for event in found.keys() & known.keys():
+                    counts = known[event]
+                    if number := counts.total if client is None else counts.clients.get(client, 0):
+                        found[event][start] = number
+        return found
 
     def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
         total = Counter[str]()

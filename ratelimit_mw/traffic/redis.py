@@ -6,7 +6,7 @@ A script adds a part of a batch. It runs in a few milliseconds, and counts a par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.resources import files
@@ -60,11 +60,16 @@ class RedisCounts(CountStore):
                 arguments = (f"{token}:{number}", MOST, OTHER, str(self._retention), kept, counts)
                 self._script(keys=[self._prefix], args=arguments)
 
-    def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
-        suffix, field = ("", event) if client is None else (f":n:{event}", client)
-        replies = self._read("hget", [(f"{key}{suffix}", field) for key in self._keys([run])])
-        starts = range(run.start, run.end, run.step)
-        return {start: int(reply) for start, reply in zip(starts, replies, strict=True) if reply}
+    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        keys, starts = self._keys([run]), range(run.start, run.end, run.step)
+        if client is None:
+            rows: Iterable[Sequence[Any]] = zip(*self._read("hmget", [(key, *events) for key in keys]), strict=True)
+        else:
+            rows = [self._read("hget", [(f"{key}:n:{event}", client) for key in keys]) for event in events]
+        return {
+            event: {start: int(reply) for start, reply in zip(starts, row, strict=True) if reply}
+            for event, row in zip(events, rows, strict=True)
+        }
 
     def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
         return self._sums([(f"{key}:n:{event}",) for key in self._keys(runs)])

@@ -59,14 +59,14 @@ class Retention:
     def curve(self, start: int, end: int, now: int, points: int) -> tuple[int, Run]:
         """Return the step of the buckets of a curve, and its own steps: at most ``points`` of them.
 
-        The buckets are the finest that the log still has for all steps. A first step that begins before the log is
-        left out.
+        The steps are the finest that the log still has, and the buckets are the coarsest that such a step consists of.
+        A first step that begins before the log is left out.
         """
         start = self.clamp(start, end, now)
         for step, kept in self.covering(start, now):
             run = _curve_of(step, start, end, points)
             if run.start + step > now - kept:
-                return step, run
+                return max(each.step for each in self.resolutions if run.step % each.step == 0), run
         return step, run._replace(start=min(run.start + run.step, run.end - run.step))
 
     def runs(self, start: int, end: int, now: int) -> list[Run]:

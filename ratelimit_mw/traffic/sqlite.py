@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -66,9 +66,14 @@ _CLIENTS: Final = """
     SELECT client, sum(n) FROM clients WHERE step = :step AND event = :event AND start >= :start AND start < :end
     GROUP BY client
 """
-_EVENTS: Final = """
-    SELECT event, sum(n) FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :end
+_EVENTS_OF_MOST: Final = """
+    SELECT event, sum(n) FROM totals NOT INDEXED WHERE step = :step AND start >= :start AND start < :end
     GROUP BY event
+"""
+# The index reads no rows of other times, but sorts those that it reads.
+_EVENTS_OF_PART: Final = _EVENTS_OF_MOST.replace("NOT INDEXED", "INDEXED BY by_start")
+_LENGTH: Final = """
+    SELECT (SELECT max(start) FROM totals WHERE step = :step) - (SELECT min(start) FROM totals WHERE step = :step)
 """
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DAMAGED: Final = (
@@ -94,17 +99,16 @@ class SqliteCounts(CountStore):
                 for statement in _EXPIRE:
                     db.execute(statement, {"step": step, "last": now - kept - 2 * step})
 
-    def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
-        statement = _CURVE if client is None else _CLIENT_CURVE
+    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        statement, values = _CURVE if client is None else _CLIENT_CURVE, {**run._asdict(), "client": client}
         with self._reading() as db:
-            values = {**run._asdict(), "event": event, "client": client}
-            return {} if db is None else dict(db.execute(statement, values))
+            return {event: dict(db.execute(statement, {**values, "event": event}) if db else ()) for event in events}
 
     def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
-        return self._sums(_CLIENTS, runs, event)
+        return self._sums(runs, lambda db, run: db.execute(_CLIENTS, {**run._asdict(), "event": event}))
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        return self._sums(_EVENTS, runs)
+        return self._sums(runs, _events_of)
 
     def distinct(self, runs: Sequence[Run], event: str) -> int:
         return len(self.clients(runs, event).keys() - {OTHER})
@@ -113,12 +117,12 @@ class SqliteCounts(CountStore):
         with self._reading() as db:
             return None if db is None else str(db.execute("SELECT retention FROM log").fetchone()[0])
 
-    def _sums(self, statement: str, runs: Sequence[Run], event: str = "") -> dict[str, int]:
+    def _sums(self, runs: Sequence[Run], query: Callable[[sqlite3.Connection, Run], sqlite3.Cursor]) -> dict[str, int]:
         total = Counter[str]()
         with self._reading() as db:
             if db is not None:
                 for run in runs:
-                    total.update(dict(db.execute(statement, {**run._asdict(), "event": event})))
+                    total.update(dict(query(db, run)))
         return total
 
     def _add(self, db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
@@ -182,6 +186,13 @@ class SqliteCounts(CountStore):
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")
         return False
+
+
+def _events_of(db: sqlite3.Connection, run: Run) -> sqlite3.Cursor:
+    """Return the total of each event in a run, by the faster of two ways."""
+    length: int = db.execute(_LENGTH, run._asdict()).fetchone()[0] or 0
+    statement = _EVENTS_OF_MOST if 2 * (run.end - run.start) > length else _EVENTS_OF_PART
+    return db.execute(statement, run._asdict())
 
 
 def open_address(address: LogAddress) -> SqliteCounts:

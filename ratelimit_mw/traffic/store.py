@@ -26,8 +26,8 @@ class CountStore(ABC):
         """
 
     @abstractmethod
-    def counts(self, run: Run, event: str, client: str | None) -> dict[int, int]:
-        """Return the counts of an event, or of one of its clients, by the start of the bucket, without zeros."""
+    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        """Return the counts of each event, or of a client of each, by the start of the bucket, without zeros."""
 
     @abstractmethod
     def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:

@@ -129,6 +129,12 @@ def test_a_curve_has_at_most_its_points(seconds: int, points: int, step: int) ->
     assert run.start + own > NOW - kept
 
 
+@pytest.mark.parametrize(("seconds", "points", "own"), [(DAY, 300, 300), (3600, 60, 60), (7 * DAY, 10, 3600)])
+def test_a_curve_reads_the_coarsest_buckets_of_its_steps(seconds: int, points: int, own: int) -> None:
+    """They have the same counts in fewer rows."""
+    assert Retention(DEFAULT).curve(NOW - seconds, NOW, NOW, points)[0] == own
+
+
 def test_steps_that_divide_no_hour_have_any_multiple() -> None:
     """Seven seconds have no multiple that divides an hour."""
     assert Retention("7s:1d").curve(NOW - 3600, NOW, NOW, 100)[1].step == 42
