@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from config_map import ConfigMap
 from servers import PATIENCE, wait_for
 from worker_load import PACE, LoadClients, two_workers
 
@@ -87,55 +88,6 @@ limits = "{version}/hour"
 """
 
 
-class ConfigMap:
-    """A settings file behind the links of a Kubernetes ConfigMap, and ways to change it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._target = self._new_folder("0")
-        (folder / "..data").symlink_to("..0")
-        (folder / "ratelimit.toml").symlink_to("..data/ratelimit.toml")
-
-    def _new_folder(self, name: str) -> Path:
-        folder = self._folder / f"..{name}"
-        folder.mkdir()
-        return folder / "ratelimit.toml"
-
-    def replace(self, version: int) -> bool:
-        later = self._target.with_name("later")
-        later.write_text(toml(version, self._folder))
-        later.replace(self._target)
-        return True
-
-    def swap_links(self, version: int) -> bool:
-        self._target = self._new_folder(str(version))
-        self._target.write_text(toml(version, self._folder))
-        link = self._folder / "..later"
-        link.symlink_to(self._target.parent.name)
-        link.replace(self._folder / "..data")
-        return True
-
-    def write_in_halves(self, version: int) -> bool:
-        """Write rules without the last one, which a view calls by its name, and then the rest."""
-        text = toml(version, self._folder)
-        half = text.rindex("[[rules]]") + version // 4 % 2 * 12  # between two tables, or within one
-        with self._target.open("w") as file:
-            file.write(text[:half])
-            file.flush()
-            time.sleep(0.2)
-            file.write(text[half:])
-        return True
-
-    def write_mistakes(self, version: int) -> bool:
-        """Write limits that would allow everything, in a file with a mistake."""
-        mistakes = ("", "wrong = 1\n", "\n[[rules]]\nname = 'first'\nlimits = '1/s'\n", "\n[[rules]]\nlimits =")
-        text = toml(10**9, self._folder).replace(f"{TIGHT}/hour", f"{10**9}/hour")
-        mistake = mistakes[version // 4 % len(mistakes)]
-        self._target.write_text(mistake and (mistake + text if mistake.startswith("wrong") else text + mistake))
-        time.sleep(0.2)
-        return False
-
-
 class Clients(LoadClients):
     """They keep what is wrong with the responses."""
 
@@ -179,9 +131,9 @@ class Clients(LoadClients):
 @pytest.mark.parametrize("server", PROGRAMS)
 def test_no_request_fails_or_meets_half_of_the_rules(server: str, tmp_path: Path) -> None:
     """The file is replaced, written in halves or with mistakes, and its links change. Each worker follows."""
-    file, first = ConfigMap(tmp_path), 10_000_000
+    file, first = ConfigMap(tmp_path, partial(toml, folder=tmp_path), f"{TIGHT}/hour"), 10_000_000
     file.replace(first)
-    ways = itertools.cycle([file.replace, file.swap_links, file.write_in_halves, file.write_mistakes])
+    ways = itertools.cycle(file.ways)
     with two_workers(server, PROGRAMS[server], tmp_path) as port, Clients(port) as clients:
         wait_for(lambda: clients.wrong or clients.errors or len(clients.by_worker) == 2, "two workers")
         version = first
