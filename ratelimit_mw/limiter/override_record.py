@@ -5,7 +5,7 @@ They are one record. Another record has its first line, so that workers see whet
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..errors import ConfigError, StateError, StoreError
 from ..rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
@@ -42,11 +42,20 @@ async def change_overrides(
         others = [each for each in before if (each.rule, each.key) != (rule, key)]
         return _dump([*others, *([new] if new else [])])
 
+    async def checked(target: object, method: str, *arguments: Any) -> Any:
+        try:
+            return await call(target, method, *arguments)
+        except StoreError as error:
+            if method == "write_record":
+                raise _uncertain(error) from error
+            raise
+
     async def show(_: bytes | None) -> bytes | None:
         return head_of(await call(store, "read_record", RECORD))
 
     try:
-        is_written = await update(call, store, RECORD, change, _TRIES) and await update(call, store, HEAD, show, _TRIES)
+        is_written = await update(checked, store, RECORD, change, _TRIES)
+        is_written = is_written and await update(checked, store, HEAD, show, _TRIES)
     except StateError as error:
         if rule is not None:
             raise _damage(error) from None
@@ -95,6 +104,12 @@ def _dump(overrides: list[ClientOverride]) -> bytes:
         hint = "Put the limits of many clients into per_key, or into a function"
         raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
     return record
+
+
+def _uncertain(error: StoreError) -> StoreError:
+    """Return the error of a write without a reply, which the store may have made, or may still make."""
+    hint = "To be sure, make the same change again, or list the overrides"
+    return StoreError(f"{error}. The change of the overrides may be in effect. {hint}")
 
 
 def _damage(error: Exception) -> StoreError:

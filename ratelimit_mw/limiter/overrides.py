@@ -65,7 +65,7 @@ class RunTimeOverrides(Reloads):
         Raises:
             ConfigError: There is no such rule, a feature of its key is missing, the rule cannot have the limits, or
                 the store keeps no records.
-            StoreError: The store is unreachable.
+            StoreError: The store is unreachable. Without a reply of the store, the change may be in effect.
 
         Example:
             >>> from ratelimit_mw import Limiter, Rule

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ import pytest
 import redis
 from limiter_ways import WAYS, Blocking
 from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, set_elsewhere
-from servers import HOST, Server
+from servers import HOST, Server, redis_running
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, StoreError
@@ -185,3 +186,43 @@ def test_a_record_of_another_version_is_not_taken() -> None:
     head = dump_overrides([]).partition(b" 1 ")[0] + b" 1 " + blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="damaged, or of another version"):
         load_overrides(head + b"\n" + body)
+
+
+@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
+def test_a_change_without_a_reply_may_be_in_effect(
+    way: type[Blocking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says so. A paused server makes the change when it runs again. A repeated change is the same change."""
+    with redis_running(tmp_path) as server:
+        url = f"redis://{HOST}:{server.port}"
+        first, second = limiter_of(store=url, store_timeout=300_000), limiter_of(store=url)
+        original = override_record.update
+
+        async def update(call: Any, store: Any, name: str, change: Any, tries: int) -> bool:
+            async def pause(before: bytes | None) -> Any:
+                after = await change(before)
+                server.pause()
+                return after
+
+            return await original(call, store, name, pause, tries)
+
+        monkeypatch.setattr(override_record, "update", update)
+        try:
+            with pytest.raises(StoreError, match=r"The change of the overrides may be in effect\. To be sure"):
+                way(first).set_override("api", ACME, "7/minute")
+        finally:
+            server.resume()
+        monkeypatch.setattr(override_record, "update", original)
+        learns(second, ["7/minute"])
+        way(first).set_override("api", ACME, "7/minute")
+        assert [each.limits for each in second.overrides()] == ["7/minute"]
+        first.close()
+        second.close()
+
+
+def test_a_change_that_was_not_sent_is_not_in_effect() -> None:
+    store = Recording()
+    limiter = limiter_of(store=store)
+    store.down = True
+    with pytest.raises(StoreError, match=r"^it does not answer$"):
+        limiter.set_override("api", ACME, "7/minute")
