@@ -17,11 +17,10 @@ from ..rules.lookup import NO_LIMITS, UNLIMITED
 from ..stores import redacted_url
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..testmode import testmode
-from .inspection import KeyStates
-from .overrides import RunTimeOverrides
+from .inspection import Inspection, KeyStates
 
 
-class Bans(RunTimeOverrides):
+class Bans(Inspection):
     """Changes and shows bans. ``Limiter`` inherits it."""
 
     def ban(self, rule: str, features: Features, duration: float | str | None = None) -> float:

@@ -13,8 +13,8 @@ from ..errors import ConfigError
 from ..settings import Settings
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .events import Outcome
-from .inspection import Inspection
 from .records import LONGEST, OUTCOMES, SPANS, Span, clients_of, read_sum
+from .settlement import Settlement
 
 if TYPE_CHECKING:
     from ..traffic import TrafficLog
@@ -54,7 +54,7 @@ class RejectedClient(NamedTuple):
     error: int
 
 
-class History(Inspection):
+class History(Settlement):
     """Reads what the processes have recorded. ``Limiter`` inherits it."""
 
     settings: Settings

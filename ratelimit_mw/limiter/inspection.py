@@ -10,7 +10,6 @@ from ..decision import Decision, Hit, show_bans, with_added_hits
 from ..errors import StateError
 from ..keys.features import Features
 from ..rules import lookup
-from ..stores import Store
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .resets import Resets
 
@@ -39,8 +38,6 @@ class KeyStates(NamedTuple):
 
 class Inspection(Resets):
     """Shows keys. ``Limiter`` inherits it."""
-
-    store: Store
 
     def inspect(
         self,

@@ -24,17 +24,24 @@ from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .bans import Bans
 from .failover import FailoverStore
+from .history import History
+from .inspection import Inspection
 from .leases import QuotaLeases
 from .observers import Observer, Observers
 from .override_reader import OverrideReader, keeps_records
+from .overrides import RunTimeOverrides
 from .recorder import recorder_of
 from .rejection_cache import RejectionCache
 from .reloader import reloader_of
+from .reloads import Reloads
+from .resets import Resets
+from .settlement import Settlement
+from .slots import Slots
 from .start import StartingStore
 from .traffic import feed_of
 
 
-class Limiter(Bans):
+class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, History, Settlement):
     """Decides requests by rules.
 
     Args:

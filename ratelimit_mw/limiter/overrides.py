@@ -28,6 +28,7 @@ from .override_reader import OverrideReader
 from .override_record import change_overrides, read_overrides
 from .registry import Registry
 from .reloads import Reloads
+from .resets import Resets
 from .watch import Watch, Watches
 
 _log = logging.getLogger("ratelimit_mw")
@@ -35,7 +36,7 @@ _limiters: Final = Registry["RunTimeOverrides"]()
 """All limiters of this process. Those with one store object apply a change at once."""
 
 
-class RunTimeOverrides(Reloads):
+class RunTimeOverrides(Reloads, Resets):
     """Holds overrides. ``Limiter`` inherits it."""
 
     _overrides: Overrides = ()

@@ -18,13 +18,13 @@ from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
 from .reloader import Reloader
 from .resets import RulesUser
-from .slots import Slots
+from .settlement import Settlement
 from .watch import Watch
 
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Reloads(Slots):
+class Reloads(Settlement):
     """Holds rules. ``Limiter`` inherits it."""
 
     _check: Callable[[RuleSet], None]

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 from ..algorithms.limit import prefix_of, rule_of
-from ..clock import Clock
 from ..decision import Verdict
 from ..errors import ConfigError, StoreError
 from ..keys.features import Features
@@ -40,8 +39,6 @@ class RulesUser(Protocol):
 class Resets(Settlement):
     """Forgets keys. ``Limiter`` inherits it."""
 
-    _clock: Clock | None
-    _time: Clock
     users: WeakSet[RulesUser]
 
     def forget(self, verdict: Verdict, rule: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..clock import Clock
 from ..decision import Verdict, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
@@ -37,7 +38,10 @@ class Settlement:
     _starting: StartingStore | None = None
     is_starting = False
     """Whether the store is to be opened by ``start``, or by the next request of this process."""
+    store: Store
     _chain: Store
+    _clock: Clock | None
+    _time: Clock
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
     def __init__(self) -> None:

@@ -11,14 +11,14 @@ from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
 from ..keys.features import Features
 from ..rules.plan import Plan
 from ..rules.rule import Rule
-from .history import History
+from .settlement import Settlement
 from .slot import Slot
 
 if TYPE_CHECKING:
     from .limiter import Limiter
 
 
-class Slots(History):
+class Slots(Settlement):
     """Takes the slots of concurrency limits. ``Limiter`` inherits it."""
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
