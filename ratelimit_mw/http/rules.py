@@ -73,15 +73,8 @@ class HttpRules:
         self._is_from_settings = is_from_settings(every, settings, self.limiter)
         rules, parts, unknown = self._decided_here(every)
         provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
-        needs = dict.fromkeys(parts, "a list")
-        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
-        for rule in rules.rules:
-            _check_cost(rule)
-            if rule not in unknown and rule not in named:
-                needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
         self._check_addresses(rules, provided)
-        passed = [part for rule in named for part in rule.source.parts]
-        self.reader = self._build_reader(needs, routes=owner.has_routes, passed=passed)
+        self.reader = self._reader_for(rules, dict.fromkeys(parts, "a list"), unknown, provided)
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
@@ -127,6 +120,25 @@ class HttpRules:
             for rule in rules.rules:
                 if "ip" not in provided.get(rule, ()):
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
+
+    def _reader_for(
+        self,
+        rules: RuleSet,
+        needs: dict[str, str],
+        unknown: Collection[CompiledRule],
+        provided: Mapping[CompiledRule, Collection[str]],
+    ) -> FeatureReader:
+        """Return the reader of the features that the rules need, besides those in ``needs``.
+
+        A rule that only your code decides, by its name, gets its features from your code.
+        """
+        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
+        for rule in rules.rules:
+            _check_cost(rule)
+            if rule not in unknown and rule not in named:
+                needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
+        passed = [part for rule in named for part in rule.source.parts]
+        return self._build_reader(needs, routes=self.owner.has_routes, passed=passed)
 
     def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, str]:
         """Return the parts that the reader has to provide for a rule, each with the rule."""

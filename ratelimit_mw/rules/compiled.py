@@ -13,7 +13,7 @@ from ..decision import Hit, make_hit
 from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
-from ..keys.parts import part_of
+from ..keys.parts import Part, part_of
 from ..quota import Quota, checked_cost
 from .captures import CapturingKey
 from .costs import FeatureCost
@@ -41,10 +41,9 @@ class CompiledRule:
         """The store's check of limits from a function."""
         self.may_hold_slots = may_hold_slots
         """Whether limits from a function may be concurrency limits: not for messages."""
-        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
+        key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.captures = rule.captures
-        if self.captures.names:
-            self.key = CapturingKey(self.key, self.captures)
+        self.key = CapturingKey(key, self.captures) if self.captures.names else key
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
@@ -52,18 +51,13 @@ class CompiledRule:
         self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
         """Used for limits from a function that are not known."""
         self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
-        self.tables = [
-            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
-            for by, table in rule.tables
-        ]
+        self.tables = self._build_tables()
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
         """The limits in the ranges of the schedule."""
         self.overrides: OverrideTable | None = None
         self.varies = bool(self.tables)
         """Whether the limits of a client may be others than those of the rule, without a function."""
-        self.where = rule.matches.takes_features if rule.matches.needs else None
-        if self.captures.names:
-            self.where = self.where and (lambda features: rule.matches.takes_features(self.captures.add(features)))
+        self.where = self._condition()
         self.build_key = self.key.with_prefix("")
         self.is_unlimited = False
         """Whether a function has returned that this client has no limits."""
@@ -90,6 +84,23 @@ class CompiledRule:
             for limit in limits:
                 limit.ban = ban
         return limits
+
+    def _build_tables(self) -> list[tuple[tuple[Part, ...], dict[str, Limits]]]:
+        """Build ``per_key`` and ``per``: each is the alternatives of a feature, and the limits of its values."""
+        rule = self.source
+        return [
+            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
+            for by, table in rule.tables
+        ]
+
+    def _condition(self) -> Callable[[Features], bool] | None:
+        """Return whether the features of a request match the rule, as a function; None without such a condition."""
+        matches, captures = self.source.matches, self.captures
+        if not matches.needs:
+            return None
+        if captures.names:
+            return lambda features: matches.takes_features(captures.add(features))
+        return matches.takes_features
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"
