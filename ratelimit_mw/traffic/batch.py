@@ -1,29 +1,49 @@
 """``Batch``: counts by bucket, event and client, and their bound. Pure, no I/O.
 
-A bucket has at most a number of events, and an event in it at most a number of clients. Further ones count together
-as ``OTHER``.
+A bucket has at most a number of events. Further ones count together as ``OTHER``, and in a count-min sketch.
+
+The clients of an event are a Misra-Gries summary (Agarwal and others, "Mergeable Summaries", 2012). When there are too
+many, all lose the count of the first one that is too many, and those without a count are dropped. So the count of
+every client is too low by the sum of these losses at most, and that is less than the counts of all clients / ``MOST``.
+A sketch has all clients that ever counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from heapq import nsmallest
+from typing import Final, TypeVar
 
 import msgspec
 
+from .count_min import cells_of
+from .estimate import Estimate
+from .hyperloglog import HyperLogLog
 from .retention import Resolution
 
+_Name = TypeVar("_Name", int, str)
 OTHER: Final = "__other__"
-"""The event or the client of further counts, when there are too many."""
+"""The event of those without room in a bucket. The client of those without room in the memory of a process."""
 MOST: Final = 1_000
-"""The most events of a bucket, and the most clients of an event in it, besides ``OTHER``."""
+"""The most events of a bucket, and the clients of an event that are kept when there are more than twice as many."""
 
 
 class EventCounts(msgspec.Struct, array_like=True, eq=False):
-    """The counts of one event in one bucket. ``clients`` has those of records with a client."""
+    """The counts of one event in one bucket.
+
+    Args:
+        total: All counts.
+        clients: The counts of records with a client.
+        error: The most by which the count of a client is too low.
+        sketch: All clients; None while no client was dropped.
+        cells: The count-min sketch of the events of ``OTHER``.
+    """
 
     total: int = 0
     clients: dict[str, int] = {}
+    error: int = 0
+    sketch: HyperLogLog | None = None
+    cells: dict[int, int] = {}
 
     def add(self, number: int, client: str | None) -> None:
         """Count a number of times."""
@@ -31,12 +51,66 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
         if client is not None:
             self.clients[client] = self.clients.get(client, 0) + number
 
-    def merge(self, other: EventCounts, left_out: Collection[str] = ()) -> None:
-        """Add other counts. The clients ``left_out`` count together."""
+    def merge(self, other: EventCounts, salt: str) -> None:
+        """Add other counts, by the salt of the log."""
         self.total += other.total
-        for client, number in other.clients.items():
-            name = OTHER if client in left_out else client
-            self.clients[name] = self.clients.get(name, 0) + number
+        self.error += other.error
+        if other.clients:
+            add_counts(self.clients, other.clients)
+        if other.cells:
+            add_counts(self.cells, other.cells)
+        if self.sketch or other.sketch:
+            self.sketch = self.sketch_with(other, salt)
+
+    def count_of(self, client: str) -> Estimate:
+        """Return the count of a client."""
+        return Estimate(self.clients.get(client, 0), 0 if client == OTHER else self._client_error)
+
+    def top(self, most: int) -> list[tuple[str, Estimate]]:
+        """Return the clients with the highest counts."""
+        counts = ((client, number) for client, number in self.clients.items() if client != OTHER)
+        found = nsmallest(most, counts, key=lambda each: (-each[1], each[0]))
+        return [(client, Estimate(number, self._client_error)) for client, number in found]
+
+    def distinct(self) -> Estimate:
+        """Return the number of clients."""
+        known = Estimate(len(self.clients) - (OTHER in self.clients)) if self.sketch is None else self.sketch.estimate()
+        return Estimate(known, known.error + self.clients.get(OTHER, 0))
+
+    @property
+    def _client_error(self) -> int:
+        return self.error + self.clients.get(OTHER, 0)
+
+    def sketch_with(self, other: EventCounts, salt: str) -> HyperLogLog:
+        """Return the sketch of these clients and others."""
+        sketch = self.sketch or sketch_of(self.clients, salt)
+        sketch.merge(other.sketch or sketch_of(other.clients, salt))
+        return sketch
+
+    def drop_clients(self, salt: str) -> int:
+        """Drop the smallest clients if there are too many. Return the count that all clients lose."""
+        if len(self.clients) - (OTHER in self.clients) <= 2 * MOST:
+            return 0
+        self.sketch = self.sketch or sketch_of(self.clients, salt)
+        counts = self.clients.items()
+        loss = sorted((number for client, number in counts if client != OTHER), reverse=True)[MOST]
+        self.error += loss
+        kept = {client: number - loss for client, number in counts if number > loss and client != OTHER}
+        self.clients = kept | {client: number for client, number in counts if client == OTHER}
+        return loss
+
+
+def sketch_of(clients: Collection[str], salt: str) -> HyperLogLog:
+    """Return the sketch of clients."""
+    sketch = HyperLogLog()
+    sketch.add((client for client in clients if client != OTHER), salt)
+    return sketch
+
+
+def add_counts(counts: dict[_Name, int], others: Mapping[_Name, int]) -> None:
+    """Add other counts to those of the same names."""
+    for name, number in others.items():
+        counts[name] = counts.get(name, 0) + number
 
 
 Bucket = tuple[int, int]
@@ -61,15 +135,18 @@ def batch_of(records: Records, resolutions: Collection[Resolution], now: int) ->
     return batch
 
 
-def fold_events(events: Events, known: Collection[str]) -> Events:
-    """Return events for a bucket that has the events ``known``: those without room count together."""
+def fold_events(events: Events, known: Collection[str], salt: str) -> Events:
+    """Return events for a bucket that has the events ``known``: those without room count together, and in a sketch."""
     left_out = without_room({event: counts.total for event, counts in events.items()}, known)
     if not left_out:
         return events
-    folded: Events = {}
-    for event, counts in events.items():
-        folded.setdefault(OTHER if event in left_out else event, EventCounts()).merge(counts)
-    return folded
+    other = EventCounts()
+    for event in left_out:
+        other.merge(events[event], salt)
+        add_counts(other.cells, dict.fromkeys(cells_of(event, salt), events[event].total))
+    if OTHER in events:
+        other.merge(events[OTHER], salt)
+    return {event: counts for event, counts in events.items() if event not in left_out} | {OTHER: other}
 
 
 def without_room(counts: Mapping[str, int], known: Collection[str]) -> Collection[str]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from ..forksafe import create_lock
 from .address import LogAddress
-from .batch import OTHER, Batch, EventCounts, Events, fold_events, without_room
+from .batch import OTHER, Batch, EventCounts, Events, fold_events
+from .count_min import cells_of
+from .digest import create_salt
 from .retention import Retention, Run
 from .store import CountStore
 
@@ -18,6 +20,7 @@ class MemoryCounts(CountStore):
 
     def __init__(self, retention: Retention) -> None:
         self._retention = retention
+        self._salt = create_salt()
         self._buckets: dict[int, dict[int, Events]] = {each.step: {} for each in retention.resolutions}
         self._lock = create_lock(self, "_lock", threading.Lock)
 
@@ -25,32 +28,53 @@ class MemoryCounts(CountStore):
         with self._lock:
             for (step, start), events in batch.items():
                 known = self._buckets[step].setdefault(start, {})
-                for event, counts in fold_events(events, known).items():
-                    own = known.setdefault(event, EventCounts())
-                    own.merge(counts, without_room(counts.clients, own.clients))
+                for event, counts in fold_events(events, known, self._salt).items():
+                    own = known.get(event)
+                    if own is None:
+                        own = known[event] = EventCounts()
+                    own.merge(counts, self._salt)
+                    own.drop_clients(self._salt)
             for step, kept in self._retention.resolutions:
                 buckets = self._buckets[step]
                 for start in [start for start in buckets if start + 2 * step <= now - kept]:
                     del buckets[start]
 
-    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {event: {} for event in events}
         with self._lock:
             for start, known in self._events(run):
                 for event in found.keys() & known.keys():
-                    counts = known[event]
-                    if number := counts.total if client is None else counts.clients.get(client, 0):
-                        found[event][start] = number
+                    found[event][start] = known[event].total
         return found
 
-    def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
-        total = Counter[str]()
+    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        cells = {event: cells_of(event, self._salt) for event in events}
+        found: dict[str, dict[int, int]] = {event: {} for event in events}
+        with self._lock:
+            for start, known in self._events(run):
+                if OTHER in known:
+                    for event, own in cells.items():
+                        if least := min(known[OTHER].cells.get(cell, 0) for cell in own):
+                            found[event][start] = least
+        return found
+
+    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
+        found = {}
+        with self._lock:
+            for start, known in self._events(run):
+                if own := known.get(event):
+                    counts = {client: own.clients[client] for client in clients if client in own.clients}
+                    found[start] = EventCounts(0, counts, own.error)
+        return found
+
+    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
+        found = EventCounts()
         with self._lock:
             for run in runs:
-                for _, events in self._events(run):
-                    if event in events:
-                        total.update(events[event].clients)
-        return total
+                for _, known in self._events(run):
+                    if event in known:
+                        found.merge(known[event], self._salt)
+        return found
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
         total = Counter[str]()
@@ -59,9 +83,6 @@ class MemoryCounts(CountStore):
                 for _, events in self._events(run):
                     total.update({event: counts.total for event, counts in events.items()})
         return total
-
-    def distinct(self, runs: Sequence[Run], event: str) -> int:
-        return len(self.clients(runs, event).keys() - {OTHER})
 
     def retention(self) -> str:
         return str(self._retention)

@@ -6,11 +6,11 @@ A script adds a part of a batch. It runs in a few milliseconds, and counts a par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import redis
@@ -23,6 +23,10 @@ from ..stores.redis.address import Address
 from ..stores.redis.client.errors import as_store_error
 from .address import LogAddress
 from .batch import MOST, OTHER, Batch, EventCounts
+from .count_min import COLUMNS, cells_of
+from .digest import create_salt
+from .estimate import Estimate
+from .hyperloglog import with_error
 from .retention import Retention, Run
 from .store import CountStore
 
@@ -32,6 +36,9 @@ _PART: Final = 1_000
 """The most counts of one call of the script, for which the server takes about 2 ms."""
 _READS: Final = 500
 """The most reads of one round trip."""
+_STANDARD_ERROR: Final = 0.0081
+"""That of the HyperLogLog of Redis."""
+_Field = TypeVar("_Field", int, str)
 _Part = list[tuple[int, int, int, dict[str, tuple[int, dict[str, int]]]]]
 
 
@@ -53,34 +60,51 @@ class RedisCounts(CountStore):
         return self._client.register_script(text)
 
     def write(self, batch: Batch, token: str, now: int) -> None:
-        kept = self._retention.longest.kept
+        longest = self._retention.longest
+        kept = longest.kept + 2 * longest.step  # as that of its buckets
         with self._errors():
             for number, part in enumerate(self._parts(batch, now)):
                 counts = msgspec.msgpack.encode(part)
-                arguments = (f"{token}:{number}", MOST, OTHER, str(self._retention), kept, counts)
+                log = (MOST, OTHER, str(self._retention), kept)
+                arguments = (f"{token}:{number}", *log, counts, create_salt(), COLUMNS)
                 self._script(keys=[self._prefix], args=arguments)
 
-    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
-        keys, starts = self._keys([run]), range(run.start, run.end, run.step)
-        if client is None:
-            rows: Iterable[Sequence[Any]] = zip(*self._read("hmget", [(key, *events) for key in keys]), strict=True)
-        else:
-            rows = [self._read("hget", [(f"{key}:n:{event}", client) for key in keys]) for event in events]
+    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        rows = self._numbers(run, "", events)
+        return {event: {start: row[event] for start, row in rows.items() if event in row} for event in events}
+
+    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        (salt,) = self._read("get", [(f"{self._prefix}:salt",)])
+        cells = {event: cells_of(event, "" if salt is None else salt.decode()) for event in events}
+        rows = self._numbers(run, ":c", list({cell for own in cells.values() for cell in own}))
         return {
-            event: {start: int(reply) for start, reply in zip(starts, row, strict=True) if reply}
-            for event, row in zip(events, rows, strict=True)
+            event: {start: min(row[cell] for cell in own) for start, row in rows.items() if row.keys() >= {*own}}
+            for event, own in cells.items()
         }
 
-    def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
-        return self._sums([(f"{key}:n:{event}",) for key in self._keys(runs)])
+    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
+        counts = self._numbers(run, f":n:{event}", clients)
+        errors = self._numbers(run, ":e", [event])
+        return {
+            start: EventCounts(0, counts.get(start, {}), errors.get(start, {}).get(event, 0))
+            for start in counts.keys() | errors.keys()
+        }
+
+    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
+        clients = self._sums([(f"{key}:n:{event}",) for key in self._keys(runs)])
+        return EventCounts(0, clients, self._sum(runs, ":e", event))
+
+    def distinct(self, runs: Sequence[Run], event: str) -> Estimate:
+        """Return the number of clients. If some were dropped, it is the estimate of the server's HyperLogLog."""
+        if not self._sum(runs, ":e", event):
+            return super().distinct(runs, event)
+        with self._errors():
+            found = int(self._client.pfcount(*(f"{key}:d:{event}" for key in self._keys(runs))))
+        estimate = with_error(found, _STANDARD_ERROR)
+        return Estimate(found, estimate.error + self._sum(runs, f":n:{event}", OTHER))
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
         return self._sums([(key,) for key in self._keys(runs)])
-
-    def distinct(self, runs: Sequence[Run], event: str) -> int:
-        """Return the estimate of HyperLogLog, whose standard error is 0.81%. Its clients have no bound."""
-        with self._errors():
-            return int(self._client.pfcount(*(f"{key}:d:{event}" for key in self._keys(runs))))
 
     def retention(self) -> str | None:
         (found,) = self._read("get", [(f"{self._prefix}:retention",)])
@@ -112,13 +136,26 @@ class RedisCounts(CountStore):
     def _keys(self, runs: Sequence[Run]) -> list[str]:
         return [f"{self._prefix}:{run.step}:{start}" for run in runs for start in range(run.start, run.end, run.step)]
 
+    def _sum(self, runs: Sequence[Run], suffix: str, field: str) -> int:
+        """Return the sum of one field of a hash of each bucket."""
+        return sum(row[field] for run in runs for row in self._numbers(run, suffix, [field]).values())
+
+    def _numbers(self, run: Run, suffix: str, fields: Sequence[_Field]) -> dict[int, dict[_Field, int]]:
+        """Return fields of one hash of each bucket, by its start. Missing fields and hashes are left out."""
+        replies = self._read("hmget", [(f"{key}{suffix}", fields) for key in self._keys([run])])
+        found = {}
+        for start, row in zip(range(run.start, run.end, run.step), replies, strict=True):
+            if numbers := {field: int(reply) for field, reply in zip(fields, row, strict=True) if reply}:
+                found[start] = numbers
+        return found
+
     def _sums(self, calls: Sequence[tuple[str, ...]]) -> dict[str, int]:
         total = Counter[str]()
         for reply in self._read("hgetall", calls):
             total.update({name.decode(): int(number) for name, number in reply.items()})
         return total
 
-    def _read(self, command: str, calls: Sequence[tuple[str, ...]]) -> list[Any]:
+    def _read(self, command: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the reply to each call of a command, many in one round trip."""
         replies: list[Any] = []
         with self._errors():

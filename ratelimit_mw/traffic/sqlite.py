@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
 from .address import LogAddress
-from .batch import OTHER, Batch, Events, fold_events, without_room
+from .batch import MOST, OTHER, Batch, EventCounts, Events, add_counts, fold_events
+from .count_min import cells_of
+from .digest import create_salt
+from .hyperloglog import HyperLogLog
 from .retention import Retention, Run
 from .store import CountStore
 
@@ -25,46 +28,90 @@ _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
 _APPLICATION: Final = 0x524C_5431
 """Marks the file of a traffic log, for this package and for the program ``file``."""
-# The rows of one event are together, so that a curve reads few pages. The index has those of one bucket together.
+# Each tuple brings a file to its next version. The rows of one event are together, so that a curve reads few pages.
+# The index has those of one bucket together.
 _SCHEMA: Final = (
-    f"PRAGMA application_id = {_APPLICATION}",
-    "CREATE TABLE log (retention TEXT NOT NULL)",
-    """
-    CREATE TABLE totals (
-        step INTEGER, event TEXT, start INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, event, start)
-    ) WITHOUT ROWID
-    """,
-    "CREATE INDEX by_start ON totals (step, start, event, n)",
-    """
-    CREATE TABLE clients (
-        step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
-        PRIMARY KEY (step, event, start, client)
-    ) WITHOUT ROWID
-    """,
+    (
+        f"PRAGMA application_id = {_APPLICATION}",
+        "CREATE TABLE log (retention TEXT NOT NULL)",
+        "INSERT INTO log VALUES (:retention)",
+        """
+        CREATE TABLE totals (
+            step INTEGER, event TEXT, start INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, event, start)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX by_start ON totals (step, start, event, n)",
+        """
+        CREATE TABLE clients (
+            step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
+            PRIMARY KEY (step, event, start, client)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        "PRAGMA user_version = 2",
+        "ALTER TABLE log ADD COLUMN salt TEXT",
+        "UPDATE log SET salt = :salt",
+        """
+        CREATE TABLE dropped (
+            step INTEGER, event TEXT, start INTEGER, error INTEGER NOT NULL, sketch BLOB NOT NULL,
+            PRIMARY KEY (step, event, start)
+        )
+        """,
+        """
+        CREATE TABLE cells (
+            step INTEGER, start INTEGER, cell INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, start, cell)
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 _ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_ADD_CELL: Final = "INSERT INTO cells VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_LOG: Final = "SELECT retention, salt FROM log"
+_KNOWN_EVENTS: Final = "SELECT event FROM totals WHERE step = ? AND start = ?"
+_DROPPED: Final = "SELECT error, sketch FROM dropped WHERE step = ? AND event = ? AND start = ?"
+_CLIENT_COUNT: Final = "SELECT count(*) FROM clients WHERE step = ? AND event = ? AND start = ?"
+_CLIENTS_OF_BUCKET: Final = "SELECT client, n FROM clients WHERE step = ? AND event = ? AND start = ?"
+_DROP_CLIENTS: Final = (
+    "DELETE FROM clients WHERE step = ? AND event = ? AND start = ? AND n <= ? AND client != ?",
+    "UPDATE clients SET n = n - ?4 WHERE step = ?1 AND event = ?2 AND start = ?3 AND client != ?5",
+)
 _EXPIRE: Final = (
     """
     DELETE FROM clients WHERE step = :step AND start <= :last
     AND event IN (SELECT event FROM totals WHERE step = :step AND start <= :last)
     """,
+    """
+    DELETE FROM dropped WHERE step = :step AND start <= :last
+    AND event IN (SELECT event FROM totals WHERE step = :step AND start <= :last)
+    """,
     "DELETE FROM totals WHERE step = :step AND start <= :last",
+    "DELETE FROM cells WHERE step = :step AND start <= :last",
 )
-_KNOWN_EVENTS: Final = "SELECT event FROM totals WHERE step = ? AND start = ?"
-_KNOWN_CLIENTS: Final = "SELECT client FROM clients WHERE step = ? AND start = ? AND event = ?"
 _CURVE: Final = """
     SELECT start, n FROM totals WHERE step = :step AND event = :event AND start >= :start AND start < :end
 """
-# One lookup for each bucket: other clients are not read.
+# One lookup for each bucket: other clients and other cells are not read.
 _CLIENT_CURVE: Final = """
     WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
     SELECT start, n FROM run CROSS JOIN clients USING (start)
     WHERE step = :step AND event = :event AND client = :client
 """
+_LEAST_CELLS: Final = """
+    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
+    SELECT start, min(n) FROM run CROSS JOIN cells USING (start)
+    WHERE step = :step AND cell IN (:cell0, :cell1, :cell2, :cell3, :cell4) GROUP BY start HAVING count(*) = 5
+"""
 _CLIENTS: Final = """
     SELECT client, sum(n) FROM clients WHERE step = :step AND event = :event AND start >= :start AND start < :end
     GROUP BY client
+"""
+_ERRORS: Final = """
+    SELECT start, error FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
+"""
+_SKETCHES: Final = """
+    SELECT error, sketch FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
 """
 _EVENTS_OF_MOST: Final = """
     SELECT event, sum(n) FROM totals NOT INDEXED WHERE step = :step AND start >= :start AND start < :end
@@ -93,48 +140,79 @@ class SqliteCounts(CountStore):
 
     def write(self, batch: Batch, token: str, now: int) -> None:
         with self._writing() as db:
+            _, salt = db.execute(_LOG).fetchone()
             for bucket, events in batch.items():
-                self._add(db, *bucket, events)
+                self._add(db, salt, *bucket, events)
             for step, kept in self._retention.resolutions:
                 for statement in _EXPIRE:
                     db.execute(statement, {"step": step, "last": now - kept - 2 * step})
 
-    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
-        statement, values = _CURVE if client is None else _CLIENT_CURVE, {**run._asdict(), "client": client}
-        with self._reading() as db:
-            return {event: dict(db.execute(statement, {**values, "event": event}) if db else ()) for event in events}
+    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        return self._read_events(_CURVE, run, {event: {"event": event} for event in events})
 
-    def clients(self, runs: Sequence[Run], event: str) -> dict[str, int]:
-        return self._sums(runs, lambda db, run: db.execute(_CLIENTS, {**run._asdict(), "event": event}))
+    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        _, salt = self._log() or ("", "")
+        cells = {event: {f"cell{i}": cell for i, cell in enumerate(cells_of(event, salt))} for event in events}
+        return self._read_events(_LEAST_CELLS, run, cells)
+
+    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
+        values = {**run._asdict(), "event": event}
+        calls = [(_CLIENT_CURVE, {**values, "client": client}) for client in clients]
+        errors, *rows_of_clients = self._read([(_ERRORS, values), *calls])
+        found = {start: EventCounts(error=error) for start, error in errors}
+        for client, rows in zip(clients, rows_of_clients, strict=True):
+            for start, number in rows:
+                found.setdefault(start, EventCounts()).clients[client] = number
+        return found
+
+    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
+        _, salt = self._log() or ("", "")
+        found = EventCounts()
+        values = [{**run._asdict(), "event": event} for run in runs]
+        for rows in self._read((_CLIENTS, each) for each in values):
+            add_counts(found.clients, dict(rows))
+        for rows in self._read((_SKETCHES, each) for each in values):
+            for error, sketch in rows:
+                found.merge(EventCounts(error=error, sketch=HyperLogLog(sketch)), salt)
+        return found
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        return self._sums(runs, _events_of)
-
-    def distinct(self, runs: Sequence[Run], event: str) -> int:
-        return len(self.clients(runs, event).keys() - {OTHER})
-
-    def retention(self) -> str | None:
-        with self._reading() as db:
-            return None if db is None else str(db.execute("SELECT retention FROM log").fetchone()[0])
-
-    def _sums(self, runs: Sequence[Run], query: Callable[[sqlite3.Connection, Run], sqlite3.Cursor]) -> dict[str, int]:
         total = Counter[str]()
         with self._reading() as db:
             if db is not None:
                 for run in runs:
-                    total.update(dict(query(db, run)))
+                    total.update(dict(_events_of(db, run)))
         return total
 
-    def _add(self, db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
-        def names_in(statement: str, *values: object) -> set[str]:
-            return {name for (name,) in db.execute(statement, (step, start, *values))}
+    def retention(self) -> str | None:
+        found = self._log()
+        return None if found is None else found[0]
 
-        for event, counts in fold_events(events, names_in(_KNOWN_EVENTS)).items():
+    def _log(self) -> tuple[str, str] | None:
+        """Return the retention and the salt of the log; None when there is no log yet."""
+        (rows,) = self._read([(_LOG, {})])
+        return rows[0] if rows else None
+
+    def _read_events(
+        self, statement: str, run: Run, events: Mapping[str, Mapping[str, object]]
+    ) -> dict[str, dict[int, int]]:
+        """Return the rows of each event, by its values for a statement."""
+        rows = self._read((statement, {**run._asdict(), **values}) for values in events.values())
+        return {event: dict(each) for event, each in zip(events, rows, strict=True)}
+
+    def _read(self, calls: Iterable[tuple[str, Mapping[str, object]]]) -> list[list[Any]]:
+        """Return the rows of statements, each with its values, in one state of the file: none when there is no log."""
+        with self._reading() as db:
+            return [db.execute(*call).fetchall() if db else [] for call in calls]
+
+    def _add(self, db: sqlite3.Connection, salt: str, step: int, start: int, events: Events) -> None:
+        known = {event for (event,) in db.execute(_KNOWN_EVENTS, (step, start))}
+        for event, counts in fold_events(events, known, salt).items():
             db.execute(_ADD_TOTAL, (step, event, start, counts.total))
-            if clients := counts.clients:
-                left_out = without_room(clients, names_in(_KNOWN_CLIENTS, event))
-                rows = ((OTHER if name in left_out else name, number) for name, number in clients.items())
-                db.executemany(_ADD_CLIENT, ((step, event, start, *row) for row in rows))
+            if counts.cells:
+                db.executemany(_ADD_CELL, ((step, start, *cell) for cell in counts.cells.items()))
+            if counts.clients or counts.sketch:
+                _add_clients(db, salt, (step, event, start), counts)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -144,10 +222,9 @@ class SqliteCounts(CountStore):
         with self._connection() as db:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
-            if not self._is_log(db):
-                for statement in _SCHEMA:
-                    db.execute(statement)
-                db.execute("INSERT INTO log VALUES (?)", (str(self._retention),))
+            for statements in _SCHEMA[self._version(db) :]:
+                for statement in statements:
+                    db.execute(statement, {"retention": str(self._retention), "salt": create_salt()})
             yield db
             db.execute("COMMIT")
 
@@ -159,7 +236,14 @@ class SqliteCounts(CountStore):
             return
         with self._connection() as db:
             db.execute("BEGIN")
-            yield db if self._is_log(db) else None
+            version = self._version(db)
+            if version in (0, len(_SCHEMA)):
+                yield db if version else None
+                return
+        with self._writing():  # of an earlier version
+            pass
+        with self._reading() as db_or_none:
+            yield db_or_none
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -179,13 +263,13 @@ class SqliteCounts(CountStore):
         except OSError as error:
             raise StoreError(f"cannot create the traffic log {self._path}: {error.strerror}") from error
 
-    def _is_log(self, db: sqlite3.Connection) -> bool:
-        """Return whether the file is a traffic log; False for an empty file. Another retention is an error."""
+    def _version(self, db: sqlite3.Connection) -> int:
+        """Return the version of the schema; 0 for an empty file."""
         if (application := db.execute("PRAGMA application_id").fetchone()[0]) == _APPLICATION:
-            return True
+            return max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")
-        return False
+        return 0
 
 
 def _events_of(db: sqlite3.Connection, run: Run) -> sqlite3.Cursor:
@@ -193,6 +277,27 @@ def _events_of(db: sqlite3.Connection, run: Run) -> sqlite3.Cursor:
     length: int = db.execute(_LENGTH, run._asdict()).fetchone()[0] or 0
     statement = _EVENTS_OF_MOST if 2 * (run.end - run.start) > length else _EVENTS_OF_PART
     return db.execute(statement, run._asdict())
+
+
+def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int], counts: EventCounts) -> None:
+    """Add the clients of an event in a bucket. Too many are dropped."""
+    counts.drop_clients(salt)
+    db.executemany(_ADD_CLIENT, ((*place, *each) for each in counts.clients.items()))
+    found = db.execute(_DROPPED, place).fetchone()
+    (size,) = db.execute(_CLIENT_COUNT, place).fetchone()
+    if found is None and counts.sketch is None and size <= 2 * MOST:
+        return
+    own = EventCounts()
+    if found is None or size > 2 * MOST:
+        own.clients = dict(db.execute(_CLIENTS_OF_BUCKET, place))
+    if found is not None:
+        own.error, own.sketch = found[0], HyperLogLog(found[1])
+    own.error += counts.error
+    own.sketch = own.sketch_with(counts, salt)
+    if loss := own.drop_clients(salt):
+        for statement in _DROP_CLIENTS:
+            db.execute(statement, (*place, loss, OTHER))
+    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch)))
 
 
 def open_address(address: LogAddress) -> SqliteCounts:

@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from ratelimit_mw.traffic import TrafficLog
+import pytest
+
+from ratelimit_mw.traffic import TrafficLog, batch, redis, sqlite
 
 NOW = 1_767_268_820
+
+
+def limit_to(most: int, patch: pytest.MonkeyPatch) -> None:
+    """Give logs room for few events, and for twice as many clients."""
+    for module in (batch, redis, sqlite):
+        patch.setattr(module, "MOST", most)
 
 
 class Record(NamedTuple):

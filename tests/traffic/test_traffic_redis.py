@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -28,17 +29,20 @@ from ratelimit_mw.traffic import TrafficLog
 CLOCK = ManualClock(NOW)
 
 
-def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: Server) -> None:
+def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: Server, few: int) -> None:
     """No key stays forever, and a bucket lives a step longer than a range can ask for it."""
     log = TrafficLog(address(own_server), "1m:1h,1h:7d", CLOCK)
-    log.record("a", "x", at=NOW - 600)
-    log.record("a", "x")
+    log.record("a", "x", 10, at=NOW - 600)
+    for i in range(9):
+        log.record("a", f"x{i}", 10 + i)
+        log.record(f"e{i}")
     log.close()
     lives = {key.decode(): server.ttl(key) for key in server.scan_iter()}
     assert all(key.startswith("rl:{traffic}:") for key in lives)
     start = NOW // 60 * 60
     assert start + 120 + 3600 - NOW - 5 <= lives[f"rl:{{traffic}}:60:{start}"] <= start + 120 + 3600 - NOW
-    assert lives[f"rl:{{traffic}}:60:{start}:n:a"] <= start + 120 + 3600 - NOW
+    for suffix in ("n:a", "d:a", "e", "c"):
+        assert lives[f"rl:{{traffic}}:60:{start}:{suffix}"] <= start + 120 + 3600 - NOW
     assert 7 * 86_400 < lives[f"rl:{{traffic}}:3600:{NOW // 3600 * 3600}"] <= 7 * 86_400 + 7200
     assert min(lives.values()) > 0
 
@@ -51,12 +55,32 @@ def test_a_large_batch_is_several_short_calls(server: redis.Redis, own_server: S
     log.record("b")
     log.flush()
     assert log.total("a", NOW, NOW) == 2_501
-    assert len(log.top("a", NOW, NOW, 5_000)) == 1_000
-    assert log.top("a", NOW, NOW, 1) == [("c2000", 2)]
-    assert log.total("a", NOW, NOW, by="__other__") == 1_500
+    (client,) = log.top("a", NOW, NOW)
+    assert (client.client, client.total, client.error) == ("c2000", 1, 1)
     assert abs(log.distinct("a", NOW, NOW) - 2_500) < 100
     calls = server.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert 10 <= calls <= 20
+    log.close()
+
+
+def test_a_part_that_is_sent_again_drops_no_further_clients(
+    own_server: Server, server: redis.Redis, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error and its cells count once, too."""
+    log = TrafficLog(address(own_server), clock=CLOCK)
+    write = log._store.write
+
+    def write_twice(*arguments: Any) -> None:
+        write(*arguments)
+        write(*arguments)
+
+    monkeypatch.setattr(log._store, "write", write_twice)
+    for i in range(1, 9):
+        log.record("a", f"c{i}", i)
+        log.record(f"e{i}", n=i)
+    assert log.top("a", NOW, NOW) == [("c8", 3), ("c7", 2), ("c6", 1)]
+    assert {each.error for each in log.top("a", NOW, NOW)} == {5}
+    assert [log.total(f"e{i}", NOW, NOW) for i in range(1, 9)] == list(range(1, 9))
     log.close()
 
 

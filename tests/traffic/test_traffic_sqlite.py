@@ -93,6 +93,45 @@ def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, is_read_first: bool) -> None:
+    """Its first read or write adds what it has not. It has clients that were counted together."""
+    path = tmp_path / "log.db"
+    with closing(sqlite3.connect(path)) as db:
+        for statement in sqlite._SCHEMA[0]:
+            db.execute(statement, {"retention": str(opened(path)._retention)})
+        db.execute("INSERT INTO totals VALUES (60, 'a', ?, 9)", (NOW // 60 * 60,))
+        for client, number in {"c": 5, "__other__": 4}.items():
+            db.execute("INSERT INTO clients VALUES (60, 'a', ?, ?, ?)", (NOW // 60 * 60, client, number))
+        db.commit()
+    log = opened(path)
+    if not is_read_first:
+        log.record("a", "c")
+    assert log.total("a", NOW, NOW) == 10 - is_read_first
+    (client,) = log.top("a", NOW, NOW)
+    assert (client.total, client.error) == (6 - is_read_first, 4)
+    distinct = log.distinct("a", NOW, NOW)
+    assert (distinct, distinct.error) == (1, 4)
+
+
+def test_a_write_that_fails_changes_nothing(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next write has the same counts and the same error, even when it drops clients."""
+    log = opened(tmp_path / "log.db")
+    for i in range(1, 9):
+        log.record("a", f"c{i}", i)
+        log.record(f"e{i}", n=i)
+    with monkeypatch.context() as failing:
+        failing.setattr(sqlite, "_EXPIRE", ("DELETE FROM absent",))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="no such table: absent"):
+                log.flush()
+    assert log.top("a", NOW, NOW) == [("c8", 3), ("c7", 2), ("c6", 1)]
+    assert {each.error for each in log.top("a", NOW, NOW)} == {5}
+    assert log.events(NOW, NOW) == {"a": 36, "e8": 8, "e7": 7, "__other__": 21}
+    assert [log.total(f"e{i}", NOW, NOW) for i in range(1, 9)] == list(range(1, 9))
+    log.close()
+
+
 def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the folder of the traffic log .* does not exist"):
         opened(tmp_path / "absent" / "log.db")
@@ -107,11 +146,13 @@ def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     log._start_over()
 
 
-def test_buckets_end_with_their_retention(tmp_path: Path) -> None:
-    """The rows of events and clients go away, also of events that are no longer recorded."""
+def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
+    """The rows of events, clients and sketches go away, also of events that are no longer recorded."""
     path, clock = tmp_path / "log.db", ManualClock(NOW)
     log = TrafficLog(f"sqlite:///{path}?retention=1m:1h,1h:1d", clock=clock)
-    log.record("a", "x")
+    for i in range(9):
+        log.record("a", f"x{i}", 10 + i)
+        log.record(f"e{i}")
     log.flush()
     rows = []
     for seconds in (3600, 120, 86_400):
@@ -119,14 +160,17 @@ def test_buckets_end_with_their_retention(tmp_path: Path) -> None:
         log.record("b")
         log.flush()
         with closing(sqlite3.connect(path)) as db:
-            found = (db.execute(f"SELECT step FROM {table} WHERE event = 'a'") for table in ("totals", "clients"))
-            rows.append([sorted(step for (step,) in each) for each in found])
-    assert rows == [[[60, 3600], [60, 3600]], [[3600], [3600]], [[3600], [3600]]]
+            tables = ("totals", "clients", "dropped")
+            found = [db.execute(f"SELECT step FROM {table} WHERE event = 'a'") for table in tables]
+            found.append(db.execute("SELECT step FROM cells"))
+            rows.append([sorted({step for (step,) in each}) for each in found])
+    assert rows == [[[60, 3600]] * 4, [[3600]] * 4, [[3600]] * 4]
     clock.advance(7200)
     log.record("b")
     log.flush()
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM clients").fetchone() == (0,)
+        for table in ("clients", "dropped", "cells"):
+            assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 @pytest.mark.parametrize(

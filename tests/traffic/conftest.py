@@ -1,0 +1,50 @@
+"""Fixtures of the traffic log: its stores, and a clock that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis_handles import address
+from servers import Server
+from traffic_records import NOW, limit_to
+
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog, memory, redis, sqlite
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log."""
+    if request.param == "redis":
+        server: Server = request.getfixturevalue("redis_server")
+        return address(server, f"?prefix={tmp_path.name}:")
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/traffic%20log.db"
+
+
+@pytest.fixture
+def log(url: str, clock: ManualClock) -> Iterator[TrafficLog]:
+    with_thread = TrafficLog(url, clock=clock)
+    yield with_thread
+    with_thread.close()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most events of a bucket, and the clients that are kept when there are more than twice as many."""
+    limit_to(3, monkeypatch)
+    return 3
+
+
+@pytest.fixture
+def salt(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The salt of new logs. It is not random, so that estimates are the same in each run."""
+    for module in (memory, redis, sqlite):
+        monkeypatch.setattr(module, "create_salt", lambda: "5ca1ab1e" * 4)
+    return "5ca1ab1e" * 4
