@@ -9,13 +9,15 @@ from ..errors import ConfigError
 from ..limiter.limiter import Limiter
 from .assets import find_asset
 from .data import DashboardData
-from .export import TABLES, csv_text
+from .export import FILES, csv_text
 from .page import closed_page, page, problem_page
 from .response import PageResponse, build_response
 from .view import parse_view
 
 _METHODS: Final = ("GET", "HEAD")
 _HTML: Final = "text/html; charset=utf-8"
+_ABSENT: Final = {"error": 503, "missing": 404, "hidden": 404}
+"""The status for a file without a content, by the name of the reason."""
 
 
 def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool) -> PageResponse:
@@ -40,7 +42,7 @@ def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool)
 def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResponse:
     if not is_open:
         return _html(403, closed_page())
-    if path not in ("", "data.json", *TABLES):
+    if path not in ("", "data.json", *FILES):
         return _html(404, problem_page("Not found", f"There is no {path} here."))
     try:
         data = DashboardData(limiter, parse_view(query))
@@ -48,11 +50,21 @@ def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResp
         return _html(400, problem_page("Cannot show this view", str(error)))
     if path == "data.json":
         return build_response(200, "application/json", f"{json.dumps(data.as_json())}\n".encode())
-    if path in TABLES:
-        body = csv_text(TABLES[path](data)).encode()
-        name = f'attachment; filename="ratelimit-{path}"'
-        return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=name)
+    if path in FILES:
+        return _csv(path, data)
     return _html(200, page(data))
+
+
+def _csv(path: str, data: DashboardData) -> PageResponse:
+    """Return the file of a part. A part that cannot be read is an error, not an empty file."""
+    file = FILES[path]
+    part = getattr(data, file.part)
+    for name, status in _ABSENT.items():
+        if name in part:
+            return build_response(status, "text/plain; charset=utf-8", f"{part[name]}\n".encode())
+    disposition = f'attachment; filename="ratelimit-{path}"'
+    body = csv_text(file.rows(part)).encode()
+    return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=disposition)
 
 
 def _html(status: int, text: str) -> PageResponse:

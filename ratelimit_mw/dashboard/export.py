@@ -6,13 +6,14 @@ import csv
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from .data import DashboardData, Json
+from .data import Json
 
 Row = Iterable[object]
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Spreadsheets run a cell that starts with one of these."""
+_FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}"
+                         "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+"""Spreadsheets run a cell that starts with one of these, some of them even after spaces."""
 
 
 def csv_text(rows: Iterable[Row]) -> str:
@@ -30,13 +31,12 @@ def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.encode("utf-8", "backslashreplace").decode()  # a key may have half of a surrogate pair
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1].isspace() else text
 
 
-def _curves(data: DashboardData) -> Iterable[Row]:
+def _curves(traffic: Json) -> Iterable[Row]:
     """One row for each step, rule and outcome."""
-    traffic = data.traffic
-    kind = data.view.kind
+    kind = traffic.get("by", "rule")
     yield "time", kind, "outcome", "count"
     for source in traffic.get("curves", ()):
         start = datetime.fromisoformat(traffic["start"]).timestamp()
@@ -45,26 +45,32 @@ def _curves(data: DashboardData) -> Iterable[Row]:
                 yield datetime.fromtimestamp(start + i * traffic["step"], UTC).isoformat(), source[kind], line, count
 
 
-def _clients(data: DashboardData) -> Iterable[Row]:
-    lists = {line: rows for line, rows in data.clients.items() if isinstance(rows, list)}
+def _clients(clients: Json) -> Iterable[Row]:
+    lists = {line: rows for line, rows in clients.items() if isinstance(rows, list)}
     return _table([{"outcome": line, **row} for line, rows in lists.items() for row in rows])
 
 
-def _rules(data: DashboardData) -> Iterable[Row]:
-    shown = [{name: "; ".join(lines) for name, lines in rule["shown"].items()} for rule in data.rules["rules"]]
-    return _table([{**row, "place": rule["place"]} for row, rule in zip(shown, data.rules["rules"], strict=True)])
+def _rules(rules: Json) -> Iterable[Row]:
+    shown = [{name: "; ".join(lines) for name, lines in rule["shown"].items()} for rule in rules["rules"]]
+    return _table([{**row, "place": rule["place"]} for row, rule in zip(shown, rules["rules"], strict=True)])
 
 
 def _table(rows: list[Json]) -> Iterable[Row]:
     return [list(rows[0]), *(row.values() for row in rows)] if rows else []
 
 
-TABLES: Final[Mapping[str, Callable[[DashboardData], Any]]] = {
-    "curves.csv": _curves,
-    "totals.csv": lambda data: _table(data.traffic.get("totals") or data.traffic.get("rules", [])),
-    "clients.csv": _clients,
-    "bans.csv": lambda data: _table(data.bans.get("bans", [])),
-    "overrides.csv": lambda data: _table(data.overrides.get("overrides", [])),
-    "rules.csv": _rules,
+class CsvFile(NamedTuple):
+    """The name of the part of a file, and its rows."""
+
+    part: str
+    rows: Callable[[Json], Iterable[Row]]
+
+
+FILES: Final[Mapping[str, CsvFile]] = {
+    "curves.csv": CsvFile("traffic", _curves),
+    "totals.csv": CsvFile("traffic", lambda traffic: _table(traffic.get("totals") or traffic.get("rules", []))),
+    "clients.csv": CsvFile("clients", _clients),
+    "bans.csv": CsvFile("bans", lambda bans: _table(bans["bans"])),
+    "overrides.csv": CsvFile("overrides", lambda overrides: _table(overrides["overrides"])),
+    "rules.csv": CsvFile("rules", _rules),
 }
-"""The rows of each file."""

@@ -11,7 +11,10 @@ import pytest
 from decision_service import TOKEN
 from mounted_dashboards import FRAMEWORKS, LOCAL, SERVE, Framework, Mounted, django_project, is_staff, mounted, service
 
-RULES = {"rules": [{"name": "site", "limits": "3/day", "algorithm": "sliding-window-log"}]}
+RULES = {
+    "traffic_log": "memory://",
+    "rules": [{"name": "site", "limits": "3/day", "algorithm": "sliding-window-log"}],
+}
 EVERY = {**FRAMEWORKS, "serve": SERVE}
 STAFF = {"X-Staff": "yes"}
 FILES = ("/", "/data.json", "/curves.csv")

@@ -1,0 +1,72 @@
+"""The CSV files of the dashboard."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Limiter, load_settings
+from ratelimit_mw.dashboard.core import respond
+from ratelimit_mw.dashboard.response import PageResponse
+
+API = {"rules": [{"name": "api", "key": ["user"], "limits": "2/minute"}]}
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\u00a0=1", "\uff1d1", "\uff0b1"]
+
+
+def limiter_of(**settings: Any) -> Limiter:
+    return Limiter.from_settings(load_settings({**API, **settings}))
+
+
+def get(limiter: Limiter, path: str, query: str = "") -> PageResponse:
+    return respond(limiter, "GET", path, query, True)
+
+
+def rows_of(response: PageResponse) -> list[list[str]]:
+    assert response.status == 200
+    return list(csv.reader(StringIO(response.body.decode(), newline="")))
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_is_a_formula(text: str) -> None:
+    """A spreadsheet shows the text of a client, and runs nothing, even after spaces or with wide characters."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    limiter.traffic_log.record(text, n=7)
+    assert rows_of(get(limiter, "totals.csv", "by=event"))[1] == [f"'{text}", "7"]
+
+
+def test_other_cells_are_unchanged() -> None:
+    """Separators and quotes are kept by the form of RFC 4180."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    texts = ['a, "b"', "c\nd", "e=f", "'g"]
+    for text in texts:
+        limiter.traffic_log.record(text)
+    response = get(limiter, "totals.csv", "by=event")
+    assert sorted(row[0] for row in rows_of(response)[1:]) == sorted(texts)
+    assert response.body.endswith(b"\r\n")
+
+
+def test_a_log_that_cannot_be_read_is_no_empty_file(tmp_path: Path) -> None:
+    """The page shows the reason and its other parts. A program that reads the files gets 503."""
+    file = tmp_path / "traffic.db"
+    file.write_bytes(b"no database" * 1_000)
+    limiter = limiter_of(traffic_log=f"sqlite:///{file}")
+    page = get(limiter, "")
+    assert (page.status, f"{file} is damaged" in page.body.decode()) == (200, True)
+    for name in ("curves.csv", "totals.csv"):
+        response = get(limiter, name)
+        assert (response.status, response.headers["Content-Type"]) == (503, "text/plain; charset=utf-8")
+        assert f"{file} is damaged" in response.body.decode()
+    assert rows_of(get(limiter, "rules.csv"))[1][0] == "api"
+
+
+def test_a_file_of_a_part_that_is_off_is_not_found() -> None:
+    """The response says which setting to add."""
+    for name, setting in (("totals.csv", "traffic_log ="), ("clients.csv", "record ="), ("bans.csv", "ban")):
+        response = get(limiter_of(), name)
+        assert (response.status, setting in response.body.decode()) == (404, True)
