@@ -71,10 +71,18 @@ async def check(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 
 
 async def keys(rules: ServedRules, fields: Fields) -> dict[str, Any]:
-    """Show clients in the store, a page at a time: those of a rule, the one of some features, or all."""
-    rule, texts = fields.get("rule"), fields.get(_FEATURE)
-    features = rules.features_of_key(rule, read_features(texts)) if texts else None
-    return _page(rules, "keys", await rules.limiter.ainspect(rule, features, fields.get("cursor", ""), _flag(fields)))
+    """Show clients in the store, a page at a time: those of a rule, the one of some features, or all.
+
+    For features without a rule, these are the keys that have exactly these features.
+    """
+    rule, given, rejected = fields.get("rule"), read_features(fields.get(_FEATURE, ())), _flag(fields)
+    if not given:
+        return _page(rules, "keys", await rules.limiter.ainspect(rule, None, fields.get("cursor", ""), rejected))
+    names = [rule] if rule is not None else rules.with_key_of(given)
+    found = [
+        await rules.limiter.ainspect(name, rules.features_of_key(name, given), rejected=rejected) for name in names
+    ]
+    return _page(rules, "keys", KeyStates([decision for states in found for decision in states.decisions], None))
 
 
 def _flag(fields: Fields) -> bool:
@@ -199,7 +207,7 @@ class ApiRoute(NamedTuple):
         fields = {name: value for name, value in fields.items() if value is not None}
         for name, value in fields.items():
             with error_path(name):
-                check_type(name, value, self.fields[name])
+                _check_type(name, value, self.fields[name])
         return fields
 
 
@@ -218,6 +226,13 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
     "/v1/override/set": ApiRoute("POST", set_override, _OVERRIDE, "admin"),
     "/v1/override/remove": ApiRoute("POST", remove_override, _CLIENT, "admin"),
 }
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    try:
+        check_type(name, value, hint)
+    except ConfigError as error:  # of a settings file, which has tables
+        raise ConfigError(error.message.replace("a table", "an object"), error.path) from None
 
 
 def _parse_query(query: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """``ServedRules``: the rules in effect, and the features and the plan of a request to the API."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from ...http.route_checks import check_no_views
 from ...keys.address import as_counted
 from ...keys.features import INVALID, checked_name
 from ...limiter.limiter import Limiter
-from ...rules.client_key import client_key
+from ...rules.client_key import ClientKeyError, client_key
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
@@ -78,14 +79,24 @@ class ServedRules:
             features = {**features, "ip": self._counted_ip(text)}
         return as_counted(features, has_own_ip=True)
 
-    def features_of_key(self, name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    def features_of_key(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
-        if name is None:
-            raise ConfigError("is missing. Add rule=NAME beside feature", "rule")
         rule, features = self.limiter.rules.named(name), self.features(given)
         with error_path("features"):
             client_key(rule, features, is_exact=True)
         return features
+
+    def with_key_of(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the names of the rules whose key has exactly these features."""
+        features, names = self.features(given), list[str]()
+        for rule in self.limiter.rules.rules:
+            with suppress(ClientKeyError):
+                client_key(rule, features, is_exact=True)
+                names.append(rule.name)
+        if not names:
+            entries = " and ".join(features)
+            raise ConfigError(f"no rule has a key of {entries} alone. Add rule=NAME to see its key", "feature")
+        return names
 
     def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
         """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.
