@@ -6,13 +6,14 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores import redacted_url
 from .address import parse_log_url, without_retention
 from .estimate import Estimate, add_up, error_of
+from .figures import ClientCount, Curve
 from .pending import name_of
 from .retention import Run
 from .store import open_counts
@@ -20,48 +21,6 @@ from .writer import CountWriter
 
 _LATEST: Final = 1e11
 """A time in seconds since 1970: larger ones are probably milliseconds."""
-
-
-class Curve(NamedTuple):
-    """The counts of a time range.
-
-    Args:
-        start: The start of the first count, in seconds since 1970.
-        step: The length of each count, in seconds.
-        counts: The counts. The first one is that from ``start`` to ``start + step``. One with an error is an
-            ``Estimate``.
-    """
-
-    start: int
-    step: int
-    counts: list[int]
-
-    @property
-    def end(self) -> int:
-        """The end of the last count, in seconds since 1970."""
-        return self.start + self.step * len(self.counts)
-
-    @property
-    def error(self) -> int:
-        """The largest error of the counts: 0 if they are exact."""
-        return max(map(error_of, self.counts), default=0)
-
-
-class ClientCount(NamedTuple):
-    """A client and its count.
-
-    Args:
-        client: The client, as it was recorded.
-        total: The number of its records, and the error of this number.
-    """
-
-    client: str
-    total: Estimate
-
-    @property
-    def error(self) -> int:
-        """The most by which the total is too low: 0 if it is exact."""
-        return self.total.error
 
 
 class TrafficLog(CountWriter):
@@ -306,8 +265,8 @@ def _add_up(found: Mapping[int, int], run: Run) -> list[int]:
     errors = Counter[int]()
     for at, number in found.items():
         counts[(at - run.start) // run.step] += number
-        if error := error_of(number):
-            errors[(at - run.start) // run.step] += error
+        if type(number) is Estimate:  # rarely
+            errors[(at - run.start) // run.step] += number.error
     for i, error in errors.items():
         counts[i] = Estimate(counts[i], error)
     return counts

@@ -22,49 +22,11 @@ from .count_min import cells_of
 from .digest import create_salt
 from .hyperloglog import HyperLogLog
 from .retention import Retention, Run
+from .sqlite_schema import APPLICATION, SCHEMA
 from .store import CountStore
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
-_APPLICATION: Final = 0x524C_5431
-"""Marks the file of a traffic log, for this package and for the program ``file``."""
-# Each tuple brings a file to its next version. The rows of one event are together, so that a curve reads few pages.
-# The index has those of one bucket together.
-_SCHEMA: Final = (
-    (
-        f"PRAGMA application_id = {_APPLICATION}",
-        "CREATE TABLE log (retention TEXT NOT NULL)",
-        "INSERT INTO log VALUES (:retention)",
-        """
-        CREATE TABLE totals (
-            step INTEGER, event TEXT, start INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, event, start)
-        ) WITHOUT ROWID
-        """,
-        "CREATE INDEX by_start ON totals (step, start, event, n)",
-        """
-        CREATE TABLE clients (
-            step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
-            PRIMARY KEY (step, event, start, client)
-        ) WITHOUT ROWID
-        """,
-    ),
-    (
-        "PRAGMA user_version = 2",
-        "ALTER TABLE log ADD COLUMN salt TEXT",
-        "UPDATE log SET salt = :salt",
-        """
-        CREATE TABLE dropped (
-            step INTEGER, event TEXT, start INTEGER, error INTEGER NOT NULL, sketch BLOB NOT NULL,
-            PRIMARY KEY (step, event, start)
-        )
-        """,
-        """
-        CREATE TABLE cells (
-            step INTEGER, start INTEGER, cell INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, start, cell)
-        ) WITHOUT ROWID
-        """,
-    ),
-)
 _ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _ADD_CELL: Final = "INSERT INTO cells VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
@@ -222,7 +184,7 @@ class SqliteCounts(CountStore):
         with self._connection() as db:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
-            for statements in _SCHEMA[self._version(db) :]:
+            for statements in SCHEMA[self._version(db) :]:
                 for statement in statements:
                     db.execute(statement, {"retention": str(self._retention), "salt": create_salt()})
             yield db
@@ -237,7 +199,7 @@ class SqliteCounts(CountStore):
         with self._connection() as db:
             db.execute("BEGIN")
             version = self._version(db)
-            if version in (0, len(_SCHEMA)):
+            if version in (0, len(SCHEMA)):
                 yield db if version else None
                 return
         with self._writing():  # of an earlier version
@@ -265,7 +227,7 @@ class SqliteCounts(CountStore):
 
     def _version(self, db: sqlite3.Connection) -> int:
         """Return the version of the schema; 0 for an empty file."""
-        if (application := db.execute("PRAGMA application_id").fetchone()[0]) == _APPLICATION:
+        if (application := db.execute("PRAGMA application_id").fetchone()[0]) == APPLICATION:
             return max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")

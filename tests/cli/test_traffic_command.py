@@ -69,6 +69,22 @@ def test_the_output_for_programs_has_exact_times(url: str) -> None:
     assert json.loads(shown(url, "login", "--by", "eve", "--json").stdout)["total"] == 0
 
 
+def test_a_figure_with_an_error_shows_it(url: str) -> None:
+    """The clients with low counts were dropped. Exact figures have no error."""
+    log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
+    for i in range(2_001):
+        log.record("login", f"client {i}", at=START)
+    log.record("login", "bob", 1_200, at=START)
+    log.close()
+    of_bob = shown(url, "login", "--by", "bob", "--from", "1h", "--points", 2).stdout
+    assert of_bob.startswith("login by bob: 1,200 +- 1 from ")
+    assert shown(url, "login", "--from", "1h").stdout.startswith("login: 3,205 from ")
+    found = json.loads(shown(url, "login", "--by", "bob", "--from", "1h", "--json").stdout)
+    assert (found["total"], found["error"]) == (1_200, 1)
+    rows = shown(url, "login", "--by", "bob", "--from", "2017-07-14T02:40", "--to", "2017-07-14T02:41", "--csv").stdout
+    assert rows == "time,count,error\n2017-07-14 02:40,1199,1\n"
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_a_picture_is_drawn(url: str, tmp_path: Path, name: str) -> None:
     shown(url, "login", "--plot", tmp_path / name)

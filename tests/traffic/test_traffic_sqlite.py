@@ -98,7 +98,7 @@ def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, is_read_f
     """Its first read or write adds what it has not. It has clients that were counted together."""
     path = tmp_path / "log.db"
     with closing(sqlite3.connect(path)) as db:
-        for statement in sqlite._SCHEMA[0]:
+        for statement in sqlite.SCHEMA[0]:
             db.execute(statement, {"retention": str(opened(path)._retention)})
         db.execute("INSERT INTO totals VALUES (60, 'a', ?, 9)", (NOW // 60 * 60,))
         for client, number in {"c": 5, "__other__": 4}.items():

@@ -9,7 +9,8 @@ from typing import Final
 import click
 
 from ...traffic import Curve, TrafficLog
-from ..output import Cell, command, json_option, note, print_json, print_table
+from ...traffic.estimate import add_up, error_of
+from ..output import Cell, command, json_option, note, number_text, print_json, print_table
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
 from .source import minute_text, open_log, read_time
@@ -89,17 +90,19 @@ def show(
         from ..replay.plot import THEMES
         from .plot import draw  # raises MissingExtraError without matplotlib
     curve = log.curve(event, start, end, points or (300 if as_csv or as_json or picture else 50), by)
+    total = add_up(curve.counts)
     title = f"{event} by {by}" if by is not None else event
     period = f"{minute_text(curve.start)} to {minute_text(curve.end)} UTC"
     if picture is not None:
         draw(curve, title, period, picture, THEMES[theme])
     if as_json:
         start_end = {"start": curve.start, "end": curve.end, "step": curve.step}
-        print_json({"event": event, "by": by, "total": sum(curve.counts), **start_end, "counts": curve.counts})
+        figures = {"total": total, "error": total.error, **start_end, "counts": curve.counts}
+        print_json({"event": event, "by": by, **figures})
     elif as_csv:
         _print_csv(curve)
     elif picture is None:
-        _print_curve(curve, f"{title}: {sum(curve.counts):,} from {period}", plot is not None)
+        _print_curve(curve, f"{title}: {number_text(total)} from {period}", plot is not None)
     if not any(curve.counts):
         _note_nothing(log, event, curve)
 
@@ -117,8 +120,10 @@ def _show_events(log: TrafficLog, start: float, end: float, as_json: bool) -> No
 
 def _print_csv(curve: Curve) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("time", "count"))
-    writer.writerows((minute_text(curve.start + i * curve.step), number) for i, number in enumerate(curve.counts))
+    has_errors = curve.error > 0
+    writer.writerow(("time", "count", "error")[: 2 + has_errors])
+    for i, number in enumerate(curve.counts):
+        writer.writerow((minute_text(curve.start + i * curve.step), number, error_of(number))[: 2 + has_errors])
 
 
 def _print_curve(curve: Curve, title: str, has_bars: bool) -> None:
