@@ -49,7 +49,8 @@ def _card(position: int, series: Mapping[str, Any], traffic: Mapping[str, Any], 
 
 
 def _legend(line: str, total: int) -> Markup:
-    return tag("span", tag("i", class_=f"swatch {line}"), tag("b", number(total)), f" {LABELS[line]}", class_="line")
+    swatch, label = tag("i", class_=f"swatch {line}"), f" {LABELS[line]}"
+    return tag("span", swatch, tag("b", number(total)), label, data_rejected=total if line == "rejected" else None)
 
 
 def _plot(position: int, lines: Mapping[str, Sequence[int]], traffic: Mapping[str, Any], name: str) -> Markup:

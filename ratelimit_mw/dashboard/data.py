@@ -14,6 +14,7 @@ from ..limiter.records import LONGEST
 from ..limiter.times import time_json
 from ..rules.describe import Overview
 from ..stores import redacted_url
+from .recent import Recent
 from .traffic import read_clients, read_traffic
 from .view import View
 
@@ -22,6 +23,7 @@ _MOST_PAGES: Final = 5
 """The most pages of keys that are searched for bans, of up to 10,000 keys each."""
 
 Json = dict[str, Any]
+_recent: Final = Recent[Json]()
 
 
 class DashboardData:
@@ -44,22 +46,7 @@ class DashboardData:
     @cached_property
     def store(self) -> Json:
         """The state of the store."""
-        limiter, error = self.limiter, ""
-        try:
-            limiter.store.ping()
-        except StoreError as problem:
-            error = str(problem)
-        return {
-            "name": redacted_url(limiter.store),
-            "reachable": not error,
-            "error": error,
-            "circuit_open": limiter.breaker is not None and limiter.breaker.open,
-            "on_store_error": limiter.settings.on_store_error,
-            "local_decisions": limiter.local_decisions,
-            "traffic_log": limiter.traffic_log.name if limiter.traffic_log else None,
-            "record": limiter.settings.record,
-            "settings": limiter.settings.source,
-        }
+        return _recent.get(self.limiter, "store", self._read_store)
 
     @cached_property
     def traffic(self) -> Json:
@@ -89,13 +76,12 @@ class DashboardData:
         """The clients that are banned now."""
         if all(rule.ban is None for rule in self.limiter.rules.rules):
             return {"missing": "No rule has the option ban."}
-        return self._of_store(self._read_bans)
+        return self._recently("bans", self._read_bans)
 
     @cached_property
     def overrides(self) -> Json:
         """The clients with other limits."""
-        rules = self.limiter.rules
-        return self._of_store(lambda: {"overrides": [override_json(each, rules) for each in self.limiter.overrides()]})
+        return self._recently("overrides", self._read_overrides)
 
     @cached_property
     def rules(self) -> Json:
@@ -119,6 +105,28 @@ class DashboardData:
         """Read a part from the store. Where the store is unreachable, each call would wait for it again."""
         return _part(read) if self.store["reachable"] else {"error": "The store is unreachable."}
 
+    def _recently(self, name: str, read: Callable[[], Json]) -> Json:
+        """Read a part from the store, unless a viewer has read it in the last seconds."""
+        return _recent.get(self.limiter, name, lambda: self._of_store(read))
+
+    def _read_store(self) -> Json:
+        limiter, error = self.limiter, ""
+        try:
+            limiter.store.ping()
+        except StoreError as problem:
+            error = str(problem)
+        return {
+            "name": redacted_url(limiter.store),
+            "reachable": not error,
+            "error": error,
+            "circuit_open": limiter.breaker is not None and limiter.breaker.open,
+            "on_store_error": limiter.settings.on_store_error,
+            "local_decisions": limiter.local_decisions,
+            "traffic_log": limiter.traffic_log.name if limiter.traffic_log else None,
+            "record": limiter.settings.record,
+            "settings": limiter.settings.source,
+        }
+
     def _read_bans(self) -> Json:
         found: list[Json] = []
         cursor: str | None = ""
@@ -129,6 +137,9 @@ class DashboardData:
                 break
         bans = sorted(found, key=lambda each: (each["rule"], each["client"]))
         return {"bans": bans[:_MOST_BANS], "has_more": cursor is not None or len(bans) > _MOST_BANS}
+
+    def _read_overrides(self) -> Json:
+        return {"overrides": [override_json(each, self.limiter.rules) for each in self.limiter.overrides()]}
 
     def _top_clients(self) -> list[Json]:
         clients = clients_json(self.limiter.rules, self.limiter.top_clients(last=self._recorded_s, limit=20))

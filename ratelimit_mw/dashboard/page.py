@@ -8,7 +8,7 @@ from typing import Final
 from ..limiter.times import span_text, time_json
 from .assets import asset_url
 from .data import DashboardData
-from .markup import Content, Markup, tag
+from .markup import Content, Markup, join, tag
 from .parts import (
     bans_part,
     clients_part,
@@ -19,7 +19,7 @@ from .parts import (
     state_part,
     traffic_part,
 )
-from .tables import code_text, moment
+from .tables import code_text
 from .view import View
 
 _TITLE: Final = "Rate limits"
@@ -41,7 +41,12 @@ def page(data: DashboardData) -> str:
         "main",
         _part("state", state_part(data)),
         _choices(data),
-        _section("traffic", "Traffic", traffic_part(data), _traffic_links(view)),
+        _section(
+            "traffic",
+            "Traffic",
+            traffic_part(data),
+            join([csv_link("curves.csv", view), " ", csv_link("totals.csv", view)]),
+        ),
         *sections,
         id="main",
     )
@@ -82,10 +87,11 @@ def _document(title: str, *content: Content) -> str:
 
 def _header(data: DashboardData) -> Markup:
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
-    updated = _part("updated", ["Updated ", moment(time_json(data.now)), " UTC"])
-    live = data.view.is_live
-    pause = tag("button", "Pause updates", type="button", id="pause", hidden=True) if live else None
-    return tag("header", skip, tag("h1", _TITLE), tag("div", updated, pause, class_="update"))
+    at = time_json(data.now)
+    updated = _part("updated", ["Updated ", tag("time", at[11:19], datetime=at), " UTC"])
+    failure = tag("span", "The page cannot be updated now", class_="failure", id="failure", hidden=True)
+    pause = tag("button", "Pause updates", type="button", id="pause", hidden=True) if data.view.is_live else None
+    return tag("header", skip, tag("h1", _TITLE), tag("div", failure, updated, pause, class_="update"))
 
 
 def _choices(data: DashboardData) -> Markup:
@@ -136,13 +142,8 @@ def _kept(view: View, *without: str) -> list[Content]:
     return [tag("input", type="hidden", name=name, value=value) for name, value in view.fields if name not in without]
 
 
-def _traffic_links(view: View) -> Markup:
-    links = [csv_link("curves.csv", view), csv_link("totals.csv", view)]
-    return tag("span", "Curves ", links[0], " Totals ", links[1])
-
-
 def _section(name: str, title: str, content: Content, links: Content = None) -> Markup:
-    heading = tag("div", tag("h2", title, id=f"{name}-title"), links, class_="heading")
+    heading = tag("div", tag("h2", title, id=f"{name}-title"), tag("span", links, class_="links"), class_="heading")
     return tag("section", heading, _part(name, content), aria_labelledby=f"{name}-title", id=f"section-{name}")
 
 

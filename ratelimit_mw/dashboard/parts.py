@@ -71,7 +71,7 @@ def clients_part(data: DashboardData) -> Content:
         return note(clients["hidden"], " ", tag("a", "Show clients", href=view.link(clients=True)))
     if absent := _absent(clients):
         return absent
-    kind = view.kind if data.limiter.traffic_log else "rule"
+    kind = "event" if view.kind == "event" and data.limiter.traffic_log else "rule"
     columns = [
         TableColumn("Client", lambda row: isolated(row["client"] or ALL_CLIENTS)),
         TableColumn(kind.capitalize(), lambda row: isolated(row[kind] or NO_RULE)),
@@ -132,8 +132,9 @@ def rules_part(data: DashboardData) -> Content:
 
 
 def csv_link(name: str, view: View) -> Markup:
-    """Return the link to the CSV of a part."""
-    return tag("a", "CSV", href=view.link(name), download=True, class_="csv")
+    """Return the link to a file of CSV."""
+    of = name.removesuffix(".csv").capitalize()
+    return tag("a", f"{of} as CSV", href=view.link(name), download=True)
 
 
 def kinds_of(data: DashboardData) -> list[tuple[str, str, int]]:
@@ -158,7 +159,7 @@ def _totals(traffic: Mapping[str, Any], view: View) -> Content:
             number_column("Allowed", "allowed"),
             number_column("Rejected", "rejected"),
             number_column("Would be rejected", "shadow"),
-            TableColumn("Share", lambda row: f"{row['share']:.1%}", is_number=True),
+            TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
         ]
     left_out = traffic["totals_left_out"]
     more = note(f"{left_out:,} more are not listed. Choose one by its name.") if left_out else None
@@ -173,7 +174,7 @@ def _recorded(report: Mapping[str, Any]) -> Content:
         number_column("Allowed", "allowed"),
         number_column("Rejected", "rejected"),
         number_column("Would be rejected", "shadow"),
-        TableColumn("Share", lambda row: f"{row['share']:.1%}", is_number=True),
+        TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
     ]
     since = note("Recorded in the store from ", moment(report["from"]), " to ", moment(report["to"]), " UTC.")
     advice = note(code_text('For curves, add `traffic_log = "sqlite:///traffic.db"` to your settings.'))

@@ -67,7 +67,7 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
     chosen = [each for each in several if view.name in (None, each.name)]
     drawn = _largest(chosen)
     events = [event for each in drawn for events in each.lines().values() for event in events]
-    curves = {event: log.curve(event, start, end) for event in events}
+    curves = log.curves(events, start, end)
     order = {name: position for position, name in enumerate(rules.by_name)}
     drawn.sort(key=lambda each: (order.get(each.name, len(order)), each.name))
     return {
@@ -89,7 +89,9 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
 def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dict[str, Any]:
     """Return the clients with the highest counts of the rules of a view as JSON, per outcome."""
     start, end = view.span(now)
-    several = [each for each in read_series(log, start, end).get(view.kind, []) if view.name in (None, each.name)]
+    kind: Kind = "event" if view.kind == "event" else "rule"  # endpoints have no clients
+    name = view.name if kind == view.kind else None
+    several = [each for each in read_series(log, start, end).get(kind, []) if name in (None, each.name)]
     found: dict[str, list[dict[str, Any]]] = {}
     for series in _largest(several):
         for line, events in series.lines().items():

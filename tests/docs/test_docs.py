@@ -15,6 +15,7 @@ from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
+SCHEMES = ("light", "dark")
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -128,9 +129,12 @@ def test_every_picture_is_shown() -> None:
     drawn = {f"images/{picture.file}.png" for picture in drawing.PICTURES}
     drawn |= {"images/overview.png", "images/counter-bound.png"}
     shown = {link for link in _LINK.findall((DOCS / "algorithms.md").read_text()) if link.startswith("images/")}
-    replayed = {"images/replay-light.svg", "images/replay-dark.svg"}
-    assert shown == drawn == {f"images/{path.name}" for path in (DOCS / "images").iterdir()} - replayed
-    assert replayed == set(re.findall(r'(?:src|srcset)="(images/.*?)"', (DOCS / "trying-limits.md").read_text()))
+    pages = {"trying-limits.md": "replay-{}.svg", "dashboard.md": "dashboard-{}.png"}
+    in_two_schemes = {page: {f"images/{name.format(each)}" for each in SCHEMES} for page, name in pages.items()}
+    files = {f"images/{path.name}" for path in (DOCS / "images").iterdir()}
+    assert shown == drawn == files.difference(*in_two_schemes.values())
+    for page, pictures in in_two_schemes.items():
+        assert pictures == set(re.findall(r'(?:src|srcset)="(images/.*?)"', (DOCS / page).read_text()))
 
 
 def test_the_words_on_the_pictures_are_right() -> None:

@@ -46,7 +46,7 @@
     return {
       width: element.clientWidth,
       height,
-      padding: [6, 4, 0, 0],
+      padding: [6, 4, isLast ? 0 : 8, 0],
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high) * 1.08] } },
@@ -147,6 +147,9 @@
 
   const pause = document.getElementById("pause");
   const news = document.getElementById("news");
+  const failure = document.getElementById("failure");
+  const focusable = "a[href], button, input, summary, [tabindex]";
+  const sources = new Map();  // the HTML of each part, as the server has sent it
   let timer = 0;
   let isPaused = false;
   let newsAt = 0;
@@ -156,19 +159,16 @@
     return [...page.querySelectorAll("[data-rejected]")].reduce((sum, each) => sum + Number(each.dataset.rejected), 0);
   }
 
-  const focusable = "a[href], button, input, summary, [tabindex]";
-
   // Replaces the content of a part, and keeps its charts, its open details, its scroll positions and the focus.
   function replace(part, fresh) {
-    if (part.innerHTML === fresh.innerHTML || part.dataset.source === fresh.innerHTML) return;
-    const selection = getSelection();
-    if (!selection.isCollapsed && part.contains(selection.anchorNode)) return;
     const source = fresh.innerHTML;
+    const selection = getSelection();
+    const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
+    if (isSelected || sources.get(part.id) === source) return;
     const focused = [...part.querySelectorAll(focusable)].indexOf(document.activeElement);
     const scrolled = [...part.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
-    const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
     const plots = [...part.querySelectorAll("[data-curve]")];
-    for (const id of open) fresh.querySelector(`details[id="${id}"]`)?.setAttribute("open", "");
+    for (const { id } of part.querySelectorAll("details[open]")) fresh.querySelector(`#${id}`)?.setAttribute("open", "");
     for (const plot of fresh.querySelectorAll("[data-curve]")) {
       const old = plots.find(({ id }) => id === plot.id);
       if (!old) continue;
@@ -176,7 +176,7 @@
       plot.replaceWith(old);
     }
     part.replaceChildren(...fresh.childNodes);
-    part.dataset.source = source;
+    sources.set(part.id, source);
     for (const plot of plots) if (!plot.isConnected) erase(plot);
     part.querySelectorAll(".scroll").forEach((each, i) => scrolled[i] && each.scrollTo(...scrolled[i]));
     if (focused >= 0) part.querySelectorAll(focusable)[focused]?.focus({ preventScroll: true });
@@ -189,17 +189,18 @@
   }
 
   async function update() {
-    let page;
     try {
       const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (!response.ok) throw new Error(`the server responded with ${response.status}`);
-      page = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (!response.ok) throw new Error(`the server responded with the status ${response.status}`);
+      show(new DOMParser().parseFromString(await response.text(), "text/html"));
+      failure.hidden = true;
     } catch (error) {
-      document.getElementById("part-updated").dataset.failed = "";
+      failure.hidden = false;
       announce(`The page cannot be updated: ${error.message}`);
-      return;
     }
-    delete document.getElementById("part-updated").dataset.failed;
+  }
+
+  function show(page) {
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
       if (fresh) replace(part, fresh);
@@ -210,20 +211,22 @@
     rejected = now;
   }
 
-  function plan() {
+  function schedule(wait) {
     clearTimeout(timer);
-    if (!isPaused && pause && document.visibilityState === "visible") timer = setTimeout(() => update().finally(plan), EVERY_MS);
+    if (isPaused || document.visibilityState !== "visible") return;
+    timer = setTimeout(() => update().finally(() => schedule(EVERY_MS)), wait);
   }
 
+  for (const part of document.querySelectorAll("[data-part]")) sources.set(part.id, part.innerHTML);
+  drawAll();
   if (pause) {
     pause.hidden = false;
     pause.addEventListener("click", () => {
       isPaused = !isPaused;
       pause.textContent = isPaused ? "Resume updates" : "Pause updates";
-      if (isPaused) plan(); else update().finally(plan);
+      schedule(0);
     });
-    document.addEventListener("visibilitychange", plan);
-    plan();
+    document.addEventListener("visibilitychange", () => schedule(0));
+    schedule(EVERY_MS);
   }
-  drawAll();
 })();
