@@ -10,7 +10,7 @@ import httpx
 import pytest
 from browser import Browser
 from http_servers import running
-from mounted_dashboards import FRAMEWORKS, SERVE, SETTINGS
+from mounted_dashboards import FRAMEWORKS, SERVE, SERVERS, SETTINGS
 from servers import PATIENCE, free_port
 
 pytestmark = pytest.mark.slow
@@ -29,17 +29,6 @@ limits = "1/day"
 algorithm = "sliding-window-log"
 mode = "shadow"
 """
-_UVICORN = ("uvicorn", "--factory", "--port", "{port}")
-_GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
-# By framework: the command of its server, and the path of the dashboard.
-SERVERS = {
-    "starlette": (*_UVICORN, "served_dashboards:starlette"),
-    "fastapi": (*_UVICORN, "served_dashboards:fastapi"),
-    "flask": (*_GUNICORN, "served_dashboards:flask()"),
-    "django": (*_GUNICORN, "served_dashboards:django()"),
-    "django-asgi": (*_UVICORN, "served_dashboards:django_asgi"),
-    "serve": ("served_dashboards", "serve", "{file}", "--port", "{port}"),
-}
 
 
 class Served(NamedTuple):

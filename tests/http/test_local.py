@@ -12,14 +12,15 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.wsgi.request import WSGIRequest
 
 
-def asgi(peer: str | None, headers: dict[str, str]) -> Request:
+def asgi(peer: str | None, headers: dict[str, str], version: str = "1.1") -> Request:
     lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return ASGIRequest({"type": "http", "client": None if peer is None else (peer, 5), "headers": lines})
+    client = None if peer is None else (peer, 5)
+    return ASGIRequest({"type": "http", "client": client, "headers": lines, "http_version": version})
 
 
-def wsgi(peer: str | None, headers: dict[str, str]) -> Request:
+def wsgi(peer: str | None, headers: dict[str, str], version: str = "1.1") -> Request:
     lines = {"HTTP_" + name.upper().replace("-", "_"): value for name, value in headers.items()}
-    return WSGIRequest({"REMOTE_ADDR": peer or "", **lines})
+    return WSGIRequest({"REMOTE_ADDR": peer or "", "SERVER_PROTOCOL": f"HTTP/{version}", **lines})
 
 
 FORMS = pytest.mark.parametrize("build", [asgi, wsgi])
@@ -56,7 +57,26 @@ def test_a_request_without_a_host_is_not_local(build: Any) -> None:
 
 
 @FORMS
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Host"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Forwarded-For",
+        "Forwarded",
+        "Via",
+        "X-Real-IP",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "CF-Connecting-IP",
+        "X-Azure-ClientIP",
+    ],
+)
 def test_a_proxied_request_is_not_local(build: Any, header: str) -> None:
     """A proxy on this machine connects over loopback for every client."""
     assert not is_local(build("127.0.0.1", {"Host": "localhost", header: "192.0.2.7"}))
+
+
+@FORMS
+def test_a_request_of_http_1_0_is_not_local(build: Any) -> None:
+    """A plain ``proxy_pass`` of nginx adds no header, and sends its upstream as the host."""
+    assert not is_local(build("127.0.0.1", {"Host": "127.0.0.1:8000"}, "1.0"))
+    assert is_local(build("127.0.0.1", {"Host": "127.0.0.1:8000"}, "2"))

@@ -1,6 +1,7 @@
 """Applications of each framework with the dashboard, and requests to them in this process or through real servers.
 
-A real server builds one with the settings of the file that ``DASHBOARD_SETTINGS`` names.
+A real server builds one with the settings of the file that ``DASHBOARD_SETTINGS`` names. With ``DASHBOARD_FOR_STAFF``,
+only requests with the header ``X-Staff: yes`` see the dashboard.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.starlette import RateLimitMiddleware
 
 SETTINGS = "DASHBOARD_SETTINGS"
+FOR_STAFF = "DASHBOARD_FOR_STAFF"
 COMMON = "django.middleware.common.CommonMiddleware"  # adds a missing slash
 LOCAL = "http://127.0.0.1:8000"
 Allow = Callable[[Any], Any] | None
@@ -92,6 +94,18 @@ FRAMEWORKS = {
 }
 SERVE = Framework(lambda limiter, _: nullcontext(DecisionService(limiter)), "/dashboard", True)
 
+_UVICORN = ("uvicorn", "--factory", "--port", "{port}")
+_GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
+SERVERS = {
+    "starlette": (*_UVICORN, "served_dashboards:starlette"),
+    "fastapi": (*_UVICORN, "served_dashboards:fastapi"),
+    "flask": (*_GUNICORN, "served_dashboards:flask()"),
+    "django": (*_GUNICORN, "served_dashboards:django()"),
+    "django-asgi": (*_UVICORN, "served_dashboards:django_asgi"),
+    "serve": ("served_dashboards", "serve", "{file}", "--port", "{port}"),
+}
+"""The commands of real servers."""
+
 
 def service(token: str | None = None, gateway: str | None = None) -> Framework:
     return SERVE._replace(build=lambda limiter, _: nullcontext(DecisionService(limiter, gateway, token=token)))
@@ -137,4 +151,5 @@ _open = ExitStack()
 
 def application(name: str) -> Any:
     """Return the application of a framework for a real server. It is open until the process ends."""
-    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), None))
+    allow = is_staff if FOR_STAFF in os.environ else None
+    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), allow))

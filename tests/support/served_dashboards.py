@@ -1,6 +1,7 @@
 """Served by real servers in ``tests/dashboard``: the application of each framework, as its factory.
 
-``DASHBOARD_SETTINGS`` names the settings file. ``python -m served_dashboards serve FILE`` is ``ratelimit-mw serve``.
+The environment variables are in ``mounted_dashboards``.
+``python -m served_dashboards serve FILE`` is ``ratelimit-mw serve``.
 """
 
 from __future__ import annotations

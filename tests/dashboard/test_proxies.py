@@ -1,0 +1,72 @@
+"""The dashboard behind a real nginx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import Browser
+from deployed import NGINX_FOLDERS
+from http_servers import running
+from mounted_dashboards import FOR_STAFF, FRAMEWORKS, SERVERS, SETTINGS
+from servers import PATIENCE, Server, free_port, program
+from servers import running as server_running
+
+pytestmark = pytest.mark.slow
+
+RULES = '[[rules]]\nname = "site"\nlimits = "3/day"\n'
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error crit;
+events {{ worker_connections 64; }}
+http {{
+    access_log off; {temporary}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{ proxy_pass http://127.0.0.1:{behind}; }}
+        location /staff/ {{ proxy_pass http://127.0.0.1:{behind}/; proxy_set_header X-Staff yes; }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def behind_nginx(folder: Path, name: str, **environment: str) -> Iterator[Server]:
+    """Run the application of a framework behind a plain ``proxy_pass``, and below ``/staff/`` for staff."""
+    file, behind = folder / "ratelimit.toml", free_port()
+    file.write_text(RULES)
+    temporary = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in NGINX_FOLDERS)
+
+    def nginx(port: int) -> list[str]:
+        content = NGINX.format(folder=folder, temporary=temporary, port=port, behind=behind)
+        (folder / "nginx.conf").write_text(content)
+        return [program("nginx", "nginx"), "-c", str(folder / "nginx.conf")]
+
+    command = [word.format(port=behind, file=file) for word in SERVERS[name]]
+    environment |= {SETTINGS: str(file)}
+    with running(folder / "log", behind, *command, **environment), server_running(nginx, folder) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_plain_proxy_does_not_open_the_dashboard(name: str, tmp_path: Path) -> None:
+    """nginx sends the address of its upstream as the host, and no header of a proxy."""
+    with behind_nginx(tmp_path, name) as nginx:
+        path = "/dashboard/" if name == "serve" else f"{FRAMEWORKS[name].path}/"
+        response = httpx.get(f"http://127.0.0.1:{nginx.port}{path}", timeout=PATIENCE)
+        assert (response.status_code, "site" in response.text) == (403, False)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_page_works_below_a_prefix_of_a_proxy(name: str, tmp_path: Path, browser: Browser) -> None:
+    """The application does not know the prefix, and the page finds its files and its data."""
+    with behind_nginx(tmp_path, name, **{FOR_STAFF: "yes"}) as nginx:
+        browser.open(f"http://127.0.0.1:{nginx.port}/staff{FRAMEWORKS[name].path}/")
+        browser.find("th[scope=row]")
+        assert "site" in browser.text("#section-rules")
+        browser.find("nav a[href*='range=week']").click()
+        browser.wait(lambda: "range=week" in browser.driver.current_url, "the link to be followed")
+        assert browser.driver.current_url.startswith(f"http://127.0.0.1:{nginx.port}/staff{FRAMEWORKS[name].path}/?")
+        assert browser.run("return getComputedStyle(document.querySelector('header')).display") == "flex"
