@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..errors import error_path
+from ..errors import ConfigError, error_path
 from .email import normalized_email
 from .features import UNKNOWN_IP, Features, is_email
 from .networks import EMBEDDINGS, Embedding, embedded_ipv4, parse_network
@@ -26,11 +26,11 @@ def as_counted(
 ) -> dict[str, Any]:
     """Return the features of a client as its requests have them in a middleware.
 
-    ``nat64`` are the NAT64 prefixes of the application. A network is taken as it is, because tables show it. An
+    ``nat64`` are the NAT64 prefixes of the application. The network of one client is taken, because tables show it. An
     application that ``has_own_ip`` counts any text.
 
     Raises:
-        ConfigError: ``ip`` is neither an IP address nor a network.
+        ConfigError: ``ip`` is neither an IP address nor the network of one client.
 
     Example:
         >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com"})
@@ -43,8 +43,16 @@ def as_counted(
     if isinstance(text := counted.get("ip"), str) and text not in ("", UNKNOWN_IP) and not has_own_ip:
         with error_path("ip"):
             short = text[:MAX_ADDRESS]
-            counted["ip"] = ip_key(short, ipv6_prefix, (*nat64, *EMBEDDINGS)) or str(parse_network(short))
+            counted["ip"] = ip_key(short, ipv6_prefix, (*nat64, *EMBEDDINGS)) or _client_network(short, ipv6_prefix)
     return counted
+
+
+def _client_network(text: str, ipv6_prefix: int) -> str:
+    """Return a network that is counted as one client; ``ConfigError`` for one of many clients, which no key has."""
+    network = parse_network(text)
+    if network.num_addresses > 1 and (network.version == 4 or network.prefixlen != ipv6_prefix):
+        raise ConfigError(f"expected an IP address, because {network} has many clients. lists.deny takes networks")
+    return str(network)
 
 
 def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:

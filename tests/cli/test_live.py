@@ -84,6 +84,13 @@ def test_another_text_is_no_ip_address(source: Any) -> None:
         as_counted(source(LOGIN), {"ip": "192.0.2"})
 
 
+@pytest.mark.parametrize("network", ["192.0.2.0/24", "2001:db8::/32", "2001:db8::/96"])
+def test_a_network_of_many_clients_is_no_client(source: Any, network: str) -> None:
+    """A ban or an override of it would have no effect."""
+    with pytest.raises(click.BadParameter, match=rf"ip: expected an IP address, because {network} has many clients"):
+        as_counted(source(LOGIN), {"ip": network})
+
+
 def test_a_missing_feature_is_named_with_the_whole_command(source: Any) -> None:
     """You can copy the command, and fill in what is missing."""
     limits = source(LOGIN)

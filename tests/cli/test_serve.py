@@ -230,6 +230,12 @@ def test_a_key_with_half_of_a_surrogate_pair_is_shown() -> None:
         ),
         ("POST", "/v1/reset", {"json": {**CLIENT, "key": "1|api|x"}}, "key: set either key, or rule and features"),
         ("POST", "/v1/ban", {"json": CLIENT}, "has no ban"),
+        (
+            "POST",
+            "/v1/ban",
+            {"json": {"rule": "api", "features": {"ip": "192.0.2.0/24"}}},
+            "features.ip: expected an IP address, because 192.0.2.0/24 has many clients. lists.deny takes networks",
+        ),
         ("POST", "/v1/ban", {"json": {**CLIENT, "for": 7}}, "for: expected text; got 7"),
         ("POST", "/v1/ban", {"json": {**CLIENT, "for": "0s"}}, "for: expected more than 0; got '0s'"),
         (
