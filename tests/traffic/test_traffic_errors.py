@@ -12,7 +12,7 @@ import pytest
 from traffic_records import NOW, BruteForce, Record, limit_to, ranges, record_all
 
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import ClientCount, TrafficLog
+from ratelimit_mw.traffic import ClientCount, TrafficLog, pending
 from ratelimit_mw.traffic.batch import EventCounts, without_room
 from ratelimit_mw.traffic.retention import Retention
 
@@ -114,6 +114,22 @@ def test_a_client_that_comes_late_is_found(log: TrafficLog) -> None:
     assert log.total("a", NOW, NOW).error == 0
     distinct = log.distinct("a", NOW, NOW)
     assert 0 < abs(distinct - 9_001) <= distinct.error < 9_001 / 10
+
+
+def test_clients_without_room_in_a_process_are_part_of_the_error(
+    log: TrafficLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When many counts wait, further clients count together. Each of them could be any client."""
+    monkeypatch.setattr(pending, "MOST", 3)
+    for i in range(3):
+        log.record("a", f"c{i}", 10)
+    log.record("a", "c3", 4)
+    assert log.top("a", NOW, NOW) == [("c0", 10), ("c1", 10), ("c2", 10)]
+    assert {each.error for each in log.top("a", NOW, NOW)} == {4}
+    distinct, of_client = log.distinct("a", NOW, NOW), log.total("a", NOW, NOW, by="c3")
+    assert (distinct, distinct.error) == (3, 4)
+    assert (of_client, of_client.error) == (0, 4)
+    assert log.total("a", NOW, NOW).error == 0
 
 
 def test_a_batch_keeps_the_clients_with_high_counts(log: TrafficLog, few: int) -> None:
