@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ..traffic.estimate import error_of
 from .markup import Content, Markup, join, tag
 
 Row = Mapping[str, Any]
@@ -49,13 +50,14 @@ def lines(texts: Iterable[str]) -> Content:
     return [tag("div", isolated(text)) for text in texts]
 
 
-def number(value: int, error: int = 0) -> Markup:
+def number(value: int, error: int | None = None) -> Markup:
     """Return a number with separators, and its bound where it is an estimate.
 
-    >>> print(number(1200, 40))
-    about 1,200 ± 40
+    >>> print(number(1200), number(1200, 40))
+    1,200 about 1,200 ± 40
     """
-    return join(f"about {value:,} {SIGN} {error:,}" if error else f"{value:,}")
+    bound = error_of(value) if error is None else error
+    return join(f"about {value:,} {SIGN} {bound:,}" if bound else f"{value:,}")
 
 
 def moment(text: str) -> Markup:

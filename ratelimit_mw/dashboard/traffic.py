@@ -11,6 +11,7 @@ from ..limiter.json_forms import client_text
 from ..limiter.times import time_json
 from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog
+from ..traffic.estimate import add_up, error_of
 from .view import Kind, View
 
 COUNT: Final = "count"
@@ -31,7 +32,7 @@ class TrafficSeries(NamedTuple):
 
     @property
     def total(self) -> int:
-        return sum(self.counts.values())
+        return add_up(self.counts.values())
 
     def event(self, outcome: str) -> str:
         """Return the event of an outcome. Requests without a rule have events of their own."""
@@ -99,7 +100,7 @@ def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
                 for each in log.top(event, start, end, _MOST_CLIENTS):
                     client = client_text(each.client, series.name, rules) if series.kind == "rule" else each.client
                     row = {series.kind: series.name, "client": client, "total": each.total}
-                    found.setdefault(line, []).append({**row, "error": getattr(each, "error", 0)})
+                    found.setdefault(line, []).append({**row, "error": error_of(each.total)})
     return {line: sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS] for line, rows in found.items()}
 
 
@@ -135,12 +136,19 @@ def _total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
     """Return the counts of a series. ``rejected`` includes all rejections, as in the command ``report``."""
     rule = rules.by_name.get(series.name) if series.kind == "rule" else None
     if series.kind == "event":
-        return {"event": series.name, "total": series.total}
+        return {"event": series.name, "total": series.total, "error": error_of(series.total)}
     counts = {outcome: series.counts.get(outcome, 0) for outcome in _OUTCOMES}
-    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
+    counts["rejected"] = add_up(counts[outcome] for outcome in REJECTED)
     mode = {"mode": rule.source.mode if rule else ""} if series.kind == "rule" else {}
     share = (counts["rejected"] + counts["shadow"]) / series.total
-    return {series.kind: series.name, **mode, "total": series.total, **counts, "share": share}
+    return {
+        series.kind: series.name,
+        **mode,
+        "total": series.total,
+        **counts,
+        "share": share,
+        "error": error_of(series.total),
+    }
 
 
 def _steps(curves: Iterable[Curve]) -> dict[str, Any]:

@@ -182,10 +182,16 @@
     if (focused >= 0) part.querySelectorAll(focusable)[focused]?.focus({ preventScroll: true });
   }
 
+  // A screen reader hears at most one message in a while. Returns whether this one was shown.
   function announce(text) {
-    if (Date.now() - newsAt < NEWS_EVERY_MS) return;
+    if (Date.now() - newsAt < NEWS_EVERY_MS) return false;
     newsAt = Date.now();
     news.textContent = text;
+    return true;
+  }
+
+  function announceMore(count) {
+    return count > 0 && announce(`${number.format(count)} more rejected requests`);
   }
 
   async function update() {
@@ -207,8 +213,7 @@
     }
     drawAll();
     const now = countRejected(page);
-    if (now > rejected) announce(`${number.format(now - rejected)} more rejected requests`);
-    rejected = now;
+    if (now < rejected || announceMore(now - rejected)) rejected = now;
   }
 
   function schedule(wait) {

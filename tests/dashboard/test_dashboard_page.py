@@ -1,0 +1,235 @@
+"""The page of the dashboard in a real browser."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser
+from dashboard_site import dashboard_site
+from folders import ROOT
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.cli.access_log import parse_line
+from ratelimit_mw.testing import ManualClock
+
+pytestmark = pytest.mark.slow
+
+NOON = 1_767_268_800
+LOGS = [folder / "shared/data/apache-combined.log.gz" for folder in ROOT.parents]
+REAL_LOG = next(filter(Path.is_file, LOGS), None)
+CONTROLS = "a[href], button, input:not([type=hidden])"
+HOSTILE = "/<script>document.title = 'hacked'</script>\"'\u202e\n"
+
+
+def site_limiter(folder: Path, clock: ManualClock | None = None) -> Limiter:
+    settings = load_settings({"traffic_log": f"sqlite:///{folder}/traffic.db", "record": "clients"})
+    terms = {"after": 100, "within": "10m", "for": "1h"}
+    rules = [
+        Rule(name="api", limits="3/minute", ban=terms),
+        Rule(name="api-new", limits="2/minute", mode="shadow"),
+    ]
+    return Limiter(rules, settings=settings, clock=clock)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON + 1830.0)
+
+
+@pytest.fixture
+def limiter(tmp_path: Path, clock: ManualClock) -> Iterator[Limiter]:
+    limiter = site_limiter(tmp_path, clock)
+    log = limiter.traffic_log
+    assert log is not None
+    for minute in range(0, 86_400, 600):
+        log.record("rule:api:allowed", n=5, at=NOON - minute)
+        log.record("rule:api:rejected", by="ip=192.0.2.7", n=2, at=NOON - minute)
+        log.record("rule:api-new:shadow", n=3, at=NOON - minute)
+        log.record("endpoint:/orders/{id}:allowed", n=7, at=NOON - minute)
+        log.record("endpoint:/orders/{id}:rejected", n=2, at=NOON - minute)
+    log.record(f"endpoint:{HOSTILE}:allowed", at=NOON)
+    limiter.ban("api", {"ip": "192.0.2.66"}, "1d")
+    limiter.set_override("api", {"ip": "192.0.2.9"}, "1000/minute")
+    yield limiter
+    limiter.close()
+
+
+@pytest.fixture
+def page(limiter: Limiter) -> Iterator[str]:
+    with dashboard_site(limiter) as url:
+        yield url
+
+
+def drawn(browser: Browser) -> int:
+    """Return the number of charts that are drawn."""
+    return len(browser.all(".plot .uplot canvas"))
+
+
+def pixels(browser: Browser) -> str:
+    """Return the picture of the first chart."""
+    return str(browser.run("return document.querySelector('.plot canvas').toDataURL()"))
+
+
+def legend(browser: Browser, position: int = 0) -> str:
+    return " ".join(browser.all(".legend")[position].text.split())
+
+
+def test_the_page_shows_traffic_bans_overrides_and_rules(browser: Browser, page: str) -> None:
+    """Everything of a limiter is on one page: with true totals, and shadow rules beside enforced ones."""
+    browser.open(page)
+    browser.wait(lambda: drawn(browser) == 3, "three lanes of two cards")
+    assert [legend(browser, 0), legend(browser, 1)] == ["710 allowed 284 rejected", "426 would be rejected"]
+    shown = browser.text("main")
+    for text in ("reachable", "memory://", "ip=192.0.2.66", "ip=192.0.2.9", "1000/minute", "3/minute", "28.6%"):
+        assert text in shown
+    assert "192.0.2.7" not in shown.replace("192.0.2.66", "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("query", ["", "?by=endpoint&clients=yes", "?name=api&clients=yes", "?range=x"])
+def test_the_page_is_accessible(browser: Browser, page: str, scheme: str, query: str) -> None:
+    """axe finds nothing serious in light and dark, on a wide and on a narrow page."""
+    browser.set_scheme(scheme)
+    browser.open(page + query)
+    for width in (1280, 390):
+        browser.set_size(width, 900)
+        assert browser.violations() == []
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+    browser.problems()  # ?range=x is 400
+
+
+def test_names_of_clients_are_shown_as_text(browser: Browser, page: str) -> None:
+    """A script in the name of an endpoint does not run, even after an update of the page."""
+    browser.open(page + "?by=endpoint")
+    browser.wait(lambda: drawn(browser), "a chart")
+    assert "</script>\"'\\u202e\\u000a" in browser.text("main")
+    assert browser.driver.title == "Rate limits"
+
+
+def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
+    """A link changes totals, chart and URL, so that the view can be shared."""
+    browser.open(page)
+    browser.wait(lambda: drawn(browser), "a chart")
+    before = pixels(browser)
+    browser.find('nav[aria-label="Time range"] a:first-child').click()
+    browser.wait(lambda: "range=hour" in browser.driver.current_url and drawn(browser), "the last hour")
+    assert legend(browser) == "20 allowed 8 rejected"
+    assert pixels(browser) != before
+
+
+def test_dates_are_a_range_in_utc(browser: Browser, page: str) -> None:
+    """The form takes whole days: the last one is part of the range."""
+    browser.open(page + "?from=2025-12-31&to=2025-12-31")
+    browser.wait(lambda: drawn(browser), "a chart")
+    assert legend(browser) == "355 allowed 142 rejected"
+    assert browser.find("input[name=from]").get_attribute("value") == "2025-12-31"
+    assert browser.all("#pause") == []
+
+
+def test_a_drag_over_a_curve_shows_that_range(browser: Browser, page: str) -> None:
+    """The range of the selection is in the URL."""
+    browser.open(page)
+    browser.wait(lambda: drawn(browser), "a chart")
+    over = browser.find(".u-over")
+    drag = ActionChains(browser.driver, duration=50).move_to_element_with_offset(over, -120, 0).click_and_hold()
+    drag.move_by_offset(90, 0).move_by_offset(60, 0).release().perform()
+    browser.wait(lambda: "from=2025-12-31T" in browser.driver.current_url, "the range of the selection")
+
+
+def test_one_rule_has_its_curve_as_a_table(browser: Browser, page: str) -> None:
+    """A screen reader reads the counts that others see."""
+    browser.open(page)
+    browser.find(".card h3 a").click()
+    browser.wait(lambda: "name=api" in browser.driver.current_url and drawn(browser), "one rule")
+    browser.find("summary").click()
+    rows = browser.all("#steps tbody tr")
+    assert len(rows) == 289
+    counts = [[int(cell.text) for cell in row.find_elements("css selector", "td")] for row in rows[:8]]
+    assert [5, 2] in counts
+    assert [0, 0] in counts
+
+
+def test_rejections_appear_while_the_page_is_open(browser: Browser, page: str, limiter: Limiter) -> None:
+    """The page updates itself, keeps its charts, and a screen reader hears of new rejections."""
+    browser.open(page)
+    browser.wait(lambda: drawn(browser) == 3, "the charts")
+    before = pixels(browser)
+    browser.run("document.querySelector('.plot .uplot').id = 'same'")
+    for _ in range(53):
+        limiter.hit({"ip": "192.0.2.77"})
+    browser.wait(lambda: legend(browser) == "713 allowed 334 rejected", "the new rejections")
+    browser.wait(lambda: "more rejected requests" in browser.run("return news.textContent"), "the news")
+    assert drawn(browser) == 4, "the rule in shadow mode has allowed requests, too"
+    assert browser.all("#same"), "the chart was built anew"
+    assert pixels(browser) != before
+
+
+def test_an_update_keeps_the_focus_and_open_details(browser: Browser, page: str, limiter: Limiter) -> None:
+    """A keyboard user is not thrown out of the table that changes."""
+    browser.open(page + "?name=api")
+    browser.find("summary").click()
+    browser.run("document.querySelector('table a').focus()")
+    limiter.hit({"ip": "192.0.2.77"})
+    browser.wait(lambda: "711 allowed" in legend(browser), "an update")
+    assert browser.run("return document.activeElement.textContent") == "api"
+    assert browser.run("return document.querySelector('#steps').open")
+
+
+def test_updates_can_be_paused(browser: Browser, page: str) -> None:
+    """The button works with the keyboard, and stops requests."""
+    browser.open(page)
+    browser.run(
+        "window.asked = 0; const real = fetch; window.fetch = (...all) => { asked += 1; return real(...all); };"
+    )
+    browser.run("document.querySelector('#pause').focus()")
+    browser.press(Keys.ENTER)
+    assert browser.text("#pause") == "Resume updates"
+    asked = browser.run("return asked")
+    browser.press(Keys.ENTER)
+    browser.wait(lambda: browser.run("return asked") > asked, "a request after the pause")
+    assert browser.text("#pause") == "Pause updates"
+
+
+def test_the_page_shows_that_it_cannot_be_updated(browser: Browser, limiter: Limiter) -> None:
+    """The server ends while the page is open."""
+    with dashboard_site(limiter) as url:
+        browser.open(url)
+        assert not browser.find("#failure").is_displayed()
+    browser.wait(lambda: browser.find("#failure").is_displayed(), "the failure")
+    browser.problems()
+
+
+def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str) -> None:
+    """Tab reaches each link, field and button of the page, and each has a visible focus."""
+    browser.open(page)
+    note_focus = "addEventListener('focusin', ({target: at}) => at.dataset.seen = at.matches(':focus-visible'))"
+    browser.run(note_focus)
+    browser.press(*[Keys.TAB] * 80)  # a field for a date has several stops
+    missed = f"return [...document.querySelectorAll('{CONTROLS}')].filter((each) => each.dataset.seen !== 'true')"
+    assert browser.run(f"{missed}.map((each) => each.outerHTML)") == []
+
+
+@pytest.mark.skipif(REAL_LOG is None, reason="the recorded log is beside the repository, in shared/data")
+def test_the_totals_are_those_of_a_real_log(browser: Browser, tmp_path: Path) -> None:
+    """Recorded days of a real site, decided by a limiter: the page has the counts of its decisions."""
+    clock = ManualClock(1.0)
+    settings = load_settings({"traffic_log": f"sqlite:///{tmp_path}/traffic.db"})
+    limiter = Limiter([Rule(name="site", limits="10/minute")], settings=settings, clock=clock)
+    counts = Counter[bool]()
+    with gzip.open(str(REAL_LOG)) as lines:
+        entries = sorted(map(parse_line, lines), key=lambda each: each.time)
+    for entry in entries:
+        clock.set(entry.time)
+        counts[limiter.hit({"ip": entry.client}).allowed] += 1
+    with dashboard_site(limiter) as url:
+        browser.open(url + "?range=week")
+        browser.wait(lambda: drawn(browser), "a chart")
+        assert sum(counts.values()) == 10_000
+        assert legend(browser) == f"{counts[True]:,} allowed {counts[False]:,} rejected"
+    limiter.close()
