@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import count
 from typing import Final, TypeVar
 
 from ..forksafe import create_lock
+from ..traffic.number import Counter, Number
 from .events import Event
 
 MAX_SERIES: Final = 1000
@@ -15,31 +15,10 @@ OTHER: Final = "other"
 """The rule of further series, when there are too many."""
 Labels = tuple[str, str, str]
 """The name of a rule, its outcome, and the kind of store, or "local". Without any rule, the name is empty."""
-Counter = Callable[[], object]
-"""Counts one more. Several threads may call it at the same time."""
 CounterOf = Callable[[Labels], Counter | None]
 """An observer that has this as ``counter_of`` needs no event for a request with one outcome, which is not local: the
 limiter calls the function for its labels. None means that the observer needs the event."""
 _Observer = TypeVar("_Observer", bound=Callable[[Event], None])
-
-
-class Number:
-    """A number that any thread can add one to without a lock. Reading it takes longer."""
-
-    def __init__(self) -> None:
-        self.add: Counter = count().__next__  # one step of the interpreter
-        self._next: Callable[[], int] = self.add
-        self._reads = self._taken = 0
-
-    def read(self) -> int:
-        """Return the number. One thread may read at a time."""
-        self._reads += 1
-        return self._next() - self._reads + 1
-
-    def take(self) -> int:
-        """Return the number since the last call, as ``read`` does."""
-        before, self._taken = self._taken, self.read()
-        return self._taken - before
 
 
 def counting(counter_of: CounterOf, write_counts: Callable[[], None] | None = None) -> Callable[[_Observer], _Observer]:

@@ -28,6 +28,7 @@ class Event:
         outcome: The outcome of the request.
         store: The kind of the store.
         features: The values of the features that ``event_features`` names.
+        endpoint: The template of the route. Default: unknown.
 
     Example:
         >>> from ratelimit_mw import Limiter, Rule
@@ -38,7 +39,7 @@ class Event:
         Event(outcome='rejected', rules=('api',), store='memory', cost=0)
     """
 
-    __slots__ = ("_costs", "_features", "_outcome", "_store", "_verdicts")
+    __slots__ = ("_costs", "_endpoint", "_features", "_outcome", "_store", "_verdicts")
 
     def __init__(
         self,
@@ -46,11 +47,13 @@ class Event:
         outcome: Outcome,
         store: str,
         features: Mapping[str, str] = _NO_FEATURES,
+        endpoint: str | None = None,
     ) -> None:
         self._verdicts = tuple(verdicts)
         self._outcome = outcome
         self._store = store
         self._features = features
+        self._endpoint = endpoint
         self._costs: Mapping[str, int] | None = None
         for verdict in verdicts:
             if verdict.open_receipt is not None:  # its cost may change later
@@ -111,6 +114,17 @@ class Event:
     def rejections(self) -> list[Decision]:
         """The decisions that rejected, including rules in shadow mode, with their keys. Internal."""
         return [decision for verdict in self._verdicts for decision in verdict.decisions if not decision.allowed]
+
+    @property
+    def endpoint(self) -> str | None:
+        """The template of the route, in the event that counts the request for it. Internal."""
+        return self._endpoint
+
+    @property
+    def clients(self) -> Mapping[str, str]:
+        """The client of each rule, by the name of the rule, as it is in the keys of the store. Internal."""
+        decisions = (decision for verdict in self._verdicts for decision in verdict.decisions)
+        return {decision.rule: decision.client for decision in decisions if decision.key}
 
     @property
     def store(self) -> str:

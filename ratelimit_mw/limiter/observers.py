@@ -18,7 +18,8 @@ from ..forksafe import run_in_child
 from ..settings.values import checked_observer
 from ..stores import Store
 from ..testmode import testmode
-from .counts import MAX_SERIES, Counter, CounterOf, Labels
+from ..traffic.number import Counter
+from .counts import MAX_SERIES, Labels
 from .events import Event, Outcome, outcome_of, outcome_of_rejection
 
 Observer = Callable[[Event], object]
@@ -48,11 +49,8 @@ class Observers:
                 self._functions.append((name_of(function), function))
         self._names = frozenset(names)
         self._store = type(store).__name__.removesuffix("Store").lower()
-        counting = [getattr(function, "counter_of", _needs_event) for _, function in self._functions]
-        self._counters = {each: RuleCounters(counting, each, self._store) for each in get_args(Outcome)}
-        self._allowed = self._counters["allowed"]
-        endpoint_counters = (getattr(function, "count_endpoint", None) for _, function in self._functions)
-        self._endpoint_counters = [counter for counter in endpoint_counters if counter is not None]
+        self._counts_endpoints = any(hasattr(function, "request_counter_of") for _, function in self._functions)
+        self._counters: dict[str | None, CountersByOutcome] = {}
         writers = ((name, getattr(function, "write_counts", None)) for name, function in self._functions)
         self._writers = [(name, write) for name, write in writers if write is not None]
         run_in_child(self, Observers.start_over)
@@ -62,49 +60,41 @@ class Observers:
 
     def start_over(self) -> None:
         """Ask the observers for new counters: in a forked child, or after the recorder was stopped."""
-        for counters in self._counters.values():
-            counters.clear()
+        self._counters.clear()
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None) -> None:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
-        if endpoint is not None and self._endpoint_counters:
-            self._count_endpoint(endpoint, outcome_of((verdict,)))
         decisions = verdict.decisions
         try:
+            counters = self._counters.get(endpoint) or self._counters_at(endpoint)
             if len(decisions) == 1:
                 decision = decisions[0]
                 limit, counter = decision.hit[0], None
                 if decision.allowed:
                     if not (decision.delay_us or limit.local):
-                        counter = self._allowed[limit.rule]
+                        counter = counters["allowed"][limit.rule]
                 elif not (limit.local or decision.unavailable):
-                    counter = self._counters[outcome_of_rejection(decision)][limit.rule]
+                    counter = counters[outcome_of_rejection(decision)][limit.rule]
                 if counter is not None:
                     counter()
                     return
-            elif decisions and self._count_allowed(decisions):
+            elif decisions and _count_allowed(decisions, counters["allowed"]):
                 return
         except Exception as error:  # for example of a file that several processes count in
             self.log(" and ".join(name for name, _ in self._functions), error)
         else:
-            self.report((verdict,))
+            self.report((verdict,), endpoint=endpoint)
 
-    def _count_allowed(self, decisions: Sequence[Decision]) -> bool:
-        """Count each rule once, and return True, when all limits allow the request."""
-        counters: dict[str, Counter] = {}
-        for decision in decisions:
-            limit = decision.hit[0]
-            counter = self._allowed[limit.rule]
-            if counter is None or not decision.allowed or decision.delay_us or limit.local:
-                return False
-            counters[limit.rule] = counter
-        for counter in counters.values():
-            counter()
-        return True
-
-    def _count_endpoint(self, endpoint: str, outcome: Outcome) -> None:
-        for count in self._endpoint_counters:
-            count(endpoint, outcome)
+    def _counters_at(self, endpoint: str | None) -> CountersByOutcome:
+        """Return the counters of an endpoint: those of all endpoints if no observer counts each of them."""
+        if endpoint is not None and not self._counts_endpoints:
+            counters = self._counters.get(None) or self._counters_at(None)
+        else:
+            functions = [function for _, function in self._functions]
+            counters = {each: RuleCounters(functions, each, self._store, endpoint) for each in get_args(Outcome)}
+        if len(self._counters) < MAX_SERIES:
+            self._counters[endpoint] = counters
+        return counters
 
     def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None, endpoint: str | None = None) -> Event:
         """Call the observers with the event of these verdicts, and return it.
@@ -112,9 +102,7 @@ class Observers:
         ``final`` is the verdict of the request, which may be a rejection of another limiter.
         """
         outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
-        if endpoint is not None:
-            self._count_endpoint(endpoint, outcome)
-        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE)
+        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE, endpoint)
         thread = self._thread
         if self._functions and not thread.is_busy:
             thread.is_busy = True
@@ -162,24 +150,48 @@ class Observers:
 def _needs_event(_: Labels) -> None: ...
 
 
-class RuleCounters(dict[str, Counter | None]):
-    """The functions that count one more request with an outcome, by rule. They are built when they are first used.
+class RuleCounters(dict[str | tuple[str, ...], Counter | None]):
+    """The functions that count one more request with an outcome, by its rule or its rules.
 
-    None means that an observer needs the event.
+    They are built when they are first used. None means that an observer needs the event.
     """
 
-    def __init__(self, counting: Sequence[CounterOf], outcome: str, store: str) -> None:
-        self._counting = counting
-        self._labels = outcome, store
+    def __init__(self, observers: Sequence[Observer], outcome: str, store: str, endpoint: str | None = None) -> None:
+        self._observers = observers
+        self._outcome, self._store, self._endpoint = outcome, store, endpoint
 
-    def __missing__(self, rule: str) -> Counter | None:
-        counters = [counter_of((rule, *self._labels)) for counter_of in self._counting]
+    def __missing__(self, rule: str | tuple[str, ...]) -> Counter | None:
+        rules = (rule,) if isinstance(rule, str) else rule
+        counters = [counter for observer in self._observers for counter in self._counters_of(observer, rules)]
         known = [counter for counter in counters if counter is not None]
         counter = known[0] if len(known) == 1 else lambda: [each() for each in known]
         found = counter if len(known) == len(counters) else None
         if len(self) < MAX_SERIES:
             self[rule] = found
         return found
+
+    def _counters_of(self, observer: Observer, rules: tuple[str, ...]) -> list[Counter | None]:
+        if (request_counter_of := getattr(observer, "request_counter_of", None)) is not None:
+            return [request_counter_of(rules, self._outcome, self._endpoint)]
+        counter_of = getattr(observer, "counter_of", _needs_event)
+        return [counter_of((rule, self._outcome, self._store)) for rule in rules]
+
+
+CountersByOutcome = Mapping[str, RuleCounters]
+
+
+def _count_allowed(decisions: Sequence[Decision], allowed: RuleCounters) -> bool:
+    """Count each rule once, and return True, when all limits allow the request."""
+    rules: dict[str, None] = {}
+    for decision in decisions:
+        limit = decision.hit[0]
+        if not decision.allowed or decision.delay_us or limit.local:
+            return False
+        rules[limit.rule] = None
+    if (counter := allowed[tuple(rules)]) is None:
+        return False
+    counter()
+    return True
 
 
 def _imported(path: str) -> Observer:

@@ -19,7 +19,8 @@ from ..forksafe import CHANCE, create_lock
 from ..stores import Store, redacted_url
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.heartbeat import Heartbeat
-from .counts import Counter, Labels, OutcomeCounts
+from ..traffic.number import Counter
+from .counts import Labels, OutcomeCounts
 from .events import Event
 from .records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
 from .registry import Registry

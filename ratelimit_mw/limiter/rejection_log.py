@@ -9,7 +9,8 @@ from time import monotonic
 from typing import Final
 
 from ..forksafe import create_lock
-from .counts import Counter, Labels, count_nothing, counting
+from ..traffic.number import Counter
+from .counts import Labels, count_nothing, counting
 from .events import Event
 
 _LINES: Final = 10

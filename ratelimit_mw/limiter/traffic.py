@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..traffic import TrafficLog
-from .counts import Counter, Labels
+from ..traffic.number import Counter
 from .events import Event
 
 if TYPE_CHECKING:
@@ -24,26 +24,31 @@ def feed_of(limiter: Limiter) -> TrafficFeed | None:
 class TrafficFeed:
     """Counts events ``rule:NAME:OUTCOME`` and ``endpoint:TEMPLATE:OUTCOME``. Each is one step in memory.
 
-    With ``has_clients``, rejections count for their client, too, as it is in the keys of the store.
+    With ``has_clients``, each request counts for its client, too, as it is in the keys of the store.
     """
 
     def __init__(self, log: TrafficLog, has_clients: bool) -> None:
         self.log = log
         self._has_clients = has_clients
 
-    def counter_of(self, labels: Labels) -> Counter | None:
-        """Return the function that counts a request; None for a request whose client counts, too."""
-        rule, outcome, _ = labels
-        return None if self._has_clients and outcome != "allowed" else partial(self.log.record, event_of(rule, outcome))
+    def request_counter_of(self, rules: Sequence[str], outcome: str, endpoint: str | None) -> Counter | None:
+        """Return the function that counts a request for its rules and its endpoint; None when its client counts, too.
 
-    def count_endpoint(self, endpoint: str, outcome: str) -> None:
-        """Count a request for its endpoint."""
-        self.log.record(f"endpoint:{endpoint}:{outcome}")
+        All of its rules have the outcome.
+        """
+        events = [event_of(rule, outcome) for rule in rules]
+        return None if self._has_clients else self.log.counter_of(*events, *_events_at(endpoint, outcome))
 
     def __call__(self, event: Event) -> None:
-        clients = {each.rule: each.client for each in event.rejections if each.key} if self._has_clients else {}
+        clients = event.clients if self._has_clients else {}
+        for name in _events_at(event.endpoint, event.outcome):
+            self.log.record(name)
         for rule, outcome in (event.outcomes or {"": event.outcome}).items():
             self.log.record(event_of(rule, outcome), clients.get(rule))
+
+
+def _events_at(endpoint: str | None, outcome: str) -> list[str]:
+    return [] if endpoint is None else [f"endpoint:{endpoint}:{outcome}"]
 
 
 def event_of(rule: str, outcome: str) -> str:

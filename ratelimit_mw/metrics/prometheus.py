@@ -10,10 +10,11 @@ from typing import Final
 
 from ..errors import MissingExtraError
 from ..forksafe import check_process, create_lock
-from ..limiter.counts import Counter as Count
-from ..limiter.counts import Labels, Number, OutcomeCounts, counting
+from ..limiter.counts import Labels, OutcomeCounts, counting
 from ..limiter.events import Event
 from ..stores.heartbeat import Heartbeat
+from ..traffic.number import Counter as Count
+from ..traffic.number import Number
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter

@@ -7,33 +7,77 @@ from typing import Final
 
 from ..clock import SECOND
 from ..errors import ConfigError
+from .batch import MOST as MOST_EVENTS
 from .batch import OTHER
+from .number import Counter, Number
 
 MOST: Final = 50_000
 """The most counts that wait to be written, for example while the store is unreachable."""
 _LONGEST, _KEPT = 128, 100
 """The most characters of a name, and those that are kept of a longer one."""
+_OVERLAP: Final = 60
+"""Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
 Counts = dict[tuple[str, str | None], int]
+Adders = dict[tuple[str, ...], Counter]
+"""The functions that count events together."""
+_NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
 
 
 class PendingCounts:
     """Counts by the start of the finest bucket, then by event and client.
 
     ``current`` is the start and the end of a bucket in microseconds, and its counts, to which ``record`` adds itself.
+    ``adding`` is the same for events that are counted without a lock: it has the function that counts each of them.
     """
 
     def __init__(self, step: int) -> None:
         self._step = step * SECOND
-        self.take()
+        self._numbers: dict[int, dict[tuple[str, ...], Number]] = {}
+        self.adding = _NO_BUCKET
+        self._start_over()
 
-    def take(self) -> dict[int, Counts]:
-        """Return the counts by the start of their bucket in seconds, and start anew."""
-        taken: dict[int, Counts] = getattr(self, "buckets", {})
+    def _start_over(self) -> None:
         self.buckets: dict[int, Counts] = {}
         self.current: tuple[int, int, Counts] = (0, 0, {})
         self._size = 0
         self.lost = 0  # Counts for which there was no room.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, and no thread can add a count without the lock."""
+        return not (self.buckets or self._numbers)
+
+    def take(self, now: int) -> dict[int, Counts]:
+        """Return the counts by the start of their bucket in seconds, and start anew. ``now`` is in seconds."""
+        for start, numbers in tuple(self._numbers.items()):
+            for events, number in numbers.items():
+                if count := number.take():
+                    counts = self.buckets.setdefault(start, {})
+                    for event in events:
+                        counts[event, None] = counts.get((event, None), 0) + count
+            if not start <= now < start + self._step // SECOND + _OVERLAP:
+                del self._numbers[start]
+                self.adding = _NO_BUCKET if self.adding[0] == start * SECOND else self.adding
+        taken = self.buckets
+        self._start_over()
+        self._size = sum(map(len, self._numbers.values()))
         return taken
+
+    def count(self, events: tuple[str, ...], time: int) -> None:
+        """Count each event once for a time in microseconds. Their next counts in the same bucket need no lock."""
+        start = time // self._step * self._step
+        numbers = self._numbers.setdefault(start // SECOND, {})
+        if events not in numbers:
+            if len(numbers) >= MOST_EVENTS or self._size >= MOST:
+                for event in events:
+                    self.add(event, None, 1, time)
+                return
+            numbers[events] = Number()
+            self._size += 1
+        if self.adding[:2] != (start, start + self._step):
+            self.adding = start, start + self._step, {}
+        self.adding[2][events] = numbers[events].add
+        numbers[events].add()
 
     def add(self, event: str, client: str | None, number: int, time: int) -> None:
         """Count a number for a time in microseconds. When there are many counts, further names share one count."""

@@ -17,7 +17,8 @@ from ..stores import redacted_url
 from ..stores.heartbeat import Heartbeat
 from .address import parse_log_url
 from .batch import Batch, batch_of
-from .pending import PendingCounts
+from .number import Counter
+from .pending import PendingCounts, name_of
 from .store import open_counts
 
 INTERVAL: Final = 15.0
@@ -76,6 +77,33 @@ class CountWriter:
         with self._lock:
             self._add(event, by, n, time)
 
+    def counter_of(self, *events: str) -> Counter:
+        """Return a function that counts each of several events once, now and without a client. It needs no lock.
+
+        Args:
+            *events: The events, texts.
+
+        Returns:
+            The function. Any thread may call it, even after a fork.
+
+        Raises:
+            ConfigError: An event is no text.
+        """
+        names, clock = tuple(name_of("events", event) for event in events), self._clock
+
+        def count() -> None:
+            time = clock()
+            start, end, adders = self._pending.adding
+            if start <= time < end:
+                try:
+                    adders[names]()
+                    return
+                except KeyError:  # they are new in this bucket
+                    pass
+            self._count(names, time)
+
+        return count
+
     def flush(self) -> None:
         """Write the counts of this process now. Counts that cannot be written are kept for the next call.
 
@@ -128,6 +156,12 @@ class CountWriter:
         self._pending.add(event, by, number, time)
         self._beat.hold(self)
 
+    def _count(self, events: tuple[str, ...], time: int) -> None:
+        check_process()
+        with self._lock:
+            self._pending.count(events, time)
+            self._beat.hold(self)
+
     def _checked_time(self, at: object) -> int:
         """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long."""
         now = self._now()
@@ -140,7 +174,7 @@ class CountWriter:
         """Return the batch to write: the one whose write failed, or the counts since then."""
         if self._unwritten is None:
             with self._lock:
-                lost, records = self._pending.lost, self._pending.take()
+                lost, records = self._pending.lost, self._pending.take(self._now())
             if lost:
                 _log.error("the traffic log has lost %d counts, because it could not be written for a long time", lost)
             if batch := batch_of(records, self._retention.resolutions, self._now()):
@@ -162,7 +196,7 @@ class CountWriter:
             self._flush_or_log()
         finally:
             with self._lock:
-                if not self._pending.buckets and self._unwritten is None:
+                if self._pending.is_empty and self._unwritten is None:
                     self._beat.release(self)
 
     def _flush_or_log(self) -> None:

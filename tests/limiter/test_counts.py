@@ -83,7 +83,7 @@ def test_most_requests_need_no_event() -> None:
 def test_names_of_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observers, "MAX_SERIES", 1)
     tally = Tally()
-    counters = observers.RuleCounters([tally.counter_of], "allowed", "memory")
+    counters = observers.RuleCounters([tally], "allowed", "memory")
     for name in ("a", "b", "b"):
         counter: Count | None = counters[name]
         assert counter is not None

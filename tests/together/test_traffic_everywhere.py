@@ -59,15 +59,38 @@ def test_a_request_without_a_rule_counts_for_its_endpoint() -> None:
     }
 
 
-@pytest.mark.parametrize(("record", "clients"), [("nothing", []), ("outcomes", []), ("clients", [("ip=192.0.2.7", 2)])])
-def test_clients_are_recorded_only_where_the_settings_ask_for_them(record: str, clients: list[Any]) -> None:
-    """``record = "clients"`` includes the clients of rejections, and no others."""
+@pytest.mark.parametrize("record", ["nothing", "outcomes", "clients"])
+def test_clients_are_recorded_only_where_the_settings_ask_for_them(record: str) -> None:
+    """``record = "clients"`` includes the clients of allowed and of rejected requests."""
     limiter, log = logged(Rule(name="api", limits="1/minute"), record=record)
+    for client in ("192.0.2.7", "192.0.2.7", "192.0.2.7", "192.0.2.8"):
+        limiter.hit({"ip": client})
+    clients = {outcome: log.top(f"rule:api:{outcome}", NOW, NOW) for outcome in ("allowed", "rejected")}
+    if record == "clients":
+        assert [client[:2] for client in clients["allowed"]] == [("ip=192.0.2.7", 1), ("ip=192.0.2.8", 1)]
+        assert [client[:2] for client in clients["rejected"]] == [("ip=192.0.2.7", 2)]
+    else:
+        assert clients == {"allowed": [], "rejected": []}
+    assert log.events(NOW, NOW) == {"rule:api:allowed": 2, "rule:api:rejected": 2}
+    limiter.close()
+
+
+@pytest.mark.parametrize("record", ["nothing", "clients"])
+def test_a_request_with_several_rules_counts_once_for_its_endpoint(record: str) -> None:
+    """Also with several limits in a rule, whether all of them allow the request or one rejects it."""
+    limiter, log = logged(Rule(name="api", limits=["2/minute", "9/hour"]), RULES[1], record=record)
+    app = RateLimitMiddleware(Starlette(routes=[Route("/x", lambda _: PlainTextResponse(""))]), limiter=limiter)
     for _ in range(3):
-        limiter.hit({"ip": "192.0.2.7"})
-    assert log.top("rule:api:rejected", NOW, NOW) == clients
-    assert log.total("rule:api:rejected", NOW, NOW) == 2
-    assert log.top("rule:api:allowed", NOW, NOW) == []
+        ask(app, "/x")
+    assert log.events(NOW, NOW) == {
+        "rule:api:allowed": 2,
+        "rule:next:shadow": 2,
+        "endpoint:/x:allowed": 1,
+        "endpoint:/x:rejected": 1,
+        "endpoint:/x:shadow": 1,
+        "rule:api:rejected": 1,
+        "rule:next:allowed": 1,
+    }
     limiter.close()
 
 

@@ -277,7 +277,7 @@ def test_a_process_writes_its_counts_when_it_ends(url: str, clock: ManualClock, 
     log = TrafficLog(url, clock=clock)
     log.record("a")
     writer._close_all()
-    assert not log._pending.buckets
+    assert log._pending.is_empty
     assert log.total("a", NOW, NOW) == 1
 
 
@@ -304,6 +304,75 @@ def test_threads_lose_no_record(log: TrafficLog) -> None:
     for thread in threads:
         thread.join()
     assert log.total("a", NOW, NOW) == sum(number for _, number in log.top("a", NOW, NOW)) == 1200
+
+
+def test_a_counter_counts_in_the_bucket_of_its_time(log: TrafficLog, clock: ManualClock) -> None:
+    """Also at the edge of a minute, beside ``record``, and when the clock steps back."""
+    count = log.counter_of("a", "b")
+    clock.set(NOW // 60 * 60 + 59.999999)
+    count()
+    log.record("a")
+    count()
+    clock.advance(0.000001)
+    count()
+    assert log.curves(["a", "b"], NOW, NOW + 60)["a"].counts == [3, 1]
+    count()
+    clock.set(NOW // 60 * 60)
+    count()
+    assert {event: curve.counts for event, curve in log.curves(["a", "b"], NOW, NOW + 60).items()} == {
+        "a": [4, 2],
+        "b": [3, 2],
+    }
+
+
+def test_threads_lose_no_count_of_a_counter(log: TrafficLog, clock: ManualClock) -> None:
+    """Several threads count while one of them writes, and while minutes pass."""
+
+    def count() -> None:
+        own = log.counter_of("a")
+        for i in range(3_000):
+            own()
+            if i % 500 == 0:
+                log.flush()
+                clock.advance(20)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.total("a", NOW, NOW + 3_600) == 12_000
+
+
+def test_a_counter_of_a_parent_counts_in_a_forked_child(log: TrafficLog) -> None:
+    """The parent writes its own counts, and the child those since the fork."""
+    count = log.counter_of("a")
+    for _ in range(3):
+        count()
+    forksafe._in_child()
+    count()
+    assert log.events(NOW, NOW) == {"a": 1}
+
+
+def test_counters_are_bounded(log: TrafficLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further counters of a bucket count as ``record`` does. All end with their bucket, and then the thread ends."""
+    monkeypatch.setattr(pending, "MOST_EVENTS", 2)
+    counters = [log.counter_of(f"e{i}") for i in range(4)]
+    for count in counters * 2:
+        count()
+    assert [len(numbers) for numbers in log._pending._numbers.values()] == [2]
+    assert log.events(NOW, NOW) == {f"e{i}": 2 for i in range(4)}
+    clock.advance(180)
+    log.flush()
+    assert log._pending.is_empty
+    counters[0]()
+    assert log.total("e0", NOW + 180, NOW + 180) == 1
+
+
+@pytest.mark.parametrize("event", ["", 5, None])
+def test_a_counter_needs_texts(log: TrafficLog, event: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a text"):
+        log.counter_of("a", event)
 
 
 def test_async_forms_return_the_same(log: TrafficLog) -> None:
