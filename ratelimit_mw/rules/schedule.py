@@ -41,8 +41,11 @@ class Schedule:
                 self._add(day, start, end, text)
 
     def at(self, now: int) -> str | None:
-        """Return the range that a time is in, as its text; None for a time in no range."""
-        moment = datetime.fromtimestamp(now // MINUTE * 60, self._zone)
+        """Return the range that a time is in, as its text; None for a time in no range, or after the year 9999."""
+        try:
+            moment = datetime.fromtimestamp(now // MINUTE * 60, self._zone)
+        except (OverflowError, ValueError, OSError):
+            return None
         minute = moment.hour * 60 + moment.minute
         spans = (*self._spans.get(moment.date(), ()), *self._spans.get(moment.weekday(), ()))
         return next((text for start, end, text in spans if start <= minute < end), None)

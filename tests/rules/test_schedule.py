@@ -65,6 +65,11 @@ def test_a_range_has_its_moments(text: str, inside: list[str], outside: list[str
     assert [moment for moment in outside if is_in(text, f"2026-{moment}")] == []
 
 
+def test_a_time_after_the_calendar_is_in_no_range() -> None:
+    """A clock may return nanoseconds by mistake."""
+    assert schedule_of("mon-sun 00:00-24:00").at(1_767_268_800 * 10**9) is None
+
+
 def test_a_date_comes_before_days_of_the_week() -> None:
     """It replaces them at its own times only."""
     schedule = schedule_of(WORK, "2026-01-07 10:00-12:00")
