@@ -85,6 +85,24 @@ def test_a_figure_with_an_error_shows_it(url: str) -> None:
     assert rows == "time,count,error\n2017-07-14 02:40,1199,1\n"
 
 
+def test_top_clients_are_a_table_csv_or_json(url: str) -> None:
+    """In CSV, no client begins a formula. An event without a client has a note."""
+    log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
+    log.record("login", '=HYPERLINK("x")', 9)
+    log.close()
+    rows = [row.split() for row in shown(url, "login", "--top", 2).stdout.splitlines()[3:-1]]
+    assert rows == [['=HYPERLINK("x")', "9"], ["ann", "3"]]
+    clients = json.loads(shown(url, "login", "--top", 2, "--json").stdout)["clients"]
+    assert clients[1] == {"client": "ann", "total": 3, "error": 0}
+    output = shown(url, "login", "--top", 2, "--csv").stdout
+    assert output.splitlines() == ["client,total,error", '"\'=HYPERLINK(""x"")",9,0', "ann,3,0"]
+    assert "no client of 'absent' is recorded" in shown(url, "absent", "--top", 2).stderr
+
+
+def test_all_events_are_csv(url: str) -> None:
+    assert shown(url, "--csv").stdout.splitlines()[:2] == ["event,total", "login,4"]
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_a_picture_is_drawn(url: str, tmp_path: Path, name: str) -> None:
     shown(url, "login", "--plot", tmp_path / name)
@@ -109,6 +127,7 @@ def test_an_unknown_event_has_a_note(url: str) -> None:
         (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
         (("{url}", "login", "--plot", "a.jpg"), 2, "a file name that ends in .png or .svg"),
         (("{url}", "--by", "ann"), 2, "name an EVENT"),
+        (("{url}", "login", "--top", "3", "--plot"), 2, "--top has no curve"),
         ((), 2, "Usage"),
     ],
 )

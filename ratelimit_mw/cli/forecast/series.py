@@ -82,6 +82,9 @@ def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
     for curve in curves:
         for at, number in zip(range(curve.start, curve.end, curve.step), curve.counts, strict=True):
             found[at // HOUR] += number
+    if not found.total():
+        message = f"no record of {', '.join(events)} by the hour in the last {_MOST // 24} days"
+        raise Failure(f"{redacted_url(url)}: {message}")
     return _without_ends(found)
 
 

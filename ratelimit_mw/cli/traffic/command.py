@@ -1,13 +1,12 @@
 """``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one."""
 
-import csv
 import difflib
-import sys
 from pathlib import Path
 from typing import Final
 
 import click
 
+from ...dashboard.export import csv_text
 from ...traffic import Curve, TrafficLog
 from ...traffic.estimate import add_up, error_of
 from ..output import Cell, command, json_option, note, number_text, print_json, print_table
@@ -47,6 +46,7 @@ def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) ->
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 2026-01-01 --to 2026-02-01 --plot curve.svg",
     "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7 --csv",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --top 20",
     name="show",
 )
 @click.argument("url")
@@ -56,15 +56,47 @@ def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) ->
 @click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=read_time,
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
 @click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
+@click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
 @click.option("--points", type=click.IntRange(2, 10_000), help="The most counts. Default: 50 in a table, else 300.")
 @click.option("--plot", metavar="[PICTURE]", is_flag=False, flag_value=_IN_TERMINAL, callback=_check_plot,
               help="Draw the curve in the terminal, or as .png or .svg.")  # fmt: skip
 @theme_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print the counts as CSV.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
 def show(
     url: str,
     event: str | None,
+    start: float,
+    end: float,
+    by: str | None,
+    top: int | None,
+    points: int | None,
+    plot: str | None,
+    theme: str,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
+
+    URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
+    the last count are whole: they start and end at multiples of their length.
+    """
+    if event is None and (by or plot or top):
+        raise click.UsageError("name an EVENT for --by, --plot and --top")
+    if top and (by or plot or points):
+        raise click.UsageError("--top has no curve. Leave out --by, --plot and --points")
+    log = open_log(url)
+    if event is None:
+        _show_events(log, start, end, as_csv, as_json)
+    elif top:
+        _show_clients(log, event, start, end, top, as_csv, as_json)
+    else:
+        _show_curve(log, event, start, end, by, points, plot, theme, as_csv, as_json)
+
+
+def _show_curve(
+    log: TrafficLog,
+    event: str,
     start: float,
     end: float,
     by: str | None,
@@ -74,17 +106,6 @@ def show(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Show the counts of EVENT in the traffic log at URL, or all events and their totals.
-
-    URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
-    the last count are whole: they start and end at multiples of their length.
-    """
-    log = open_log(url)
-    if event is None:
-        if by or plot or as_csv:
-            raise click.UsageError("name an EVENT for --by, --plot and --csv")
-        _show_events(log, start, end, as_json)
-        return
     picture = None if plot in (None, _IN_TERMINAL) else Path(str(plot))
     if picture is not None:
         from ..replay.plot import THEMES
@@ -107,10 +128,28 @@ def show(
         _note_nothing(log, event, curve)
 
 
-def _show_events(log: TrafficLog, start: float, end: float, as_json: bool) -> None:
+def _show_clients(log: TrafficLog, event: str, start: float, end: float, top: int, as_csv: bool, as_json: bool) -> None:
+    clients = log.top(event, start, end, top)
+    if as_json:
+        rows = [{"client": each.client, "total": each.total, "error": each.error} for each in clients]
+        print_json({"event": event, "from": start, "to": end, "clients": rows})
+    elif as_csv:
+        rows_of_csv = ((each.client, each.total, each.error) for each in clients)
+        click.echo(csv_text([("client", "total", "error"), *rows_of_csv]), nl=False)
+    else:
+        title = f"{event}: clients from {minute_text(start)} to {minute_text(end)} UTC"
+        print_table(title, [{"client": each.client, "total": each.total} for each in clients])
+    if not clients:
+        note(f"no client of {event!r} is recorded in this time")
+
+
+def _show_events(log: TrafficLog, start: float, end: float, as_csv: bool, as_json: bool) -> None:
     events = log.events(start, end)
     if as_json:
         print_json({"from": start, "to": end, "events": events})
+        return
+    if as_csv:
+        click.echo(csv_text([("event", "total"), *events.items()]), nl=False)
         return
     title = f"{log.name}: events from {minute_text(start)} to {minute_text(end)} UTC"
     print_table(title, [{"event": event, "total": total} for event, total in events.items()])
@@ -119,11 +158,11 @@ def _show_events(log: TrafficLog, start: float, end: float, as_json: bool) -> No
 
 
 def _print_csv(curve: Curve) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    has_errors = curve.error > 0
-    writer.writerow(("time", "count", "error")[: 2 + has_errors])
-    for i, number in enumerate(curve.counts):
-        writer.writerow((minute_text(curve.start + i * curve.step), number, error_of(number))[: 2 + has_errors])
+    columns = 3 if curve.error else 2
+    rows = [
+        (minute_text(curve.start + i * curve.step), number, error_of(number)) for i, number in enumerate(curve.counts)
+    ]
+    click.echo(csv_text(row[:columns] for row in [("time", "count", "error"), *rows]), nl=False)
 
 
 def _print_curve(curve: Curve, title: str, has_bars: bool) -> None:
