@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..http.admission import Admission
 from ..http.local import is_local
 from ..http.request import Request
+from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 
 Allow = Callable[[Any], bool | Awaitable[bool]]
@@ -31,6 +33,13 @@ def is_open_to(request: Request, allow: Allow | None, own: Any = None) -> bool |
         own: The request that your function receives. Default: the one that the functions of features receive.
     """
     return is_local(request) if allow is None else allow(request.own if own is None else own)
+
+
+def leave_out(server_data: Mapping[str, Any]) -> None:
+    """Keep the request out of the counts that the dashboard shows. An open page sends one every few seconds."""
+    admissions: Mapping[object, Admission] = server_data.get(DECIDED, {})
+    for admission in admissions.values():
+        admission.skip_event()
 
 
 def checked_answer(answer: object) -> bool:

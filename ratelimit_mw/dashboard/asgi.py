@@ -12,7 +12,7 @@ from ..errors import ConfigError, MissingMiddlewareError
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
-from .access import Allow, check_arguments, checked_answer, is_open_to
+from .access import Allow, check_arguments, checked_answer, is_open_to, leave_out
 from .core import respond
 from .response import PageResponse, redirect_into
 
@@ -68,6 +68,8 @@ class ASGIDashboard:
             return redirect_into(scope["path"], request.query_string)
         answer = is_open_to(request, self._allow)
         is_open = checked_answer(await answer if isawaitable(answer) else answer)
+        if is_open:
+            leave_out(scope)
         limiter = self._limiter or _limiter_of(scope)
         return await asyncio.to_thread(respond, limiter, request.method, path[1:], request.query_string, is_open)
 

@@ -43,7 +43,7 @@ def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResp
     if not is_open:
         return _html(403, closed_page())
     if path not in ("", "data.json", *FILES):
-        return _html(404, problem_page("Not found", f"There is no {path} here."))
+        return build_response(404, "text/plain; charset=utf-8", b"There is no such page. Open the dashboard itself.\n")
     try:
         data = DashboardData(limiter, parse_view(query))
     except ConfigError as error:

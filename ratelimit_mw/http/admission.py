@@ -204,6 +204,11 @@ class Admission(LaterDecisions):
             verdict.settler = self.limits.limiter
         return [verdict for verdict in due if self.needs_settlement or verdict.open_receipt is not None]
 
+    def skip_event(self) -> None:
+        """Send no event for this request, unless a rule has decided it. Pages about the events are no events."""
+        if not self.verdict.decisions:
+            self._reported = len(self.verdicts)
+
     def report(self) -> None:
         """Send the event of all decisions that have none yet."""
         self.observe()

@@ -130,6 +130,13 @@ def test_limits_do_not_lock_staff_out(for_staff: Mounted) -> None:
     assert for_staff.ask(headers=STAFF).status_code == 200
 
 
+def test_the_dashboard_does_not_count_itself(each: Mounted) -> None:
+    """An open page requests its data again and again, so it would show mostly itself."""
+    for path in FILES * 2:
+        each.ask(path)
+    assert each.ask("/data.json").json()["traffic"]["totals"] == []
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_rule_may_name_the_dashboard(name: str) -> None:
     """A rule with the path of the dashboard limits it."""
