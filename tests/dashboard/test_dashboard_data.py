@@ -1,0 +1,164 @@
+"""The data of the dashboard: JSON and CSV of each part, and parts that cannot be read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from http_servers import free_port
+
+from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.dashboard.core import respond
+from ratelimit_mw.testing import ManualClock
+
+NOW = 1_767_268_830.0
+BAN = {"after": 10, "within": "10m", "for": "1h"}
+
+
+def limiter_of(rules: list[Rule] | None = None, store: str = "memory://", **settings: Any) -> Limiter:
+    rules = [Rule(name="api", limits="2/minute", ban=BAN)] if rules is None else rules
+    return Limiter(rules, store, settings=load_settings(settings), clock=ManualClock(NOW))  # type: ignore[arg-type]
+
+
+def data(limiter: Limiter, query: str = "") -> Any:
+    return json.loads(respond(limiter, "GET", "data.json", query, True).body)
+
+
+def page(limiter: Limiter, query: str = "") -> str:
+    response = respond(limiter, "GET", "", query, True)
+    assert response.status == 200
+    return response.body.decode()
+
+
+def rows(limiter: Limiter, name: str, query: str = "") -> list[list[str]]:
+    return list(csv.reader(StringIO(respond(limiter, "GET", name, query, True).body.decode(), newline="")))
+
+
+def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
+    """Each has rule, client and end."""
+    limiter = limiter_of()
+    limiter.ban("api", {"ip": "192.0.2.66"}, "1d")
+    limiter.set_override("api", {"ip": "192.0.2.9"}, "1000/minute")
+    found = data(limiter)
+    (ban,), (override,) = found["bans"]["bans"], found["overrides"]["overrides"]
+    assert (ban["client"], ban["rule"], ban["until"]) == ("ip=192.0.2.66", "api", "2026-01-02T12:00:30+00:00")
+    assert (override["client"], override["limits"], override["until"]) == ("ip=192.0.2.9", "1000/minute", None)
+
+
+def test_rules_have_the_place_that_they_come_from(tmp_path: Path) -> None:
+    """A rule of a file has its line, and one that changes the rule of a decorator does not move the others."""
+    file = tmp_path / "ratelimit.toml"
+    file.write_text('limits = "9/s"\n[[rules]]\nname = "one"\nlimits = "1/s"\n\n[[rules]]\nlimits = "2/m"\n')
+    found = {each["name"]: each["place"] for each in data(Limiter.from_settings(file))["rules"]["rules"]}
+    assert found == {"one": f"{file}:2", "rule-2": f"{file}:6", "default": f"{file}:1"}
+
+
+def test_an_unreachable_store_is_shown_and_the_page_still_works() -> None:
+    """Its name has no password. The curves of the log are still there."""
+    limiter = limiter_of(store=f"redis://:secret@localhost:{free_port()}/0", traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    limiter.traffic_log.record("rule:api:rejected", n=1234)
+    found, shown = data(limiter), page(limiter)
+    assert not found["store"]["reachable"]
+    assert found["bans"] == found["overrides"] == {"error": "The store is unreachable."}
+    assert found["traffic"]["totals"][0]["rejected"] == 1234
+    assert "unreachable" in shown
+    assert "1,234" in shown
+    assert "secret" not in shown + json.dumps(found)
+    limiter.close()
+
+
+def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None:
+    """The message has the commands that recover the log."""
+    limiter = limiter_of(traffic_log=f"sqlite:///{tmp_path}/log.db")
+    (tmp_path / "log.db").write_bytes(b"no database" * 1000)
+    assert ".recover" in data(limiter)["traffic"]["error"]
+    assert ".recover" in page(limiter)
+
+
+def test_without_a_log_the_page_names_the_setting() -> None:
+    """The rest of the page is there."""
+    assert "traffic_log = &quot;sqlite:///traffic.db&quot;" in page(limiter_of())
+
+
+def test_without_a_log_the_page_shows_recorded_outcomes() -> None:
+    """They are those of the store, and clients are hidden until the view asks for them."""
+    limiter = limiter_of(record="clients")
+    for _ in range(5):
+        limiter.hit({"ip": "192.0.2.7"})
+    (row,) = data(limiter)["traffic"]["rules"]
+    assert (row["rule"], row["allowed"], row["rejected"]) == ("api", 2, 3)
+    assert "192.0.2.7" not in page(limiter)
+    assert data(limiter, "clients=yes")["clients"]["rejected"][0]["client"] == "ip=192.0.2.7"
+    assert "192.0.2.7" in page(limiter, "clients=yes")
+
+
+def test_clients_of_the_log_are_hidden_by_default() -> None:
+    """The view shows them with their counts, in JSON and CSV, too."""
+    limiter = limiter_of(record="clients", traffic_log="memory://")
+    for _ in range(5):
+        limiter.hit({"ip": "192.0.2.7"})
+    for name in ("", "data.json", "clients.csv"):
+        assert b"192.0.2.7" not in respond(limiter, "GET", name, "", True).body
+        assert b"192.0.2.7" in respond(limiter, "GET", name, "clients=yes", True).body
+    (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
+    assert (client["rule"], client["client"], client["total"], client["error"]) == ("api", "ip=192.0.2.7", 3, 0)
+
+
+def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
+    """The page has the largest; each other one can be chosen by its name."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    for i in range(200):
+        limiter.traffic_log.record(f"endpoint:/{i:03}:allowed", n=1 + i)
+    traffic = data(limiter, "by=endpoint")["traffic"]
+    assert [each["endpoint"] for each in traffic["curves"]] == [f"/{i}" for i in range(180, 200)]
+    assert (traffic["curves_left_out"], len(traffic["totals"]), traffic["totals_left_out"]) == (180, 50, 150)
+    assert "180 more are not drawn" in page(limiter, "by=endpoint")
+    (chosen,) = data(limiter, "by=endpoint&name=/007")["traffic"]["curves"]
+    assert chosen["lines"]["allowed"][-1] == chosen["total"] == 8
+
+
+def test_csv_begins_no_formula_and_keeps_every_text() -> None:
+    """A spreadsheet runs a cell that starts with one of these characters. A text stays in its cell."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    names = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", 'a "b", c\nd', "\u202ex"]
+    for name in names:
+        limiter.traffic_log.record(name)
+    head, *found = rows(limiter, "totals.csv", "by=event")
+    assert head == ["event", "total", "error"]
+    assert sorted(row[0] for row in found) == sorted(f"'{name}" if name[0] in "=+-@\t\r" else name for name in names)
+    assert b"\r\n" in respond(limiter, "GET", "totals.csv", "by=event", True).body
+
+
+def test_the_csv_of_curves_has_a_row_for_each_step() -> None:
+    """Its times are in UTC, and its counts add up to the total."""
+    limiter = limiter_of(traffic_log="memory://")
+    for _ in range(5):
+        limiter.hit({"ip": "192.0.2.7"})
+    head, *found = rows(limiter, "curves.csv", "range=hour")
+    assert head == ["time", "rule", "outcome", "count"]
+    assert sum(int(row[3]) for row in found) == 5
+    assert found[0][:3] == ["2026-01-01T11:00:00+00:00", "api", "allowed"]
+
+
+def test_many_pages_ask_the_store_once() -> None:
+    """Bans of a moment ago are shown again, and new ones after a few seconds."""
+    clock = ManualClock(NOW)
+    limiter = Limiter([Rule(name="api", limits="2/minute", ban=BAN)], clock=clock)
+    assert data(limiter)["bans"]["bans"] == []
+    limiter.ban("api", {"ip": "192.0.2.66"})
+    assert data(limiter)["bans"]["bans"] == []
+    clock.advance(5)
+    assert len(data(limiter)["bans"]["bans"]) == 1
+
+
+def test_hours_are_in_utc() -> None:
+    """A time with another offset is converted."""
+    limiter = limiter_of(traffic_log="memory://")
+    traffic = data(limiter, "from=2026-01-01T10:00%2B02:00&to=2026-01-01")["traffic"]
+    assert (traffic["from"], traffic["to"]) == ("2026-01-01T08:00:00+00:00", "2026-01-01T12:00:30+00:00")
