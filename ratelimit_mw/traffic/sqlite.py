@@ -105,9 +105,21 @@ class SqliteCounts(CountStore):
             _, salt = db.execute(_LOG).fetchone()
             for bucket, events in batch.items():
                 self._add(db, salt, *bucket, events)
-            for step, kept in self._retention.resolutions:
-                for statement in _EXPIRE:
-                    db.execute(statement, {"step": step, "last": now - kept - 2 * step})
+            self._drop_expired(db, now)
+
+    def expire(self, now: int) -> int:
+        with self._errors():
+            before = Path(self._path).stat().st_size
+            with self._writing() as db:
+                self._drop_expired(db, now)
+            with self._connection() as db:
+                db.execute("VACUUM")
+            return max(0, before - Path(self._path).stat().st_size)
+
+    def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
+        for step, kept in self._retention.resolutions:
+            for statement in _EXPIRE:
+                db.execute(statement, {"step": step, "last": now - kept - 2 * step})
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
         return self._read_events(_CURVE, run, {event: {"event": event} for event in events})

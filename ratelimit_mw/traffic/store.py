@@ -77,6 +77,10 @@ class CountStore(ABC):
         tables = self.tables(run, event, [client, OTHER])
         return found | {start: counts.count_of(client) for start, counts in tables.items()}
 
+    def expire(self, now: int) -> int:
+        """Drop buckets that are no longer kept. Return the bytes of disk space that this frees."""
+        return 0
+
     @abstractmethod
     def retention(self) -> str | None:
         """Return the retention of the log; None when there is no log yet."""

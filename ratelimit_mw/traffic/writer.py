@@ -120,6 +120,22 @@ class CountWriter:
                     self._unwritten = None
         self._has_failed = False
 
+    def expire(self) -> int:
+        """Drop the buckets that are no longer kept, and free their disk space. SQLite writes the file anew.
+
+        Each write drops such buckets, too, but the file does not become smaller. Other processes wait meanwhile.
+
+        Returns:
+            The bytes of disk space that are free now: 0 in memory and in Redis.
+
+        Raises:
+            ConfigError: The log has another retention.
+            StoreError: The store is unreachable, the file is damaged, or the disk is full.
+        """
+        self.flush()
+        self._require_same_log()
+        return self._store.expire(self._now()) if self._is_same_log else 0
+
     def close(self) -> None:
         """Write the counts, and close the connections. A later record opens the log again.
 
@@ -142,6 +158,10 @@ class CountWriter:
     async def aflush(self) -> None:
         """Async form of ``flush``."""
         await asyncio.to_thread(self.flush)
+
+    async def aexpire(self) -> int:
+        """Async form of ``expire``."""
+        return await asyncio.to_thread(self.expire)
 
     async def aclose(self) -> None:
         """Async form of ``close``."""

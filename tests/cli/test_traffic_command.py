@@ -136,6 +136,12 @@ def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, me
     assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
 
 
+def test_expired_counts_are_dropped(url: str) -> None:
+    assert json.loads(shown("expire", url, "--json").stdout)["bytes"] >= 0
+    assert shown("expire", url).stdout.endswith("log.db: 0 bytes of disk space freed\n")
+    assert shown(url, "--csv").stdout.splitlines()[1] == "login,4"
+
+
 def test_an_access_log_is_imported(tmp_path: Path) -> None:
     """Requests count by status and path, files may be compressed, and older requests are left out."""
     files, clock = Files(tmp_path), ManualClock(NOW)

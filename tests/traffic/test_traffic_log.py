@@ -387,6 +387,7 @@ def test_async_forms_return_the_same(log: TrafficLog) -> None:
             await log.adistinct("a", NOW, NOW),
             await log.aevents(NOW, NOW),
         ]
+        assert await log.aexpire() == 0
         await log.aclose()
         return found
 

@@ -12,6 +12,7 @@ from ...traffic.estimate import add_up, error_of
 from ..output import Cell, command, json_option, note, number_text, print_json, print_table
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
+from .expire import expire
 from .source import minute_text, open_log, read_time
 
 _IN_TERMINAL: Final = "in the terminal"
@@ -29,7 +30,7 @@ class TrafficGroup(click.Group):
 
 @click.group(cls=TrafficGroup)
 def traffic() -> None:
-    """Show the counts of a traffic log, or import access logs.
+    """Show the counts of a traffic log, import access logs, or free disk space.
 
     `traffic URL [EVENT]` is short for `traffic show URL [EVENT]`.
     """
@@ -184,3 +185,4 @@ def _note_nothing(log: TrafficLog, event: str, curve: Curve) -> None:
 
 traffic.add_command(show)
 traffic.add_command(import_logs)
+traffic.add_command(expire)
