@@ -67,6 +67,8 @@ class DashboardData:
         if not self.view.clients:
             return {"hidden": "Clients are personal data, so they are hidden."}
         log = limiter.traffic_log
+        if log is not None and "error" in self.traffic:
+            return self.traffic  # where the log is unreachable, each call would wait for it again
         if log is not None:
             return _part(lambda: read_clients(log, self.view, self.now, limiter.rules))
         return self._of_store(lambda: {"rejected": self._top_clients()})
