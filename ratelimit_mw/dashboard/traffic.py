@@ -93,15 +93,26 @@ def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
     kind: Kind = "event" if view.kind == "event" else "rule"  # endpoints have no clients
     name = view.name if kind == view.kind else None
     several = [each for each in read_series(log, start, end).get(kind, []) if name in (None, each.name)]
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for series in _largest(several):
         for line, events in series.lines().items():
-            for event in events:
-                for each in log.top(event, start, end, _MOST_CLIENTS):
-                    client = client_text(each.client, series.name, rules) if series.kind == "rule" else each.client
-                    row = {series.kind: series.name, "client": client, "total": each.total}
-                    found.setdefault(line, []).append({**row, "error": error_of(each.total)})
-    return {line: sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS] for line, rows in found.items()}
+            found[line] += [
+                {kind: series.name, "client": client, "total": total, "error": error_of(total)}
+                for client, total in _clients_of(log, series, events, start, end, rules).items()
+            ]
+    return {line: sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS] for line, rows in found.items() if rows}
+
+
+def _clients_of(
+    log: TrafficLog, series: TrafficSeries, events: Iterable[str], start: float, end: float, rules: RuleSet
+) -> dict[str, int]:
+    """Return the clients with the highest counts of some events, which are one line."""
+    totals: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        for each in log.top(event, start, end, _MOST_CLIENTS):
+            is_rule = series.kind == "rule"
+            totals[client_text(each.client, series.name, rules) if is_rule else each.client].append(each.total)
+    return {client: add_up(counts) for client, counts in totals.items()}
 
 
 def _parts(event: str) -> tuple[Kind, str, str]:

@@ -108,6 +108,16 @@ def test_clients_of_the_log_are_hidden_by_default() -> None:
     assert (client["rule"], client["client"], client["total"], client["error"]) == ("api", "ip=192.0.2.7", 3, 0)
 
 
+def test_a_client_is_listed_once_with_all_its_rejections() -> None:
+    """Those of a ban count together with those of the limit."""
+    rule = Rule(name="api", limits="2/minute", ban={**BAN, "after": 3})
+    limiter = limiter_of([rule], record="clients", traffic_log="memory://")
+    for _ in range(8):
+        limiter.hit({"ip": "192.0.2.7"})
+    (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
+    assert (client["client"], client["total"]) == ("ip=192.0.2.7", 6)
+
+
 def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
     """The page has the largest; each other one can be chosen by its name."""
     limiter = limiter_of(traffic_log="memory://")
