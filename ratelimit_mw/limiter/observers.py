@@ -66,7 +66,10 @@ class Observers:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
         decisions = verdict.decisions
         try:
-            counters = self._counters.get(endpoint) or self._counters_at(endpoint)
+            try:
+                counters = self._counters[endpoint]  # faster than ``get``
+            except KeyError:
+                counters = self._counters_at(endpoint)
             if len(decisions) == 1:
                 decision = decisions[0]
                 limit, counter = decision.hit[0], None
