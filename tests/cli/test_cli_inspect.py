@@ -127,7 +127,11 @@ async def keys_of_the_service(file: Path) -> list[dict[str, Any]]:
     limiter = Limiter.from_settings(file)
     transport = httpx.ASGITransport(DecisionService(limiter), client=("127.0.0.1", 1234))
     async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers={"x-ratelimit-admin": "yes"}) as client:
-        keys: list[dict[str, Any]] = (await client.get("/v1/keys")).json()["keys"]
+        keys: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None:  # a busy store shows fewer keys at a time
+            page = (await client.get("/v1/keys", params={"cursor": cursor})).json()
+            keys, cursor = keys + page["keys"], page["cursor"]
     await limiter.aclose()
     return keys
 
