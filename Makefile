@@ -20,6 +20,7 @@ CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py s
 CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
 	limiter http stores/memory stores/test_compliance.py stores/test_records.py stores/test_store_url.py asgi wsgi flask starlette fastapi \
 	django metrics cli/test_cli_application.py cli/test_cli_check.py cli/test_cli_explain.py \
+	dashboard/test_dashboard_core.py dashboard/test_dashboard_data.py dashboard/test_dashboard_asgi.py cli/test_live.py \
 	together/test_events_everywhere.py together/test_traffic_everywhere.py together/test_migrating_strings.py)
 COMMA := ,
 SPACE := $() $()

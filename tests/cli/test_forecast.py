@@ -198,7 +198,7 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     few = run("forecast", url, "other")
     assert (few.exit_code, few.stderr) == (
         1,
-        "Error: a forecast needs three whole days, or three weeks for a week; got 0 hours\n",
+        f"Error: {url}: no record of other by the hour in the last 182 days\n",
     )
 
 

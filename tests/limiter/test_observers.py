@@ -12,6 +12,7 @@ import pytest
 from limiter_ways import rule
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
+from ratelimit_mw.limiter.counts import MAX_SERIES
 from ratelimit_mw.limiter.events import outcome_of
 from ratelimit_mw.limiter.observers import Observers, name_of
 from ratelimit_mw.testing import ManualClock
@@ -331,3 +332,37 @@ def test_an_observer_that_cannot_count_fails_no_request(fails_at_once: bool, cap
 
 def test_a_method_without_a_module_has_a_name() -> None:
     assert name_of([].append) == "builtins.list.append"
+
+
+def test_an_observer_that_cannot_write_its_counts_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    written = []
+
+    class FullDisk:
+        def __call__(self, event: Event) -> None: ...
+
+        def write_counts(self) -> None:
+            written.append("counts")
+            raise OSError("no space left")
+
+    Limiter([Rule(name="api", limits="9/day")], observers=[FullDisk()]).close()
+    assert written == ["counts"]
+    assert "FullDisk raised OSError" in caplog.text
+
+
+def test_counters_of_endpoints_are_bounded() -> None:
+    """Further endpoints are counted, too, but their counters are built for each request."""
+    counted = []
+
+    class Endpoints:
+        def __call__(self, event: Event) -> None: ...
+
+        def request_counter_of(self, rules: Any, outcome: str, endpoint: str | None) -> Any:
+            return lambda: counted.append(endpoint)
+
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Endpoints()])
+    verdict = limiter.peek(ANN)
+    names = [f"/{i}" for i in range(MAX_SERIES + 2)]
+    for name in names:
+        limiter.observers.report_one(verdict, name)
+    assert counted == names
+    assert len(limiter.observers._counters) == MAX_SERIES

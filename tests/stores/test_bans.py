@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -192,9 +193,19 @@ def test_a_request_that_waits_for_a_slot_counts_once(
         Rule(name=f"jobs-{name}", limits="1 concurrent", wait="40s"),
     ]
     limiter = Limiter(rules, store, clock)
+
+    async def hit_on_a_loop() -> Verdict:
+        try:
+            return await limiter.ahit(WHO)
+        finally:
+            await store.aclose()
+
+    def hit() -> Verdict:
+        return limiter.hit(WHO) if way is Blocking else asyncio.run(hit_on_a_loop())
+
     with ThreadPoolExecutor(1) as pool:
         with limiter.slot(WHO):
-            job = pool.submit(way(limiter).hit, WHO)
+            job = pool.submit(hit)
             wait_for(lambda: len(asked) > 5, "some calls of the store")
             if not is_in_time:
                 clock.advance(40)
