@@ -111,3 +111,13 @@ def test_wrong_arguments_are_errors(arguments: dict[str, Any]) -> None:
     """They name the argument."""
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         dashboard(**arguments)
+
+
+@pytest.mark.parametrize(("path", "outcomes"), [("/", ["allowed"]), ("/other", [])])
+def test_a_rule_that_names_the_page_counts_it(path: str, outcomes: list[str]) -> None:
+    """Without a rule of its own, the page sends no event."""
+    events: list[Any] = []
+    limiter = Limiter([Rule(name="page", match={"path": path}, limits="9/day")], observers=[events.append])
+    app = RateLimitMiddleware(dashboard(limiter), limiter=limiter)
+    assert get(app, "/").status_code == 200
+    assert [event.outcome for event in events] == outcomes
