@@ -123,7 +123,7 @@ def _dates(view: View) -> Markup:
         tag("label", title, tag("input", type="date", name=name, value=value[:10], required=name == "from"))
         for title, name, value in (("From ", "from", view.start), ("to ", "to", view.end))
     ]
-    return tag("form", *fields, *_kept(view, "range", "from", "to"), tag("button", "Show"), class_="dates")
+    return tag("form", *fields, *_hidden_fields(view, "range", "from", "to"), tag("button", "Show"), class_="dates")
 
 
 def _names(data: DashboardData) -> Content:
@@ -134,10 +134,10 @@ def _names(data: DashboardData) -> Content:
     field = tag("input", name="name", value=view.name, list="names", autocomplete="off", required=True)
     everything = tag("a", "Show all", href=view.link(name=None)) if view.name is not None else None
     label = tag("label", f"{view.kind.capitalize()} ", field)
-    return tag("form", label, options, *_kept(view, "name"), tag("button", "Show"), everything, class_="names")
+    return tag("form", label, options, *_hidden_fields(view, "name"), tag("button", "Show"), everything, class_="names")
 
 
-def _kept(view: View, *without: str) -> list[Content]:
+def _hidden_fields(view: View, *without: str) -> list[Content]:
     """Return the fields of a view that a form keeps."""
     return [tag("input", type="hidden", name=name, value=value) for name, value in view.fields if name not in without]
 
