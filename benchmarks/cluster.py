@@ -1,6 +1,7 @@
 """Compare a Redis Cluster of three primaries with one server, in turns: ``python -m benchmarks cluster``
 
-Both decide the same requests in this process. A request has several limits, of one client or of several features.
+Both decide the same requests in this process. A request has several limits, of one client or of several features. The
+client has a core of its own, because servers on the same core would empty its caches.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
+from benchmarks import timing
 from benchmarks.loops import CLIENTS, gathered, repeated
+from benchmarks.machine import on_cores, real_time
 from benchmarks.servers import Nodes, redis_nodes
 from benchmarks.timing import in_turns, median, progress, ratio, table, timed
 from ratelimit_mw import Limiter, Rule
@@ -64,7 +67,7 @@ def open_limiter(rules: list[Rule], nodes: Nodes) -> Limiter:
 def counted_round_trips() -> Iterator[Callable[[], int]]:
     """Count how often this process sends after it has received, and so starts to wait once more."""
     operations: list[str] = []
-    plain = {name: getattr(socket.socket, name) for name in ("sendall", "recv_into")}
+    plain = {name: getattr(socket.socket, name) for name in ("send", "recv")}
 
     def recorded(name: str) -> Callable[..., Any]:
         def operation(*arguments: Any) -> Any:
@@ -76,7 +79,7 @@ def counted_round_trips() -> Iterator[Callable[[], int]]:
     for name in plain:
         setattr(socket.socket, name, recorded(name))
     try:
-        yield lambda: sum(pair == ("sendall", "recv_into") for pair in pairwise(operations))
+        yield lambda: sum(pair == ("send", "recv") for pair in pairwise(operations))
     finally:
         for name, operation in plain.items():
             setattr(socket.socket, name, operation)
@@ -131,7 +134,12 @@ def closed_loop(limiter: Limiter, runner: asyncio.Runner | None) -> Callable[[],
 
 
 def report() -> str:
-    with redis_nodes() as one, redis_nodes(3) as cluster, asyncio.Runner() as runner:
+    with ExitStack() as stack:
+        stack.enter_context(nullcontext() if timing.most_rounds == 1 else real_time())
+        with on_cores(is_client=False):
+            one, cluster = (stack.enter_context(redis_nodes(primaries)) for primaries in (1, 3))
+        stack.enter_context(on_cores(is_client=True))
+        runner = stack.enter_context(asyncio.Runner())
         titles = {"blocking, one thread": None, f"asyncio, {AT_A_TIME} at a time": runner}
         tables = [
             table(f"Redis Cluster of three primaries, {title}", rows([one, cluster], each), HEAD)

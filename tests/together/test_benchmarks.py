@@ -11,6 +11,8 @@ import pytest
 from folders import ROOT
 
 from benchmarks.__main__ import PAGES, PARTS, TABLE
+from benchmarks.cluster import CASES, round_trips
+from benchmarks.servers import redis_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -40,3 +42,10 @@ def test_each_part_reports(part: str) -> None:
     for table in tables:
         heads = [text.split("\n")[2] for text in (page[table[1]], table[0])]
         assert heads[0] == heads[1], f"run `python -m benchmarks --write {part}`"
+
+
+def test_a_cluster_takes_one_round_trip_and_two_to_reject() -> None:
+    """The limits of a request are in one slot or in several: a rejection refunds the others."""
+    with redis_nodes(3) as cluster:
+        trips = {name: round_trips(rules, cluster) for name, rules in CASES.items()}
+    assert trips == dict.fromkeys(CASES, 1) | {"the same, the last one rejects": 2}
