@@ -74,8 +74,7 @@ def unban(source: Source, rule: str, features: dict[str, Any], as_json: bool) ->
     if not was_banned:
         note(f"{client} was not banned from rule {name}. Check the spelling of the values")
         raise click.exceptions.Exit(1)
-    for line in notes_on_workers(source, compiled):
-        note(line)
+    note(*notes_on_workers(source, compiled))
 
 
 @command(

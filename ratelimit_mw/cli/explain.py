@@ -77,8 +77,7 @@ def explain(
     else:
         _print(values, explanations)
     amendments = list(describe_amendments(settings.amendments)) if overview.is_file else []
-    for line in amendments:
-        note(line)
+    note(*amendments)
     if list_name is not None:
         note(f"the {list_name} list decides this request before any rule")
     if list_name == "allow" or (list_name is None and not any(each["applies"] for each in explanations.values())):

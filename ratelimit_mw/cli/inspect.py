@@ -67,8 +67,7 @@ def inspect(
         print_json({"keys": list(map(rows.as_json, decisions)), "has_more": has_more, "notes": notes})
     else:
         _print(source, rows, decisions)
-    for line in notes:
-        note(line)
+    note(*notes)
     if has_more:
         note(f"there are more than {limit:,} keys. Raise --limit, or use --rule, --feature or --prefix")
     if not decisions:

@@ -81,9 +81,10 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=lambda value: "(invalid)" if value is INVALID else str(value)))
 
 
-def note(message: str) -> None:
-    """Print a message on stderr."""
-    click.echo(printable(message, 1000), err=True)
+def note(*messages: str) -> None:
+    """Print messages on stderr, each of them once."""
+    for message in dict.fromkeys(messages):
+        click.echo(printable(message, 1000), err=True)
 
 
 def print_text(line: str, style: str = "") -> None:

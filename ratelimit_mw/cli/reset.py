@@ -71,8 +71,7 @@ def reset(source: Source, rule: str | None, features: dict[str, Any], key: str |
         client = " ".join(words_of(features)) or client_of(key) or ALL_CLIENTS
         note(f"rule {compiled.name} has no counts of {client}. Check the spelling of the values{hint}")
         raise click.exceptions.Exit(1)
-    for line in notes_on_workers(source, compiled):
-        note(line)
+    note(*notes_on_workers(source, compiled))
 
 
 def _row(decision: Decision, rows: Rows) -> dict[str, Cell]:

@@ -47,10 +47,8 @@ def migrate(package: str, app: str, as_json: bool) -> None:
     else:
         for line in _lines(findings):
             print_text(line)
-    for problem in findings.problems:
-        note(f"problem: {problem}")
-    for text in findings.notes:
-        note(f"note: {text}")
+    note(*(f"problem: {problem}" for problem in findings.problems))
+    note(*(f"note: {text}" for text in findings.notes))
     if findings.problems:
         raise click.exceptions.Exit(1)
 

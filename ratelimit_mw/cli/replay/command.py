@@ -13,10 +13,10 @@ from ...settings import Settings
 from ..access_log import LogEntry
 from ..json_lines import LineParser
 from ..log_files import logs_argument
-from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
+from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
-from .logs import field_option, limit_option, note_all, notes_on_logs, notes_on_replay, open_logs
+from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
 from .picture import plot_option, theme_option
 from .report import ReplayReport
 from .simulation import Simulation
@@ -27,9 +27,7 @@ _TITLES: Final = {"banned": "of which banned", "delayed": "delayed"}
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
-def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
+def _parse_share(text: str) -> float:
     match = _SHARE.fullmatch(text)
     if match is None:
         raise click.BadParameter(f'expected a share from "0%" to "99.99%", for example "1%"; got {text!r}')
@@ -46,7 +44,7 @@ def _parse_share(_ctx: click.Context, _param: click.Parameter, text: str | None)
 @click.argument("file", type=FILE)
 @logs_argument()
 @field_option
-@click.option("--suggest", "share", metavar="SHARE", callback=_parse_share,
+@click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
                    " reads the logs up to five more times.")  # fmt: skip
 @plot_option(
@@ -78,7 +76,7 @@ def replay(
     if plot is not None:
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
-    note_all(notes_on_replay(source))
+    note(*notes_on_replay(source))
     parser = LineParser(fields, source.rules.needs)
     report = ReplayReport(Simulation(source.settings))
     with open_logs(access_logs, parser) as logs:
@@ -87,7 +85,7 @@ def replay(
         for entry in logs:
             report.add(entry)
     logs.finish(report.requests)
-    note_all(notes_on_logs(source, parser, report))
+    note(*notes_on_logs(source, parser, report))
     read = {"lines": logs.lines, "invalid": logs.invalid, "invalid_examples": logs.examples}
     summary = {**report.as_json(limit), **read}
     suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)

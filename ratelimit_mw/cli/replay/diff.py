@@ -8,11 +8,11 @@ import click
 
 from ..json_lines import LineParser
 from ..log_files import logs_argument
-from ..output import FILE, Cell, command, count_text, json_option, print_json, print_table, print_text
+from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
 from .changes import Change, compare
 from .comparison import Comparison
-from .logs import field_option, limit_option, note_all, notes_on_logs, notes_on_replay, open_logs
+from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
 from .simulation import Simulation
 
 
@@ -42,7 +42,7 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     comparison = _replay(sources, access_logs, fields) if access_logs else None
     effect = None if comparison is None else comparison.as_json(limit)
     if as_json:
-        print_json({"changes": [change.as_json() for change in changes], "effect": effect})
+        print_json({"changes": [change._asdict() for change in changes], "effect": effect})
     else:
         _print_changes(changes)
         if comparison is not None and effect is not None:
@@ -54,14 +54,14 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
 def _replay(sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]) -> Comparison:
     """Replay the logs through both rule sets."""
     old, new = sources
-    note_all(line for source in (old, new) for line in notes_on_replay(source))
+    note(*notes_on_replay(old), *notes_on_replay(new))
     parser = LineParser(fields, (*old.rules.needs, *new.rules.needs))
     comparison = Comparison(Simulation(old.settings), Simulation(new.settings))
     with open_logs(paths, parser, "comparing") as logs:
         for entry in logs:
             comparison.add(entry)
     logs.finish(comparison.new.requests)
-    note_all((*notes_on_logs(old, parser, comparison.old), *notes_on_logs(new, parser, comparison.new)))
+    note(*notes_on_logs(old, parser, comparison.old), *notes_on_logs(new, parser, comparison.new))
     return comparison
 
 

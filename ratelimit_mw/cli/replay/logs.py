@@ -1,6 +1,6 @@
 """The access logs of a command: its options, its progress bar, and notes about what a log does not contain."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,7 +11,7 @@ from ...rules.describe import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser, check_field
 from ..log_files import LogFiles
-from ..output import note, parsed, progress
+from ..output import parsed, progress
 from ..source import Source
 from .report import ReplayReport
 from .simulation import attributes_of, is_logged
@@ -37,12 +37,6 @@ def open_logs(paths: tuple[str, ...], parser: LineParser, action: str = "replayi
     size = LogFiles(paths, parser).size or None
     with progress(action, size, *_COLUMNS, lines=0) as update:
         yield LogFiles(paths, parser, lambda lines, position: update(lines=lines, completed=position))
-
-
-def note_all(lines: Iterable[str]) -> None:
-    """Print notes, each of them once."""
-    for line in dict.fromkeys(lines):
-        note(line)
 
 
 def notes_on_replay(source: Source) -> Iterator[str]:
