@@ -52,7 +52,7 @@ def forecast(counts: Values) -> Forecast:
         raise Failure(f"no request in the last {period} whole hours. A forecast needs requests in each day or week")
     before, truth = counts[:-period], counts[-period:]
     tested = {name: model(before, period) for name, model in _MODELS.items()}
-    errors = {name: _sum_of_errors(truth, values) / sum(truth) for name, values in tested.items()}
+    errors = {name: _error(truth, values) for name, values in tested.items()}
     best = min(errors, key=lambda name: errors[name])
     excess = sorted(real - value for real, value in zip(truth, tested[best], strict=True))
     return Forecast(period, best, _MODELS[best](counts, period), tested, errors, max(0.0, excess[period * 9 // 10]))
@@ -77,5 +77,5 @@ _MODELS: Final[dict[str, Callable[[Values, int], list[float]]]] = {
 }
 
 
-def _sum_of_errors(truth: Values, values: Values) -> float:
-    return sum(abs(real - value) for real, value in zip(truth, values, strict=True))
+def _error(truth: Values, values: Values) -> float:
+    return sum(abs(real - value) for real, value in zip(truth, values, strict=True)) / sum(truth)

@@ -73,11 +73,11 @@ def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
             curves = [log.curve(event, start, end, points=_MOST + 2) for event in events]
             if HOUR % curves[0].step == 0:
                 break
+        else:
+            message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
+            raise Failure(f"{redacted_url(url)}: {message}")
     finally:
         log.close()
-    if HOUR % curves[0].step:
-        message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
-        raise Failure(f"{redacted_url(url)}: {message}")
     found = Counter[int]()
     for curve in curves:
         for at, number in zip(range(curve.start, curve.end, curve.step), curve.counts, strict=True):

@@ -14,8 +14,6 @@ from ..toml import toml
 
 _OF_RULES: Final = ("rules", "limits", "$schema")
 _NOT_SHOWN: Final = "(not shown)"
-_SETTINGS: Final = ""
-"""The name of the part of a file that is no rule."""
 _Fields = dict[str, Any]
 _PlaceOf = Callable[[str], str]
 
@@ -29,9 +27,6 @@ class Change(NamedTuple):
     old: str | None
     new: str | None
     place: str
-
-    def as_json(self) -> dict[str, str | None]:
-        return self._asdict()
 
 
 class _Named(NamedTuple):
@@ -84,13 +79,13 @@ def _text(field: str, value: Any) -> str:
 
 
 def _named(settings: Settings) -> dict[str, _Named]:
-    """Return all rules by name, those that override a decorator's rule, and the settings besides the rules."""
+    """Return all rules by name, those that override a decorator's rule, and the other settings under an empty name."""
     data = read(Path(settings.source))
     amending = {amendment.position for amendment in settings.amendments.values()}
     positions = iter([i for i in range(len(data.get("rules", ()))) if i not in amending])
     rules = {rule.name or f"rule-{i + 1}": rule for i, rule in enumerate(settings.rules)}
     return {
-        _SETTINGS: _Named("", _flat({name: value for name, value in data.items() if name not in _OF_RULES})),
+        "": _Named("", _flat({name: value for name, value in data.items() if name not in _OF_RULES})),
         **{name: _Named(_path(next(positions, None)), _rule_fields(rule)) for name, rule in rules.items()},
         **{
             f"overrides {name}": _Named(f"rules[{amendment.position}]", _flat(amendment.options))

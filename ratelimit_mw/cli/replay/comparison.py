@@ -75,9 +75,7 @@ class Comparison:
 
     def _most(self, change: int, limit: int) -> list[dict[str, Any]]:
         """Return the clients with most requests of a change, and the rules that reject them on that side."""
-        rows = self.clients.rows
-        clients = sorted(rows, key=lambda client: (-rows[client][change], -rows[client][REQUESTS], client))[:limit]
-        return [self._client_as_json(client, change) for client in clients if rows[client][change]]
+        return [self._client_as_json(client, change) for client in self.clients.top(limit, change)]
 
     def _client_as_json(self, client: str, change: int) -> dict[str, Any]:
         row = self.clients.rows[client]

@@ -35,22 +35,37 @@ THEMES: Final = {
     "light": Theme("#ffffff", "#333333", "#dddddd", "#8fb3d9", "#c8342f"),
     "dark": Theme("#0d1117", "#d1d7e0", "#30363d", "#3d6c9e", "#ff6b61"),
 }
-_DAY: Final = 86_400
+_DAY: Final = 86_400  # matplotlib counts in days since 1970
 _MIN_STEPS: Final = 20
 _DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 
 
 def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
-    """Write a PNG or an SVG, by the name of the file. The drawing needs no window and no display."""
-    clients = report.most_rejected(limit) or report.clients.top(limit)
+    """Write a PNG or an SVG, by the name of the file."""
+    clients = report.clients.top(limit, REJECTED) or report.clients.top(limit)
     bottom = 0.9 + 0.33 * len(clients)
-    figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained", facecolor=theme.background)
+    figure = new_figure(4.6 + bottom, theme)
     upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
     figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
     _draw_curves(upper, report, theme)
     _draw_clients(lower, report, clients, theme)
     save(figure, path)
+
+
+def new_figure(height: float, theme: Theme) -> Figure:
+    """Return an empty figure, whose height is in inches. It needs no window and no display."""
+    return Figure(figsize=(11, height), dpi=150, layout="constrained", facecolor=theme.background)
+
+
+def edges_of(start: float, step: float, counts: Sequence[float]) -> list[float]:
+    """Return the edges of steps that follow each other. Times are in seconds since 1970."""
+    return [(start + i * step) / _DAY for i in range(len(counts) + 1)]
+
+
+def ascii_text(text: str, longest: int) -> str:
+    """Return a text that clients may have chosen: the font has no other characters."""
+    return printable(text, longest).encode("ascii", "backslashreplace").decode()
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -93,7 +108,7 @@ def style_times(axes: Axes, counts: str, times: str, title: str, theme: Theme) -
 
 
 def _with_gaps(curve: dict[str, Any]) -> tuple[list[float], list[int], list[int]]:
-    """Return the edges of the steps in days since 1970, as matplotlib counts, with zeros where no request was."""
+    """Return the edges of the steps, the requests and the rejections, with zeros where no request was."""
     step, times = curve["step"], curve["times"]
     edges, demand, rejected = [times[0]], list[int](), list[int]()
     for (time, following), *counts in zip(pairwise([*times, None]), curve["requests"], curve["rejected"], strict=True):
@@ -116,8 +131,7 @@ def _draw_clients(axes: Axes, report: ReplayReport, clients: Sequence[str], them
     bars = axes.barh(rows, allowed, 0.7, rejected, color=theme.allowed)
     notes = [f"{lost:,} of {every:,}" for every, lost in zip(requests, rejected, strict=True)]
     axes.bar_label(bars, notes, padding=7, color=theme.ink, fontsize=9)
-    names = [printable(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
-    axes.set_yticks(rows, names, parse_math=False)
+    axes.set_yticks(rows, [ascii_text(client, 40) for client in clients], parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.set_xlim(0, max(requests) * 1.12)
     axes.set_xlabel("requests: rejected, then allowed", color=theme.ink)

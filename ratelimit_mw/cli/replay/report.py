@@ -1,6 +1,6 @@
 """Counts the decisions of a replay: by rule, by client and over time. Memory is bounded for any log."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,6 +19,11 @@ STEPS: Final = {
 _MAX_STEPS: Final = 10_000
 _SHOWN_STEPS: Final = 120
 MAX_CLIENTS: Final = 200_000
+REQUESTS: Final = 0
+REJECTED: Final = 1
+DENIED: Final = 2
+DENY_LIST: Final = "(deny list)"
+"""The name of the deny list among the rules that reject a client."""
 
 
 class ReplayCurve:
@@ -33,7 +38,8 @@ class ReplayCurve:
         counts = self._counts.get(int(time) // self._step)
         if counts is None:
             while len(self._counts) >= _MAX_STEPS:
-                self._widen(next(step for step in STEPS if step > self._step))
+                wider = next(step for step in STEPS if step > self._step)
+                self._counts, self._step = self._by(wider), wider
             counts = self._counts.setdefault(int(time) // self._step, [0, 0])
         counts[0] += 1
         counts[1] += rejected
@@ -41,9 +47,6 @@ class ReplayCurve:
             self.first = time
         if time > self.last:
             self.last = time
-
-    def _widen(self, step: int) -> None:
-        self._counts, self._step = self._by(step), step
 
     def _by(self, step: int) -> dict[int, list[int]]:
         counts: dict[int, list[int]] = {}
@@ -88,10 +91,11 @@ class ClientTable:
             row = self.rows[client] = self._empty.copy()
         return row
 
-    def top(self, number: int, clients: Iterable[str] | None = None) -> list[str]:
-        """Return the clients with the highest counts; ties by name."""
-        names = self.rows if clients is None else clients
-        return sorted(names, key=lambda client: (*(-self.rows[client][rank] for rank in self._ranks), client))[:number]
+    def top(self, number: int, column: int | None = None) -> list[str]:
+        """Return the clients with the highest counts, or the highest in one column; ties by requests, then by name."""
+        ranks = self._ranks if column is None else (column, REQUESTS)
+        counted = (client for client, row in self.rows.items() if column is None or row[column])
+        return sorted(counted, key=lambda client: (*(-self.rows[client][rank] for rank in ranks), client))[:number]
 
     def count(self, column: int) -> int:
         """Return the number of clients with a count in a column."""
@@ -112,13 +116,6 @@ class RuleReport:
         self.banned = 0
         # The limits of the rule first. A limit of a single client, or of a schedule, is added when it rejects.
         self.rejected_by_limit = {str(limit.quota): 0 for limit in rule.limits}
-
-
-REQUESTS: Final = 0
-REJECTED: Final = 1
-DENIED: Final = 2
-DENY_LIST: Final = "(deny list)"
-"""The name of the deny list among the rules that reject a client."""
 
 
 class ReplayReport:
@@ -178,10 +175,6 @@ class ReplayReport:
     def period(self) -> str:
         return "{:%Y-%m-%d %H:%M:%S} to {:%Y-%m-%d %H:%M:%S} UTC".format(*self.span)
 
-    def most_rejected(self, limit: int) -> list[str]:
-        """Return the clients with the most rejections; ties by number of requests, then by name."""
-        return self.clients.top(limit, (client for client, row in self.clients.rows.items() if row[REJECTED]))
-
     def as_json(self, limit: int) -> dict[str, Any]:
         first, last = self.span
         return {
@@ -195,7 +188,7 @@ class ReplayReport:
             "last": last.isoformat(),
             "out_of_order": self.out_of_order,
             "rules": list(map(self._rule_as_json, self.rules.values())),
-            "clients_rejected_most": list(map(self._client_as_json, self.most_rejected(limit))),
+            "clients_rejected_most": list(map(self._client_as_json, self.clients.top(limit, REJECTED))),
             "curve": self.curve.as_json(),
         }
 
