@@ -5,7 +5,7 @@ A bucket has at most a number of events. Further ones count together as ``OTHER`
 The clients of an event are a Misra-Gries summary (Agarwal and others, "Mergeable Summaries", 2012). When there are too
 many, all lose the count of the first one that is too many, and those without a count are dropped. So the count of
 every client is too low by the sum of these losses at most, and that is less than the counts of all clients / ``MOST``.
-A sketch has all clients that ever counted.
+A sketch has all clients that ever counted, without those for which a process had no room.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import msgspec
 from .count_min import cells_of
 from .estimate import Estimate
 from .hyperloglog import HyperLogLog
+from .losses import Losses
 from .retention import Resolution
 
 _Name = TypeVar("_Name", int, str)
 OTHER: Final = "__other__"
-"""The event of those without room in a bucket. The client of those without room in the memory of a process."""
+"""The event of those without room. Early logs have a client of this name, too, for those without room."""
 MOST: Final = 1_000
 """The most events of a bucket, and the clients of an event that are kept when there are more than twice as many."""
 
@@ -37,6 +38,7 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
         error: The most by which the count of a client is too low.
         sketch: All clients; None while no client was dropped.
         cells: The count-min sketch of the events of ``OTHER``.
+        missed: The most clients that neither ``clients`` nor the sketch has: a process had no room for them.
     """
 
     total: int = 0
@@ -44,6 +46,7 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
     error: int = 0
     sketch: HyperLogLog | None = None
     cells: dict[int, int] = {}
+    missed: int = 0
 
     def add(self, number: int, client: str | None) -> None:
         """Count a number of times."""
@@ -55,6 +58,7 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
         """Add other counts, by the salt of the log."""
         self.total += other.total
         self.error += other.error
+        self.missed += other.missed
         if other.clients:
             add_counts(self.clients, other.clients)
         if other.cells:
@@ -64,7 +68,7 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
 
     def count_of(self, client: str) -> Estimate:
         """Return the count of a client."""
-        return Estimate(self.clients.get(client, 0), 0 if client == OTHER else self._client_error)
+        return Estimate(self.clients.get(client, 0), self._client_error)
 
     def top(self, most: int) -> list[tuple[str, Estimate]]:
         """Return the clients with the highest counts."""
@@ -75,7 +79,7 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
     def distinct(self) -> Estimate:
         """Return the number of clients."""
         known = Estimate(len(self.clients) - (OTHER in self.clients)) if self.sketch is None else self.sketch.estimate()
-        return Estimate(known, known.error + self.clients.get(OTHER, 0))
+        return Estimate(known, known.error + self.clients.get(OTHER, 0) + self.missed)
 
     @property
     def _client_error(self) -> int:
@@ -121,7 +125,7 @@ Records = Mapping[int, Mapping[tuple[str, str | None], int]]
 """Counts by the start of a finest bucket, then by event and client."""
 
 
-def batch_of(records: Records, resolutions: Collection[Resolution], now: int) -> Batch:
+def batch_of(records: Records, losses: Losses, resolutions: Collection[Resolution], now: int) -> Batch:
     """Return the buckets of all resolutions that records belong to, without those that are no longer kept."""
     batch: Batch = {}
     for time, counts in records.items():
@@ -132,6 +136,9 @@ def batch_of(records: Records, resolutions: Collection[Resolution], now: int) ->
                     if event not in events:
                         events[event] = EventCounts()
                     events[event].add(number, client)
+                for event, loss in losses.get(time, {}).items():
+                    events[event].error += loss.error
+                    events[event].missed += loss.missed
     return batch
 
 

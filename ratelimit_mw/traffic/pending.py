@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Sizes
 from hashlib import blake2b
 from typing import Final
 
@@ -9,6 +10,7 @@ from ..clock import SECOND
 from ..errors import ConfigError
 from .batch import MOST as MOST_EVENTS
 from .batch import OTHER
+from .losses import Counts, Loss, Losses, clients_to_keep, drop_clients
 from .number import Counter, Number
 
 MOST: Final = 50_000
@@ -17,7 +19,6 @@ _LONGEST, _KEPT = 128, 100
 """The most characters of a name, and those that are kept of a longer one."""
 _OVERLAP: Final = 60
 """Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
-Counts = dict[tuple[str, str | None], int]
 Adders = dict[tuple[str, ...], Counter]
 """The functions that count events together."""
 _NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
@@ -39,7 +40,9 @@ class PendingCounts:
     def _start_over(self) -> None:
         self.buckets: dict[int, Counts] = {}
         self.current: tuple[int, int, Counts] = (0, 0, {})
+        self._losses: dict[int, dict[str, Loss]] = {}
         self._size = 0
+        self._is_full = False  # Events alone take the room: there are too few clients to drop.
         self.lost = 0  # Counts for which there was no room.
 
     @property
@@ -47,8 +50,8 @@ class PendingCounts:
         """Whether nothing waits, and no thread can add a count without the lock."""
         return not (self.buckets or self._numbers)
 
-    def take(self, now: int) -> dict[int, Counts]:
-        """Return the counts by the start of their bucket in seconds, and start anew. ``now`` is in seconds."""
+    def take(self, now: int) -> tuple[dict[int, Counts], Losses]:
+        """Return the counts and losses by the start of their bucket, and start anew. Times are in seconds."""
         for start, numbers in tuple(self._numbers.items()):
             for events, number in numbers.items():
                 if count := number.take():
@@ -58,7 +61,7 @@ class PendingCounts:
             if not start <= now < start + self._step // SECOND + _OVERLAP:
                 del self._numbers[start]
                 self.adding = _NO_BUCKET if self.adding[0] == start * SECOND else self.adding
-        taken = self.buckets
+        taken = self.buckets, self._losses
         self._start_over()
         self._size = sum(map(len, self._numbers.values()))
         return taken
@@ -80,19 +83,42 @@ class PendingCounts:
         numbers[events].add()
 
     def add(self, event: str, client: str | None, number: int, time: int) -> None:
-        """Count a number for a time in microseconds. When there are many counts, further names share one count."""
+        """Count a number for a time in microseconds. When there are many counts, the smallest clients are dropped."""
         start = time // self._step * self._step
         counts = self.buckets.get(start // SECOND, {})
         self.current = start, start + self._step, counts
         event, client = name_of("event", event), None if client is None else name_of("by", client)
-        other = None if client is None else OTHER
-        for most, key in enumerate(((event, client), (event, other), (OTHER, other)), start=1):
-            if key in counts or self._size < most * MOST:
+        for most, key in enumerate(((event, client), (event, None), (OTHER, None)), start=1):
+            if key in counts or self._has_room(most):
                 self._size += key not in counts
                 counts[key] = counts.get(key, 0) + number
                 self.buckets[start // SECOND] = counts
+                if key[1] != client:
+                    self._add_losses(start // SECOND, {key[0]: Loss(number, 1)})
                 return
         self.lost += number
+
+    def _has_room(self, most: int) -> bool:
+        """Return whether there are fewer counts than ``most`` times the most. Room for clients is made."""
+        if most == 1 and self._size >= MOST and not self._is_full:
+            self._make_room()
+        return self._size < most * MOST
+
+    def _make_room(self) -> None:
+        """Drop the smallest clients, so that half of the room of all clients is free: the next time is not soon."""
+        sizes = [Sizes(event for event, _ in counts) for counts in self.buckets.values()]
+        others = self._size - sum(map(len, self.buckets.values()))
+        room = MOST - others - sum(map(len, sizes))
+        self._is_full = room < MOST // 4
+        if not self._is_full:
+            most = clients_to_keep([size for each in sizes for size in each.values()], room // 2)
+            for start, counts in self.buckets.items():
+                self._add_losses(start, drop_clients(counts, most))
+            self._size = others + sum(map(len, self.buckets.values()))
+
+    def _add_losses(self, start: int, losses: dict[str, Loss]) -> None:
+        known = self._losses.setdefault(start, {})
+        known |= {event: known.get(event, Loss()).plus(loss) for event, loss in losses.items()}
 
 
 def name_of(argument: str, text: object) -> str:

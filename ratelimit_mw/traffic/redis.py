@@ -39,7 +39,7 @@ _READS: Final = 500
 _STANDARD_ERROR: Final = 0.0081
 """That of the HyperLogLog of Redis."""
 _Field = TypeVar("_Field", int, str)
-_Part = list[tuple[int, int, int, dict[str, tuple[int, dict[str, int]]]]]
+_Part = list[tuple[int, int, int, dict[str, tuple[int, dict[str, int], int, int]]]]
 
 
 class RedisCounts(CountStore):
@@ -101,7 +101,8 @@ class RedisCounts(CountStore):
         with self._errors():
             found = int(self._client.pfcount(*(f"{key}:d:{event}" for key in self._keys(runs))))
         estimate = with_error(found, _STANDARD_ERROR)
-        return Estimate(found, estimate.error + self._sum(runs, f":n:{event}", OTHER))
+        unknown = self._sum(runs, f":n:{event}", OTHER) + self._sum(runs, ":m", event)
+        return Estimate(found, estimate.error + unknown)
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
         return self._sums([(key,) for key in self._keys(runs)])
@@ -122,14 +123,15 @@ class RedisCounts(CountStore):
         for (step, start), events in batch.items():
             seconds = start + 2 * step + kept[step] - now
             for event, counts in events.items():
-                for total, clients in _pieces(counts):
-                    if part and size + 1 + len(clients) > _PART:
+                for piece in _pieces(counts):
+                    added = 1 + len(piece[1])
+                    if part and size + added > _PART:
                         yield part
                         part, size = [], 0
                     if not part or part[-1][:2] != (step, start):
                         part.append((step, start, seconds, {}))
-                    part[-1][3][event] = total, clients
-                    size += 1 + len(clients)
+                    part[-1][3][event] = piece
+                    size += added
         if part:
             yield part
 
@@ -174,11 +176,12 @@ class RedisCounts(CountStore):
             raise as_store_error(error) from error
 
 
-def _pieces(counts: EventCounts) -> Iterator[tuple[int, dict[str, int]]]:
-    """Divide the clients of an event: the largest come first. The first piece has the total."""
+def _pieces(counts: EventCounts) -> Iterator[tuple[int, dict[str, int], int, int]]:
+    """Divide the clients of an event: the largest come first. The first piece has the other figures."""
     clients = sorted(counts.clients.items(), key=lambda each: -each[1])
     for first in range(0, len(clients) or 1, _PART - 1):
-        yield (0 if first else counts.total), dict(clients[first : first + _PART - 1])
+        total, error, missed = (0, 0, 0) if first else (counts.total, counts.error, counts.missed)
+        yield total, dict(clients[first : first + _PART - 1]), error, missed
 
 
 def open_client(address: Address) -> Any:

@@ -32,7 +32,7 @@ _ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO 
 _ADD_CELL: Final = "INSERT INTO cells VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _LOG: Final = "SELECT retention, salt FROM log"
 _KNOWN_EVENTS: Final = "SELECT event FROM totals WHERE step = ? AND start = ?"
-_DROPPED: Final = "SELECT error, sketch FROM dropped WHERE step = ? AND event = ? AND start = ?"
+_DROPPED: Final = "SELECT error, sketch, missed FROM dropped WHERE step = ? AND event = ? AND start = ?"
 _CLIENT_COUNT: Final = "SELECT count(*) FROM clients WHERE step = ? AND event = ? AND start = ?"
 _CLIENTS_OF_BUCKET: Final = "SELECT client, n FROM clients WHERE step = ? AND event = ? AND start = ?"
 _DROP_CLIENTS: Final = (
@@ -73,7 +73,7 @@ _ERRORS: Final = """
     SELECT start, error FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
 """
 _SKETCHES: Final = """
-    SELECT error, sketch FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
+    SELECT error, sketch, missed FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
 """
 _EVENTS_OF_MOST: Final = """
     SELECT event, sum(n) FROM totals NOT INDEXED WHERE step = :step AND start >= :start AND start < :end
@@ -146,8 +146,8 @@ class SqliteCounts(CountStore):
         for rows in self._read((_CLIENTS, each) for each in values):
             add_counts(found.clients, dict(rows))
         for rows in self._read((_SKETCHES, each) for each in values):
-            for error, sketch in rows:
-                found.merge(EventCounts(error=error, sketch=HyperLogLog(sketch)), salt)
+            for error, sketch, missed in rows:
+                found.merge(EventCounts(error=error, sketch=HyperLogLog(sketch), missed=missed), salt)
         return found
 
     def events(self, runs: Sequence[Run]) -> dict[str, int]:
@@ -185,7 +185,7 @@ class SqliteCounts(CountStore):
             db.execute(_ADD_TOTAL, (step, event, start, counts.total))
             if counts.cells:
                 db.executemany(_ADD_CELL, ((step, start, *cell) for cell in counts.cells.items()))
-            if counts.clients or counts.sketch:
+            if counts.clients or counts.sketch or counts.error:
                 _add_clients(db, salt, (step, event, start), counts)
 
     @contextmanager
@@ -259,19 +259,20 @@ def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int],
     db.executemany(_ADD_CLIENT, ((*place, *each) for each in counts.clients.items()))
     found = db.execute(_DROPPED, place).fetchone()
     (size,) = db.execute(_CLIENT_COUNT, place).fetchone()
-    if found is None and counts.sketch is None and size <= 2 * MOST:
+    if found is None and counts.sketch is None and not counts.error and size <= 2 * MOST:
         return
     own = EventCounts()
     if found is None or size > 2 * MOST:
         own.clients = dict(db.execute(_CLIENTS_OF_BUCKET, place))
     if found is not None:
-        own.error, own.sketch = found[0], HyperLogLog(found[1])
+        own.error, own.sketch, own.missed = found[0], HyperLogLog(found[1]), found[2]
     own.error += counts.error
+    own.missed += counts.missed
     own.sketch = own.sketch_with(counts, salt)
     if loss := own.drop_clients(salt):
         for statement in _DROP_CLIENTS:
             db.execute(statement, (*place, loss, OTHER))
-    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch)))
+    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch), own.missed))
 
 
 def open_address(address: LogAddress) -> SqliteCounts:

@@ -42,4 +42,8 @@ SCHEMA: Final = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        "PRAGMA user_version = 3",
+        "ALTER TABLE dropped ADD COLUMN missed INTEGER NOT NULL DEFAULT 0",
+    ),
 )

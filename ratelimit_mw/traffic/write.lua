@@ -2,7 +2,7 @@
 -- KEYS[1]: the prefix of all keys.
 -- ARGV[1]: the token of the part. ARGV[2]: the most names of a hash. ARGV[3]: the name of further ones.
 -- ARGV[4]: the retention. ARGV[5]: the longest time in seconds.
--- ARGV[6]: the counts, as {{step, start, seconds, {event: {total, {client: number}}}}, ...}.
+-- ARGV[6]: the counts, as {{step, start, seconds, {event: {total, {client: number}, error, missed}}}, ...}.
 -- ARGV[7]: the salt of a new log. ARGV[8]: the cells in a row of the count-min sketch.
 local prefix, token, most, other = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if redis.call('EXISTS', token) == 1 then
@@ -89,6 +89,12 @@ for _, bucket in ipairs(cmsgpack.unpack(ARGV[6])) do
     if folded[event] then
       add_to_cells(key .. ':c', event, counts[1])
       redis.call('EXPIRE', key .. ':c', seconds)
+    end
+    if counts[3] > 0 then
+      add(key .. ':e', owner, counts[3])
+      add(key .. ':m', owner, counts[4])
+      redis.call('EXPIRE', key .. ':e', seconds)
+      redis.call('EXPIRE', key .. ':m', seconds)
     end
     local clients, table_key, sketch = {}, key .. ':n:' .. owner, key .. ':d:' .. owner
     for client, number in pairs(counts[2]) do

@@ -194,10 +194,10 @@ class CountWriter:
         """Return the batch to write: the one whose write failed, or the counts since then."""
         if self._unwritten is None:
             with self._lock:
-                lost, records = self._pending.lost, self._pending.take(self._now())
+                lost, taken = self._pending.lost, self._pending.take(self._now())
             if lost:
                 _log.error("the traffic log has lost %d counts, because it could not be written for a long time", lost)
-            if batch := batch_of(records, self._retention.resolutions, self._now()):
+            if batch := batch_of(*taken, self._retention.resolutions, self._now()):
                 self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
         return self._unwritten
 

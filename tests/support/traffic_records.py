@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
-from ratelimit_mw.traffic import TrafficLog, batch, redis, sqlite
+from ratelimit_mw.traffic import TrafficLog, batch, losses, redis, sqlite
 
 NOW = 1_767_268_820
 
 
 def limit_to(most: int, patch: pytest.MonkeyPatch) -> None:
-    """Give logs room for few events, and for twice as many clients."""
-    for module in (batch, redis, sqlite):
+    """Give logs room for few events, and for twice as many clients. A full process keeps as many clients."""
+    for module in (batch, losses, redis, sqlite):
         patch.setattr(module, "MOST", most)
 
 

@@ -44,8 +44,12 @@ def assert_clients_are_within_their_error(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_counts_are_within_their_error(url: str, clock: ManualClock, few: int, seed: int) -> None:
+@pytest.mark.parametrize("waiting", [50_000, 25])
+def test_random_counts_are_within_their_error(
+    url: str, clock: ManualClock, few: int, seed: int, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three workers add random counts to the same buckets. Any range has the true counts, within the errors."""
+    monkeypatch.setattr(pending, "MOST", waiting)
     chance, found = random.Random(seed), list[Record]()
     logs = workers(url, clock, 3)
     for _ in range(8):
@@ -116,20 +120,40 @@ def test_a_client_that_comes_late_is_found(log: TrafficLog) -> None:
     assert 0 < abs(distinct - 9_001) <= distinct.error < 9_001 / 10
 
 
+def test_a_client_after_a_flood_in_one_process_is_found(log: TrafficLog) -> None:
+    """The process drops the small clients that wait. The count of the late client is nearly exact."""
+    for i in range(60_000):
+        log.record("a", f"client {i * 7919}")
+    for _ in range(10_000):
+        log.record("a", "late")
+    (late,) = log.top("a", NOW, NOW, 1)
+    assert late.client == "late"
+    assert late.total <= 10_000 <= late.total + late.error
+    assert 0 < late.error <= 70_000 / 1_001
+    total, distinct = log.total("a", NOW, NOW), log.distinct("a", NOW, NOW)
+    assert (total, total.error) == (70_000, 0)
+    assert abs(distinct - 60_001) <= distinct.error < 60_001
+
+
 def test_clients_without_room_in_a_process_are_part_of_the_error(
     log: TrafficLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When many counts wait, further clients count together. Each of them could be any client."""
-    monkeypatch.setattr(pending, "MOST", 3)
+    """When a process has only events, further clients have no count. Each of them could be any client."""
+    monkeypatch.setattr(pending, "MOST", 4)
     for i in range(3):
-        log.record("a", f"c{i}", 10)
-    log.record("a", "c3", 4)
-    assert log.top("a", NOW, NOW) == [("c0", 10), ("c1", 10), ("c2", 10)]
-    assert {each.error for each in log.top("a", NOW, NOW)} == {4}
-    distinct, of_client = log.distinct("a", NOW, NOW), log.total("a", NOW, NOW, by="c3")
-    assert (distinct, distinct.error) == (3, 4)
+        log.record(f"e{i}")
+    log.record("a", "c0", 10)
+    for i in (1, 2):
+        log.record("a", f"c{i}", 2)
+    log.record("a", "c0", 10)
+    (client,) = log.top("a", NOW, NOW)
+    assert (client, client.error) == (("c0", 20), 4)
+    distinct, of_client = log.distinct("a", NOW, NOW), log.total("a", NOW, NOW, by="c2")
+    assert distinct == 1
+    assert 2 <= distinct.error <= 3
     assert (of_client, of_client.error) == (0, 4)
-    assert log.total("a", NOW, NOW).error == 0
+    total = log.total("a", NOW, NOW)
+    assert (total, total.error) == (24, 0)
 
 
 def test_a_batch_keeps_the_clients_with_high_counts(log: TrafficLog, few: int) -> None:

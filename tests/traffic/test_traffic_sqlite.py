@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from traffic_records import NOW
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, sqlite
+from ratelimit_mw.traffic.digest import create_salt
 
 CLOCK = ManualClock(NOW)
 
@@ -94,12 +96,13 @@ def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_read_first", [True, False])
-def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, is_read_first: bool) -> None:
+@pytest.mark.parametrize("version", range(1, len(sqlite.SCHEMA)))
+def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, version: int, is_read_first: bool) -> None:
     """Its first read or write adds what it has not. It has clients that were counted together."""
     path = tmp_path / "log.db"
     with closing(sqlite3.connect(path)) as db:
-        for statement in sqlite.SCHEMA[0]:
-            db.execute(statement, {"retention": str(opened(path)._retention)})
+        for statement in chain.from_iterable(sqlite.SCHEMA[:version]):
+            db.execute(statement, {"retention": str(opened(path)._retention), "salt": create_salt()})
         db.execute("INSERT INTO totals VALUES (60, 'a', ?, 9)", (NOW // 60 * 60,))
         for client, number in {"c": 5, "__other__": 4}.items():
             db.execute("INSERT INTO clients VALUES (60, 'a', ?, ?, ?)", (NOW // 60 * 60, client, number))
