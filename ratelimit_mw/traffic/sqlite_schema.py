@@ -6,6 +6,8 @@ from typing import Final
 
 APPLICATION: Final = 0x524C_5431
 """Marks the file of a traffic log, for this package and for the program ``file``."""
+BLOCK: Final = 12
+"""The buckets of a row of ``sums``, as in the last version of the schema."""
 # Each tuple brings a file to its next version. The rows of one event are together, so that a curve reads few pages.
 # The index has those of one bucket together.
 SCHEMA: Final = (
@@ -45,5 +47,14 @@ SCHEMA: Final = (
     (
         "PRAGMA user_version = 3",
         "ALTER TABLE dropped ADD COLUMN missed INTEGER NOT NULL DEFAULT 0",
+    ),
+    (
+        "PRAGMA user_version = 4",
+        """
+        CREATE TABLE sums (
+            step INTEGER, start INTEGER, event TEXT, n INTEGER NOT NULL, PRIMARY KEY (step, start, event)
+        ) WITHOUT ROWID
+        """,
+        "INSERT INTO sums SELECT step, start - start % (12 * step), event, sum(n) FROM totals GROUP BY 1, 2, 3",
     ),
 )

@@ -22,6 +22,7 @@ from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, sqlite
 from ratelimit_mw.traffic.digest import create_salt
+from ratelimit_mw.traffic.retention import Run
 
 CLOCK = ManualClock(NOW)
 
@@ -115,6 +116,39 @@ def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, version: 
     assert (client.total, client.error) == (6 - is_read_first, 4)
     distinct = log.distinct("a", NOW, NOW)
     assert (distinct, distinct.error) == (1, 4)
+    block = sqlite.BLOCK * 60
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT * FROM sums WHERE step = 60").fetchall() == [
+            (60, NOW // block * block, "a", 10 - is_read_first)
+        ]
+
+
+def test_the_totals_of_a_week_are_read_from_few_rows(tmp_path: Path) -> None:
+    """They have one row for several buckets. No other rows are read."""
+    path, week = tmp_path / "log.db", 168 * 3_600
+    log = opened(path)
+    for back in range(0, week + 3_600, 900):
+        log.record("a", at=NOW - back)
+    log.record("a", at=NOW - 2 * week)
+    assert log.events(NOW - week, NOW) == {"a": 673}
+    hours = next(run for run in log._retention.runs(NOW - week, NOW, NOW) if run.step == 3_600)
+    values = sqlite._with_blocks(hours)
+    with closing(sqlite3.connect(path)) as db:
+        ((_, rows),) = db.execute(sqlite._EVENTS.replace("sum(n)", "count(n)"), values).fetchall()
+        plan = " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sqlite._EVENTS}", values))
+    assert (hours.end - hours.start) // 3_600 == 168
+    assert rows <= 2 * (sqlite.BLOCK - 1) + 168 // sqlite.BLOCK
+    assert plan.count("(step=? AND start>? AND start<?)") == 3
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [(0, 24, 0, 24), (1, 24, 12, 24), (0, 23, 0, 12), (1, 23, 23, 23), (13, 40, 24, 36), (12, 13, 13, 13)],
+)
+def test_a_run_has_whole_blocks_in_its_middle(start: int, end: int, first: int, last: int) -> None:
+    """One without a whole block has all of its buckets before it."""
+    values = sqlite._with_blocks(Run(60, 60 * start, 60 * end))
+    assert (values["first"], values["last"]) == (60 * first, 60 * last)
 
 
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +202,9 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
             found.append(db.execute("SELECT step FROM cells"))
             rows.append([sorted({step for (step,) in each}) for each in found])
     assert rows == [[[60, 3600]] * 4, [[3600]] * 4, [[3600]] * 4]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT step FROM sums WHERE event = 'a'").fetchall() == [(3600,)]
+        assert db.execute("SELECT min(start) > ? FROM sums WHERE step = 60", (NOW,)).fetchone() == (1,)
     clock.advance(7200)
     log.record("b")
     log.flush()
