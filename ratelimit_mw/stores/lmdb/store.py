@@ -2,20 +2,18 @@
 
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...clock import Clock
-from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...forksafe import check_process
-from ...receipt import Correction
-from ..base import KeyPage, Store, record_key
+from ..base import KeyPage
 from ..budget import STARTING, ThreadClock
 from ..facts import Facts
+from ..twins import TwinStore
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
@@ -23,10 +21,9 @@ from .facts import values_of
 from .records import Records
 
 _Result = TypeVar("_Result")
-_Work = Callable[[Records], _Result]
 
 
-class LmdbStore(Store):
+class LmdbStore(TwinStore):
     """Count all processes of one machine together, in an LMDB environment.
 
     Args:
@@ -61,85 +58,57 @@ class LmdbStore(Store):
         self._budget = ThreadClock(self._seconds)
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE, durable)
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self._run_locked(lambda records: decide(records, hits, now, consume)) if hits else []
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self._run_locked(lambda records: correct(records, changes, now)) if changes else []
-
-    def forget(self, keys: Iterable[str]) -> None:
-        self._run_locked(partial(Records.delete, keys=list(keys)))
+    _apply = staticmethod(decide)
+    _correct = staticmethod(correct)
+    _forget = staticmethod(Records.delete)
+    _read_record = staticmethod(Records.read_document)
+    _write_record = staticmethod(Records.write_document)
+    _ping = staticmethod(Records.ping)
 
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return self._run_locked(partial(Records.list_keys, prefix=prefix, place=place))
+        return self._run(Records.list_keys, prefix, place)
 
-    def read_record(self, name: str) -> bytes | None:
-        return self._run_locked(partial(Records.read_document, key=record_key(name)))
-
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        return self._run_locked(_writing(name, data, before, lifetime))
+    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return await self._arun(Records.list_keys, prefix, place)
 
     def start(self) -> None:
-        self._run_locked(Records.ping, max(self._seconds, STARTING))
+        self._run(Records.ping, seconds=max(self._seconds, STARTING))
 
-    def ping(self) -> None:
-        self._run_locked(Records.ping)
+    async def astart(self) -> None:
+        await self._arun(Records.ping, seconds=max(self._seconds, STARTING))
 
     def facts(self) -> Iterator[Facts]:
         yield Facts("lmdb", self.path, {**self._environment.numbers(), **values_of(Path(self.path))})
-
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self._arun_locked(lambda records: decide(records, hits, now, consume)) if hits else []
-
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._arun_locked(lambda records: correct(records, changes, now)) if changes else []
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        await self._arun_locked(partial(Records.delete, keys=list(keys)))
-
-    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return await self._arun_locked(partial(Records.list_keys, prefix=prefix, place=place))
-
-    async def aread_record(self, name: str) -> bytes | None:
-        return await self._arun_locked(partial(Records.read_document, key=record_key(name)))
-
-    async def awrite_record(
-        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
-    ) -> bool:
-        return await self._arun_locked(_writing(name, data, before, lifetime))
-
-    async def astart(self) -> None:
-        await self._arun_locked(Records.ping, max(self._seconds, STARTING))
-
-    async def aping(self) -> None:
-        await self._arun_locked(Records.ping)
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""
         self._environment.close()
 
-    def _run_locked(self, work: _Work[_Result], seconds: float = 0.0) -> _Result:
+    def _run(self, work: Callable[..., _Result], *arguments: Any, seconds: float = 0.0) -> _Result:
         check_process()
         deadline = self._budget.time() + (seconds or self._seconds)
         self._environment.lock.acquire(self._budget, deadline)
         try:
-            return self._run(work, deadline)
+            return self._work(work, arguments, deadline)
         finally:
             self._environment.lock.release()
 
-    async def _arun_locked(self, work: _Work[_Result], seconds: float = 0.0) -> _Result:
+    async def _arun(self, work: Callable[..., _Result], *arguments: Any, seconds: float = 0.0) -> _Result:
         check_process()
         queue, seconds = self._environment.queue.get(), seconds or self._seconds
         deadline, clock = queue.clock.time() + seconds, self._budget
-        return await queue.run(lambda: self._run(work, clock.time() + deadline - queue.clock.time()), seconds)
 
-    def _run(self, work: _Work[_Result], deadline: float) -> _Result:
-        return self._environment.run(work, self._clock, lambda: self._budget.time(waited=inf) > deadline)
+        def run() -> _Result:
+            return self._work(work, arguments, clock.time() + deadline - queue.clock.time())
 
+        return await queue.run(run, seconds)
 
-def _writing(name: str, data: bytes | None, before: bytes | None, lifetime: int | None) -> _Work[bool]:
-    key = record_key(name, data)
-    return partial(Records.write_document, key=key, data=data, before=before, lifetime=lifetime)
+    def _work(self, work: Callable[..., _Result], arguments: Sequence[Any], deadline: float) -> _Result:
+        return self._environment.run(
+            lambda records: work(records, *arguments),
+            self._clock,
+            is_over=lambda: self._budget.time(waited=inf) > deadline,
+        )
 
 
 def open_address(parsed: tuple[str, int, bool], timeout_us: int) -> LmdbStore:

@@ -6,14 +6,12 @@ A call that has lost a race goes into the next batch. Each call keeps its own ti
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from ...decision import Decision
 from ..budget import LoopClock
 from .races import RacingCall, pause
-from .record import StepContext
-from .steps import Steps, attempt
+from .steps import attempt
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
@@ -21,10 +19,8 @@ _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a 
 class OptimisticBatch:
     """The calls whose keys are on the same servers, so that a failing server fails no other calls."""
 
-    def __init__(
-        self, carry_out: Callable[[Callable[[StepContext], Steps[bool]], float], Awaitable[bool]], clock: LoopClock
-    ) -> None:
-        self._carry_out = carry_out  # until the time in its second argument
+    def __init__(self, carry_out: Callable[..., Awaitable[bool]], clock: LoopClock) -> None:
+        self._carry_out = carry_out
         self._clock = clock
         self._busy: set[bytes] = set()  # the keys of the calls under way
         self._waiting: list[RacingCall] = []
@@ -83,7 +79,7 @@ class OptimisticBatch:
         began = self._clock.time()
         losers: list[RacingCall] = []
         try:
-            await self._carry_out(partial(attempt, calls), max([call.due for call in calls]))
+            await self._carry_out(attempt, calls, due=max([call.due for call in calls]))
             losers = [call for call in calls if not call.is_done]
             for call in losers:
                 call.lose(self._clock.time() - began)

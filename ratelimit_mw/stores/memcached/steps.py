@@ -76,14 +76,14 @@ def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[None]:
         load(record, reply)
 
 
-def decide(hits: Sequence[Hit], explicit_now: int | None, consume: bool, context: StepContext) -> Steps[list[Decision]]:
+def decide(context: StepContext, hits: Sequence[Hit], explicit_now: int | None, consume: bool) -> Steps[list[Decision]]:
     """Decide the hits of a request, and consume them when all are allowed."""
     call = RacingCall(context, hits, explicit_now)
-    yield from _retry(partial(attempt, [call], context, consume), call)
+    yield from _retry(partial(attempt, context, [call], consume), call)
     return call.result()
 
 
-def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[bool]:
+def attempt(context: StepContext, calls: Sequence[RacingCall], consume: bool = True) -> Steps[bool]:
     """Try to decide calls together, at their latest time, one after the other. Return whether no call lost a race."""
     one = _Attempt(calls, context)
     yield from one.read()
@@ -102,7 +102,7 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
             decided = {id(decision) for decision in call.decisions}
             undone += [Correction.refund(each) for each in own if id(each) in decided]
     if undone:
-        yield from correct(undone, one.explicit_now, context, is_undo=True)
+        yield from correct(context, undone, one.explicit_now, is_undo=True)
     return not lost
 
 
@@ -174,7 +174,7 @@ class _Attempt:
 
 
 def correct(
-    changes: Sequence[Correction], explicit_now: int | None, context: StepContext, is_undo: bool = False
+    context: StepContext, changes: Sequence[Correction], explicit_now: int | None, is_undo: bool = False
 ) -> Steps[list[int]]:
     """Refund or charge, key by key, in the order of the changes. ``is_undo``: the call has lost a race before."""
     now = 0
@@ -202,7 +202,7 @@ def correct(
     return [now] * len(changes)
 
 
-def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
+def forget(context: StepContext, keys: Iterable[str]) -> Steps[None]:
     """Reset keys. A tiered window has too many counters to name them, so it gets a new generation of counters."""
     names, commands = context.names, []
     for key in keys:
@@ -215,17 +215,17 @@ def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
         yield commands[start : start + _MAX_FORGOTTEN]
 
 
-def read_record(key: str, context: StepContext) -> Steps[bytes | None]:
-    known = yield from _stored(key, context)
+def read_record(context: StepContext, key: str) -> Steps[bytes | None]:
+    known = yield from _stored(context, key)
     return None if known is None else known.value
 
 
 def write_record(
-    key: str, data: bytes | None, before: bytes | None, lifetime: int | None, context: StepContext
+    context: StepContext, key: str, data: bytes | None, before: bytes | None, lifetime: int | None
 ) -> Steps[bool]:
     """Write or delete a record that still is ``before``. None as its lifetime means forever."""
     token = context.names.token(key)
-    known = yield from _stored(key, context)
+    known = yield from _stored(context, key)
     if (None if known is None else known.value) != before:
         return False
     if data is None and known is None:
@@ -236,7 +236,7 @@ def write_record(
     return reply.lines == [STORED]
 
 
-def _stored(key: str, context: StepContext) -> Steps[StoredValue | None]:
+def _stored(context: StepContext, key: str) -> Steps[StoredValue | None]:
     token = context.names.token(key)
     name = context.names.state(token)
     (reply,) = yield [KeyCommands(context.rendezvous.server_of(token), names=(name,))]

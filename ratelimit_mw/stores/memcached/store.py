@@ -6,22 +6,21 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...clock import Clock
 from ...decision import Decision, Hit
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
-from ...receipt import Correction
-from ..base import Store, record_key
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..facts import Facts
 from ..per_loop import PerLoop
+from ..twins import TwinStore
 from . import steps
 from .address import MemcachedAddress, build_tls_context
 from .batch import OptimisticBatch
@@ -43,7 +42,7 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
-class MemcachedStore(Store):
+class MemcachedStore(TwinStore):
     """Keep states in one or several Memcached servers that all processes share.
 
     Args:
@@ -93,26 +92,15 @@ class MemcachedStore(Store):
     def check(self, limit: Limit) -> None:
         check_entries(limit)
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self._run(partial(steps.decide, hits, now, consume)) if hits else []
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self._run(partial(steps.correct, changes, now))
-
-    def forget(self, keys: Iterable[str]) -> None:
-        self._run(partial(steps.forget, keys))
-
-    def read_record(self, name: str) -> bytes | None:
-        return self._run(partial(steps.read_record, record_key(name)))
-
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        return self._run(partial(steps.write_record, record_key(name, data), data, before, lifetime))
+    _apply = staticmethod(steps.decide)
+    _correct = staticmethod(steps.correct)
+    _forget = staticmethod(steps.forget)
+    _read_record = staticmethod(steps.read_record)
+    _write_record = staticmethod(steps.write_record)
+    _ping = staticmethod(steps.ping)
 
     def start(self) -> None:
-        self._run(steps.ping, self._budget.time() + max(self._timeout, STARTING))
-
-    def ping(self) -> None:
-        self._run(steps.ping)
+        self._run(steps.ping, due=self._budget.time() + max(self._timeout, STARTING))
 
     def facts(self) -> Iterator[Facts]:
         for server in self._rendezvous.servers:
@@ -125,9 +113,9 @@ class MemcachedStore(Store):
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
+    def _run(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
         context = self._context(self._budget, due)
-        flow = start(context)
+        flow = work(context, *arguments)
         try:
             with ExitStack() as locks:
                 step = next(flow)
@@ -151,43 +139,24 @@ class MemcachedStore(Store):
             time.sleep(pause())
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not hits:
-            return []
-        if not consume:
-            return await self._arun(partial(steps.decide, hits, now, False))
+        if not (hits and consume):
+            return await super().aapply(hits, now, consume)
         loop = self._loops.get()
         call = RacingCall(self._context(loop.clock), hits, now)
         servers = frozenset(map(self._rendezvous.server_of, call.tokens))
         return await loop.batches[servers].decide(call)
 
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._arun(partial(steps.correct, changes, now))
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        await self._arun(partial(steps.forget, keys))
-
-    async def aread_record(self, name: str) -> bytes | None:
-        return await self._arun(partial(steps.read_record, record_key(name)))
-
-    async def awrite_record(
-        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
-    ) -> bool:
-        return await self._arun(partial(steps.write_record, record_key(name, data), data, before, lifetime))
-
     async def astart(self) -> None:
-        await self._arun(steps.ping, self._loops.get().clock.time() + max(self._timeout, STARTING))
-
-    async def aping(self) -> None:
-        await self._arun(steps.ping)
+        await self._arun(steps.ping, due=self._loops.get().clock.time() + max(self._timeout, STARTING))
 
     async def aclose(self) -> None:
         self._loops.get().connections.close()
         self.close()
 
-    async def _arun(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
+    async def _arun(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
         clock, connections, _ = self._loops.get()
         context = self._context(clock, due)
-        flow = start(context)
+        flow = work(context, *arguments)
         try:
             with clock.timeout_at(context.due):
                 step = next(flow)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
-from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
+from ..base import LOOKED_AT, KeyPage, numbers_in
 from ..blocking import run_blocking
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..facts import Facts
 from ..per_loop import PerLoop
+from ..twins import TwinStore, Work
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
 from .client.aconnection import loop_transport
@@ -44,7 +45,7 @@ _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
 
 
-class RedisStore(Store):
+class RedisStore(TwinStore):
     """Keep states in a Redis that all processes share.
 
     Args:
@@ -121,57 +122,28 @@ class RedisStore(Store):
         self._blocking = Caller(target(address, blocking_transport(self._clock)), self._clock.time)
         self._open_async = lambda clock: target(address, loop_transport(clock, self._timeout))
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return run_blocking(self._apply(self._blocking, hits, now, consume))
+    def _run(self, work: Work, *arguments: Any) -> Any:
+        return run_blocking(work(self._blocking, *arguments))
+
+    async def _arun(self, work: Work, *arguments: Any) -> Any:
+        return await work(self._callers.get(), *arguments)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        # Without ``_arun``, whose calls take a twentieth of the time of a request.
         caller = self._callers.values.get(asyncio.get_running_loop()) or self._callers.get()
         return await self._apply(caller, hits, now, consume)
 
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return run_blocking(self._steps(self._blocking, now).correct(changes))
-
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._steps(self._callers.get(), now).correct(changes)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        run_blocking(self._steps(self._blocking).forget(list(keys)))
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        await self._steps(self._callers.get()).forget(list(keys))
-
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return run_blocking(self._list_keys(self._blocking, prefix, place))
+        return self._run(self._list_keys, prefix, place)  # type: ignore[no-any-return]
 
     async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return await self._list_keys(self._callers.get(), prefix, place)
-
-    def read_record(self, name: str) -> bytes | None:
-        return run_blocking(self._read_record(self._blocking, name))
-
-    async def aread_record(self, name: str) -> bytes | None:
-        return await self._read_record(self._callers.get(), name)
-
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        return run_blocking(self._write_record(self._blocking, name, data, before, lifetime))
-
-    async def awrite_record(
-        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
-    ) -> bool:
-        return await self._write_record(self._callers.get(), name, data, before, lifetime)
+        return await self._arun(self._list_keys, prefix, place)  # type: ignore[no-any-return]
 
     def start(self) -> None:
-        run_blocking(self._ping(self._blocking, STARTING))
+        self._run(self._ping, STARTING)
 
     async def astart(self) -> None:
-        await self._ping(self._callers.get(), STARTING)
-
-    def ping(self) -> None:
-        """Raise ``StoreError`` unless every server of the store takes a write now."""
-        run_blocking(self._ping(self._blocking))
-
-    async def aping(self) -> None:
-        await self._ping(self._callers.get())
+        await self._arun(self._ping, STARTING)
 
     def facts(self) -> Iterator[Facts]:
         return self._blocking.target.facts()
@@ -198,7 +170,14 @@ class RedisStore(Store):
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
         return (len(hits) == 1 or not self._is_cluster) and bool(hits) and have_lua(hits)
 
+    async def _correct(self, caller: Caller, changes: Sequence[Correction], now: int | None) -> list[int]:
+        return await self._steps(caller, now).correct(changes)
+
+    async def _forget(self, caller: Caller, keys: Sequence[str]) -> None:
+        await self._steps(caller).forget(keys)
+
     async def _ping(self, caller: Caller, least: float = 0.0) -> None:
+        """Raise ``StoreError`` unless every server of the store takes a write now."""
         deadline = caller.time() + max(self._timeout, least)
         for key in await self._probe_keys(caller, deadline):
             await caller.ask(self._on_key(PROBE, key), deadline)
@@ -226,14 +205,13 @@ class RedisStore(Store):
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
 
-    async def _read_record(self, caller: Caller, name: str) -> bytes | None:
-        _, (data,) = await caller.ask(self._on_key(READ, record_key(name)), caller.time() + self._timeout)
+    async def _read_record(self, caller: Caller, key: str) -> bytes | None:
+        _, (data,) = await caller.ask(self._on_key(READ, key), caller.time() + self._timeout)
         return data  # type: ignore[no-any-return]
 
     async def _write_record(
-        self, caller: Caller, name: str, data: bytes | None, before: bytes | None, lifetime: int | None
+        self, caller: Caller, key: str, data: bytes | None, before: bytes | None, lifetime: int | None
     ) -> bool:
-        key = record_key(name, data)
         operation = RecordOperation(key, *self._place(key), data, before, lifetime)
         return await caller.ask(operation, caller.time() + self._timeout)  # type: ignore[no-any-return]
 
