@@ -107,17 +107,20 @@ def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], whe
             f"{where}: the function {rate} returns the rate. Write a table of limits,"
             ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
         )
-    methods = (method,) if isinstance(method, str) else tuple(filter(None, method or ()))
     return findings.decorator(
         FoundLimit(
             limits=_limits(rate),
             key=_key(findings, limit["key"], where),
             name=group if group and groups.count(group) > 1 else "",
-            methods=methods,
+            methods=_methods(method),
             mode="enforce" if limit["block"] else "shadow",
         ),
         where=where,
     )
+
+
+def _methods(method: Any) -> list[str]:
+    return [method] if isinstance(method, str) else list(filter(None, method or ()))
 
 
 def _limits(rate: Any) -> Any:
@@ -138,9 +141,8 @@ def _add_check(findings: Findings, arguments: dict[str, Any]) -> None:
             f' "{name}") instead of both'
         )
     elif name and rate:
-        methods = [method] if isinstance(method, str) else method or ()
         key = _key(findings, arguments.get("key", "ip"), where)
-        found = FoundLimit(limits=_limits(rate), key=key, name=name, methods=methods, match={"view": ""})
+        found = FoundLimit(limits=_limits(rate), key=key, name=name, methods=_methods(method), match={"view": ""})
         findings.add_rule(found, where=where)
         *others, rule = findings.rules
         if same := [other for other in others if other["name"] == name]:

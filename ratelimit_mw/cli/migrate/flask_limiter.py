@@ -6,18 +6,8 @@ from typing import Any
 
 from ..output import Failure
 from .findings import Findings
-from .limiters import (
-    add_limiter,
-    attribute_of,
-    check_names,
-    decorators_of,
-    distinct,
-    exempt_decorators,
-    exempt_from,
-    note_handwork,
-    read_limit,
-)
-from .names import name_of_function, place_of, unwrapped, word
+from .limiters import add_limiter, check_names, decorators_of, distinct, exempt_from, note_handwork, read_limit
+from .names import attribute_of, name_of_function, place_of, unwrapped, word
 
 
 def read_flask_limiter(app: Any, name: str) -> Findings:
@@ -112,7 +102,7 @@ class _Application:
             first = self._in_place_of_defaults(limits, endpoints, around, *key, where=where)
         else:  # a limit for all methods leaves none to the default limits. The innermost exemption counts
             has_all = bool(defaults) and not any(limit.methods for limit in limits)
-            first = exempt_decorators([*exempt_from(self._findings, "default"), *defaults] if has_all else [])
+            first = exempt_from(self._findings, ["default"], defaults) if has_all else []
         return first + decorators_of(self._findings, limits, *key, where=where)
 
     def _of_helper(self, function: Any, limits: list[Any], where: str) -> list[str]:
@@ -120,7 +110,7 @@ class _Application:
         endpoints = self._endpoints_of_method(function)
         key = ["endpoint"] if len(endpoints) != 1 else []
         if endpoints:
-            first = exempt_decorators(exempt_from(self._findings, "default")) if _overrides(limits) else []
+            first = exempt_from(self._findings, ["default"]) if _overrides(limits) else []
             return first + decorators_of(self._findings, limits, *key, where=where)
         if limits and self._findings.defaults:
             self._findings.note(
@@ -134,8 +124,7 @@ class _Application:
         words = _words_of(scope)
         if len(words) > 1 and not around:
             return ["@exempt"]
-        names = exempt_from(self._findings, *words) if words else []
-        return exempt_decorators([*names, *(defaults if "default" in words else ())])
+        return exempt_from(self._findings, words, defaults if "default" in words else ())
 
     def _in_place_of_defaults(
         self, limits: list[Any], endpoints: list[str], more: list[str], *key: str, where: str, blueprint: str = ""
@@ -144,7 +133,7 @@ class _Application:
         if not _overrides(limits):
             return []
         findings = self._findings
-        decorators = exempt_decorators([*exempt_from(findings, "default"), *more])
+        decorators = exempt_from(findings, ["default"], more)
         left = _without_limits(limits, self._methods_of(endpoints))
         for default in findings.defaults if left else ():
             of_default = {method.upper() for method in default.methods}
@@ -177,8 +166,7 @@ class _Application:
             decorators = self._in_place_of_defaults(limits, endpoints, [], "endpoint", where=where, blueprint=name)
         else:
             words = dict.fromkeys([*(["default"] if _overrides(limits) else []), *_words_of(exempt)])
-            names = exempt_from(findings, *words) if words else []
-            decorators = ["@exempt"] if len(words) > 1 and not limits else exempt_decorators(names)
+            decorators = ["@exempt"] if len(words) > 1 and not limits else exempt_from(findings, words)
         for found in map(read_limit, limits):
             if found.name:
                 variable, rule = findings.share(found, where)

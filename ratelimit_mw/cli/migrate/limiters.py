@@ -1,6 +1,5 @@
 """The parts that the limiters of Flask-Limiter and slowapi have in common, which have one ancestor."""
 
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -97,12 +96,9 @@ def decorators_of(
     return list(dict.fromkeys(findings.decorator(each, *key, where=where) for each in found))
 
 
-def exempt_from(findings: Findings, *starts: str) -> list[str]:
-    """Return the names of the rules that start so."""
-    return [rule["name"] for rule in findings.rules if rule["name"].startswith(starts)]
-
-
-def exempt_decorators(names: Collection[str]) -> list[str]:
+def exempt_from(findings: Findings, starts: Iterable[str], more: Iterable[str] = ()) -> list[str]:
+    """Return the decorator that exempts from the rules whose names start so, and from more rules; none without any."""
+    names = [rule["name"] for rule in findings.rules if rule["name"].startswith(tuple(starts))] + [*more]
     return [f"@exempt({', '.join(map(python, names))})"] if names else []
 
 
@@ -127,11 +123,3 @@ def check_names(findings: Findings, name: str, functions: Collection[Any], where
             f"{where}: {len(functions)} functions are {name}, and all their limits applied to each. Keep the decorators"
             " that you wrote on each"
         )
-
-
-def attribute_of(module: str, name: str) -> Any:
-    """Return an object by its module and its name there; None where it cannot be found."""
-    value: Any = sys.modules.get(module)
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value

@@ -101,10 +101,16 @@ def _module_of(thing: Any) -> str | None:
 
 
 def _is_at(thing: Any, module: str, name: str) -> bool:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = attribute_of(module, name)
     return found is not None and identity(found) == identity(thing)
+
+
+def attribute_of(module: str, name: str) -> Any:
+    """Return an object by its module and its name there; None where it cannot be found."""
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def own_modules() -> Iterator[tuple[Path, ModuleType]]:
@@ -124,7 +130,8 @@ def _is_of_package(value: Any) -> bool:
 def _description(thing: Any) -> str:
     """Return a word for an object without a name."""
     name = name_of_function(thing).rpartition(".")[2]
-    return f"the_function_of_line_{_line_of(thing)}" if name == "lambda" else name
+    line = getattr(getattr(thing, "__code__", None), "co_firstlineno", 0)
+    return f"the_function_of_line_{line}" if name == "lambda" else name
 
 
 def unwrapped(function: Any) -> Any:
@@ -154,8 +161,3 @@ def place_of(function: Any) -> str:
 def is_in_folder(place: str) -> bool:
     """Return whether the place of a function is below the current folder, or only its name is known."""
     return not place.startswith(os.pardir) and "site-packages" not in place
-
-
-def _line_of(function: Any) -> int:
-    code = getattr(function, "__code__", None)
-    return code.co_firstlineno if code else 0

@@ -5,16 +5,8 @@ from typing import Any
 
 from ..output import Failure
 from .findings import Findings
-from .limiters import (
-    add_limiter,
-    attribute_of,
-    check_names,
-    decorators_of,
-    distinct,
-    exempt_decorators,
-    exempt_from,
-)
-from .names import name_of_function, place_of, unwrapped
+from .limiters import add_limiter, check_names, decorators_of, distinct, exempt_from
+from .names import attribute_of, name_of_function, place_of, unwrapped
 
 
 def read_slowapi(app: Any, name: str) -> Findings:
@@ -62,7 +54,7 @@ def _add_views(findings: Findings, limiter: Any, endpoints: list[Any], key: list
         overrides = any(limit.override_defaults for limit in replacing)
         for function in functions:
             where = place_of(function or name)
-            decorators = ["@exempt"] if is_exempt else exempt_decorators(exempt_from(findings, "default") * overrides)
+            decorators = ["@exempt"] if is_exempt else exempt_from(findings, ["default"] if overrides else [])
             decorators += decorators_of(findings, limits, *key, where=where, unrouted=id(function) not in routed)
             findings.add_view(name_of_function(function or name), where, decorators)
         check_names(findings, name, functions, place_of(functions[0] or name))
