@@ -24,30 +24,22 @@ def check_arguments(limiter: object, allow: object) -> None:
         raise ConfigError(f"expected a function of the request; got {allow!r}", "allow")
 
 
-def is_open_to(request: Request, allow: Allow | None, own: Any = None) -> bool | Awaitable[bool]:
-    """Return whether the client of a request may see the dashboard, or its awaitable.
-
-    Args:
-        request: The request.
-        allow: Your function; None for a dashboard that only this machine may see.
-        own: The request that your function receives. Default: the one that the functions of features receive.
-    """
-    return is_local(request) if allow is None else allow(request.own if own is None else own)
+def ask(request: Request, allow: Allow | None) -> bool | Awaitable[bool]:
+    """Return the answer of ``allow``, or its awaitable. Without a function, only this machine may see the dashboard."""
+    return is_local(request) if allow is None else allow(request.own)
 
 
-def leave_out(server_data: Mapping[str, Any]) -> None:
-    """Keep the request out of the counts that the dashboard shows. An open page sends one every few seconds."""
-    admissions: Mapping[object, Admission] = server_data.get(DECIDED, {})
-    for admission in admissions.values():
-        admission.skip_event()
+def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
+    """Return whether an answer opens the dashboard. A coroutine, or a response, must not.
 
-
-def checked_answer(answer: object) -> bool:
-    """Return what ``allow`` has returned. A coroutine, or a response, must not open the dashboard.
+    The counts that the dashboard shows leave out a request that opens it: an open page sends one every few seconds.
 
     Raises:
-        ConfigError: It is neither true nor false.
+        ConfigError: The answer is neither true nor false.
     """
     if answer is not True and answer:
         raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
+    admissions: Mapping[object, Admission] = server_data.get(DECIDED, {}) if answer else {}
+    for admission in admissions.values():
+        admission.skip_event()
     return bool(answer)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ..asgi.routes.tree import path_below
 from ..errors import ConfigError, MissingMiddlewareError
+from ..http.admission import Admission
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
-from .access import Allow, check_arguments, checked_answer, is_open_to, leave_out
+from .access import Allow, ask, check_arguments, is_open
 from .core import respond
 from .response import PageResponse, redirect_into
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..http.admission import Admission
 
 _CLOSED: Final = 1008
 
@@ -66,12 +63,10 @@ class ASGIDashboard:
         request, path = ASGIRequest(scope), path_in_mount(scope)
         if not path:
             return redirect_into(scope["path"], request.query_string)
-        answer = is_open_to(request, self._allow)
-        is_open = checked_answer(await answer if isawaitable(answer) else answer)
-        if is_open:
-            leave_out(scope)
+        answer = ask(request, self._allow)
+        opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = self._limiter or _limiter_of(scope)
-        return await asyncio.to_thread(respond, limiter, request.method, path[1:], request.query_string, is_open)
+        return await asyncio.to_thread(respond, limiter, request.method, path[1:], request.query_string, opens)
 
 
 def path_in_mount(scope: Scope) -> str:

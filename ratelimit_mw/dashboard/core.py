@@ -47,7 +47,7 @@ def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResp
     try:
         data = DashboardData(limiter, parse_view(query))
     except ConfigError as error:
-        return _html(400, problem_page("Cannot show this view", str(error)))
+        return _html(400, problem_page(str(error)))
     if path == "data.json":
         return build_response(200, "application/json", f"{json.dumps(data.as_json())}\n".encode())
     if path in FILES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
@@ -14,7 +14,7 @@ from ..limiter.records import LONGEST
 from ..limiter.times import time_json
 from ..rules.describe import Overview
 from ..stores import redacted_url
-from .recent import Recent
+from .recent import Json, Recent
 from .traffic import read_clients, read_traffic
 from .view import View
 
@@ -22,8 +22,7 @@ _MOST_BANS: Final = 100
 _MOST_PAGES: Final = 5
 """The most pages of keys that are searched for bans, of up to 10,000 keys each."""
 
-Json = dict[str, Any]
-_recent: Final = Recent[Json]()
+_recent: Final = Recent()
 
 
 class DashboardData:

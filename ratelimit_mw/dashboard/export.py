@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Final, NamedTuple
 
-from .data import Json
+from .recent import Json
 
 Row = Iterable[object]
 _FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}"

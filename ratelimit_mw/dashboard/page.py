@@ -8,48 +8,27 @@ from typing import Final
 from ..limiter.times import span_text, time_json
 from .assets import asset_url
 from .data import DashboardData
-from .markup import Content, Markup, join, tag
-from .parts import (
-    bans_part,
-    clients_part,
-    csv_link,
-    kinds_of,
-    overrides_part,
-    rules_part,
-    state_part,
-    traffic_part,
-)
+from .markup import Content, Markup, tag
+from .parts import bans_part, clients_part, csv_link, kinds_of, overrides_part, rules_part, state_part, traffic_part
 from .tables import code_text
 from .view import View
 
 _TITLE: Final = "Rate limits"
 _RANGES: Final = {"hour": "Hour", "day": "Day", "week": "Week", "year": "Year"}
-_PARTS: Final[tuple[tuple[str, str, Callable[[DashboardData], Content], str], ...]] = (
-    ("clients", "Top clients", clients_part, ""),
-    ("bans", "Bans", bans_part, "bans.csv"),
-    ("overrides", "Overrides", overrides_part, "overrides.csv"),
-    ("rules", "Rules", rules_part, "rules.csv"),
+_PARTS: Final[tuple[tuple[str, str, Callable[[DashboardData], Content], list[str]], ...]] = (
+    ("traffic", "Traffic", traffic_part, ["curves.csv", "totals.csv"]),
+    ("clients", "Top clients", clients_part, []),
+    ("bans", "Bans", bans_part, ["bans.csv"]),
+    ("overrides", "Overrides", overrides_part, ["overrides.csv"]),
+    ("rules", "Rules", rules_part, ["rules.csv"]),
 )
-"""The parts below the curves: their id, title, content and file."""
+"""The parts below the choices: their id, title, content and files."""
 
 
 def page(data: DashboardData) -> str:
     """Return the whole page."""
-    view = data.view
-    sections = [_section(name, title, show(data), file and csv_link(file, view)) for name, title, show, file in _PARTS]
-    main = tag(
-        "main",
-        _part("state", state_part(data)),
-        _choices(data),
-        _section(
-            "traffic",
-            "Traffic",
-            traffic_part(data),
-            join([csv_link("curves.csv", view), " ", csv_link("totals.csv", view)]),
-        ),
-        *sections,
-        id="main",
-    )
+    sections = [_section(name, title, show(data), files, data.view) for name, title, show, files in _PARTS]
+    main = tag("main", _part("state", state_part(data)), _choices(data), *sections, id="main")
     return _document(_TITLE, _header(data), main, _footer(data), tag("p", class_="hidden", role="status", id="news"))
 
 
@@ -66,9 +45,9 @@ def closed_page() -> str:
     return _document("Closed", main)
 
 
-def problem_page(title: str, text: str) -> str:
-    """Return a page with one message."""
-    back = tag("p", tag("a", "Show the last day", href="?"))
+def problem_page(text: str) -> str:
+    """Return the page for a view that cannot be shown."""
+    title, back = "Cannot show this view", tag("p", tag("a", "Show the last day", href="?"))
     return _document(title, tag("main", tag("h1", title), tag("p", text, class_="problem"), back, class_="message"))
 
 
@@ -142,7 +121,8 @@ def _hidden_fields(view: View, *without: str) -> list[Content]:
     return [tag("input", type="hidden", name=name, value=value) for name, value in view.fields if name not in without]
 
 
-def _section(name: str, title: str, content: Content, links: Content = None) -> Markup:
+def _section(name: str, title: str, content: Content, files: list[str], view: View) -> Markup:
+    links = Markup(" ".join(csv_link(file, view) for file in files))
     heading = tag("div", tag("h2", title, id=f"{name}-title"), tag("span", links, class_="links"), class_="heading")
     return tag("section", heading, _part(name, content), aria_labelledby=f"{name}-title", id=f"section-{name}")
 

@@ -15,8 +15,6 @@ _SECURITY: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-NEVER: Final = "no-store"
-"""The ``Cache-Control`` of data."""
 
 
 class PageResponse(NamedTuple):
@@ -27,7 +25,9 @@ class PageResponse(NamedTuple):
     body: bytes
 
 
-def build_response(status: int, content_type: str, body: bytes, cache: str = NEVER, **headers: str) -> PageResponse:
+def build_response(
+    status: int, content_type: str, body: bytes, cache: str = "no-store", **headers: str
+) -> PageResponse:
     """Return a response with the headers of every response."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sizes = {"Content-Type": content_type, "Content-Length": str(len(body)), "Cache-Control": cache}

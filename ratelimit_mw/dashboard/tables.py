@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ..traffic.estimate import error_of
 from .markup import Content, Markup, join, tag
 
 Row = Mapping[str, Any]
-SIGN: Final = "\N{PLUS-MINUS SIGN}"
 
 
 class TableColumn(NamedTuple):
@@ -57,7 +56,7 @@ def number(value: int, error: int | None = None) -> Markup:
     1,200 about 1,200 ± 40
     """
     bound = error_of(value) if error is None else error
-    return join(f"about {value:,} {SIGN} {bound:,}" if bound else f"{value:,}")
+    return join(f"about {value:,} \N{PLUS-MINUS SIGN} {bound:,}" if bound else f"{value:,}")
 
 
 def moment(text: str) -> Markup:

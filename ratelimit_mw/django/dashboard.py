@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.urls import path
 
-from ..dashboard.access import Allow, check_arguments, checked_answer, is_open_to, leave_out
+from ..dashboard.access import Allow, ask, check_arguments, is_open
 from ..dashboard.core import respond
 from ..dashboard.response import redirect_into
 from ..limiter.limiter import Limiter
@@ -45,11 +45,9 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         if not (below or request.path.endswith("/")):
             response = redirect_into(request.path, request.query_string)
         else:
-            is_open = checked_answer(resolve(is_open_to(request, allow)))
-            if is_open:
-                leave_out(request.server_data)
+            opens = is_open(resolve(ask(request, allow)), request.server_data)
             shown = limiter or project_limits().limits.limiter
-            response = respond(shown, request.method, below.removeprefix("/"), request.query_string, is_open)
+            response = respond(shown, request.method, below.removeprefix("/"), request.query_string, opens)
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flask
 from flask import Blueprint, Flask
 
-from ..dashboard.access import Allow, check_arguments, checked_answer, is_open_to, leave_out
+from ..dashboard.access import Allow, ask, check_arguments, is_open
 from ..dashboard.core import respond
 from ..dashboard.response import redirect_into
 from ..limiter.limiter import Limiter
@@ -39,11 +39,9 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         if not (path or request.path.endswith("/")):
             response = redirect_into(request.path, request.query_string)
         else:
-            is_open = checked_answer(is_open_to(request, allow and app.ensure_sync(allow)))
-            if is_open:
-                leave_out(request.native)
+            opens = is_open(ask(request, allow and app.ensure_sync(allow)), request.native)
             shown = limiter or hooks_of(app).limiter
-            response = respond(shown, request.method, path, request.query_string, is_open)
+            response = respond(shown, request.method, path, request.query_string, opens)
         return flask.Response(response.body, response.status, response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)
