@@ -1,9 +1,9 @@
 """Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
 
-Each fleet runs several times, and the medians are compared. The costs are measured before and after, because a shared
-machine changes. The simulation knows that workers, generators and servers share the cores of this machine. It
-must be within 15% for commands and CPU, and within 25% for the p99. Run it as root: the fleet then has real-time
-priority, so that no other process of the machine delays a request.
+Each fleet runs several times, and the medians are compared. The costs are measured before and after each run: the cores
+of a shared machine can take twice as long for the same work some seconds later. The simulation knows that workers,
+generators and servers share the cores of this machine. It must be within 15% for commands and CPU, and within 25% for
+the p99. Run it as root: the fleet then has real-time priority, so that other processes of the machine delay nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ LOADS = {
         Load(workers=8, nodes=6, rate=500),
     ],
 }
-ROUNDS, SECONDS = 3, 5.0
+ROUNDS, SECONDS = 7, 3.0
+PHASE = 0.3  # seconds, of the measurement of costs
 HEAD = ("measured, simulated", "commands/s", "CPU of servers, µs", "CPU of workers, µs", "p50, ms", "p99, ms")
 FIGURES: dict[str, tuple[float, Callable[[dict[str, Any]], float]]] = {
     "commands/s": (0.15, lambda run: run["commands"] / run["seconds"]),
@@ -72,17 +73,16 @@ def rows_of_fleets(is_short: bool) -> list[tuple[str, ...]]:
             runs = []
             for i in range(rounds):
                 progress(f"capacity: {name(load)}: {i + 1}/{rounds}")
-                runs.append(fleet.measure(replace(load, seconds=seconds)))
-            before, costs = costs, costs if is_short else measured(nodes)
-            pairs = [(run, [simulated(load, run, each) for each in (before, costs)]) for run in runs]
-            rows.append(compared(load, pairs))
+                run = fleet.measure(replace(load, seconds=seconds))
+                before, costs = costs, costs if is_short else measured(nodes)
+                runs.append((run, [simulated(load, run, each) for each in (before, costs)]))
+            rows.append(compared(load, runs))
     return rows
 
 
 def measured(nodes: int) -> MeasuredCosts:
-    progress(f"capacity: costs with {nodes} servers")
     with redis_nodes(nodes) as servers:
-        return measure(load_settings({"store": servers.url}), lambda: None)
+        return measure(load_settings({"store": servers.url}), lambda: None, PHASE)
 
 
 def compared(load: Load, runs: list[tuple[dict[str, Any], list[dict[str, float]]]]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from .fit import fit
 from .inputs import Costs, MeasuredCosts
 from .servers import Servers, Totals, subtract
 
-_SPAN: Final = 0.6  # seconds of a phase.
+_PHASE: Final = 0.6  # seconds
 _WARM_UP: Final = 0.15
 _AT_ONCE: Final = 64
 _PAUSES: Final = (0.0005, 0.002, 0.01)
@@ -56,7 +56,7 @@ class Phase(NamedTuple):
 class Measurement:
     """The phases on one store, on an event loop. ``advance`` is called after each."""
 
-    def __init__(self, settings: Settings, advance: Callable[[], object]) -> None:
+    def __init__(self, settings: Settings, advance: Callable[[], object], phase: float) -> None:
         url = str(settings.store)
         split, address = check_store_url(url)
         if not isinstance(address, Address):
@@ -66,6 +66,7 @@ class Measurement:
         prefix = f"{address.prefix}capacity:{token_hex(5)}:"
         self._store = RedisStore(url, prefix, int(_BUDGET * 1e6))
         self._advance = advance
+        self._seconds = phase
 
     async def run(self) -> MeasuredCosts:
         store = self._store
@@ -120,10 +121,10 @@ class Measurement:
         await _serve(decide, at_once, pause, _WARM_UP)
         times.clear()
         before = self._servers.totals()
-        decisions = await _serve(decide, at_once, pause, _SPAN)
+        decisions = await _serve(decide, at_once, pause, self._seconds)
         totals = subtract(subtract(self._servers.totals(), before), self._reading)
         began = time.process_time()
-        await _serve(_nothing, at_once, pause, 2 * _SPAN, decisions)
+        await _serve(_nothing, at_once, pause, 2 * self._seconds, decisions)
         generator = (time.process_time() - began) * 1e6
         totals["server"] -= self._idle * totals["wall"]
         totals["client"] -= generator
@@ -219,8 +220,8 @@ def _jitter(paused: Sequence[Phase]) -> tuple[float, ...]:
     return tuple(round(found[(2 * i + 1) * len(found) // 200], 1) for i in range(100))
 
 
-def measure(settings: Settings, advance: Callable[[], object]) -> MeasuredCosts:
-    """Measure the store of the settings. This takes about 15 s."""
+def measure(settings: Settings, advance: Callable[[], object], phase: float = _PHASE) -> MeasuredCosts:
+    """Measure the store of the settings. This takes about 15 s, with phases of 0.6 s."""
     # epoll would round each pause up to a millisecond.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
-        return runner.run(Measurement(settings, advance).run())
+        return runner.run(Measurement(settings, advance, phase).run())
