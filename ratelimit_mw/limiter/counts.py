@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import repeat
 from typing import Final, TypeVar
 
 from ..forksafe import create_lock
@@ -18,6 +19,7 @@ Labels = tuple[str, str, str]
 CounterOf = Callable[[Labels], Counter | None]
 """An observer that has this as ``counter_of`` needs no event for a request with one outcome, which is not local: the
 limiter calls the function for its labels. None means that the observer needs the event."""
+COUNTS_NOTHING: Final[Counter] = repeat(None)
 _Observer = TypeVar("_Observer", bound=Callable[[Event], None])
 
 
@@ -31,10 +33,6 @@ def counting(counter_of: CounterOf, write_counts: Callable[[], None] | None = No
     return add
 
 
-def count_nothing() -> None:
-    """Ignore a request."""
-
-
 class OutcomeCounts:
     """Counts the outcomes of rules."""
 
@@ -43,7 +41,7 @@ class OutcomeCounts:
         self._lock = create_lock(self, "_lock", threading.Lock)
 
     def counter_of(self, labels: Labels) -> Counter:
-        """Return the function that counts one more request with these labels."""
+        """Return the counter of requests with these labels."""
         number = self._numbers.get(labels)
         if number is None:
             with self._lock:
@@ -52,7 +50,7 @@ class OutcomeCounts:
                 number = self._numbers.get(labels)
                 if number is None:
                     number = self._numbers[labels] = self._new_number(labels)
-        return number.add
+        return number.counter
 
     def _new_number(self, _: Labels) -> Number:
         return Number()
@@ -61,7 +59,7 @@ class OutcomeCounts:
         """Count each rule of an event."""
         store = "local" if event.local else event.store
         for rule, outcome in (event.outcomes or {"": event.outcome}).items():
-            self.counter_of((rule, outcome, store))()
+            next(self.counter_of((rule, outcome, store)))
 
     def write(self) -> None:
         """Write the counts to where other processes read them."""

@@ -8,11 +8,12 @@ from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutine
+from itertools import repeat
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from ..decision import Decision, Verdict
+from ..decision import Decision, EstimatedRejection, Verdict
 from ..errors import ConfigError, error_path
 from ..forksafe import run_in_child
 from ..settings.values import checked_observer
@@ -24,6 +25,8 @@ from .events import Event, Outcome, outcome_of, outcome_of_rejection
 
 Observer = Callable[[Event], object]
 
+_REJECTED: Final = frozenset({Decision, EstimatedRejection})
+"""The types of a rejection that is neither "banned" nor "unavailable". Their attributes take longer to read."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
@@ -49,8 +52,10 @@ class Observers:
                 self._functions.append((name_of(function), function))
         self._names = frozenset(names)
         self._store = type(store).__name__.removesuffix("Store").lower()
-        self._counts_endpoints = any(hasattr(function, "request_counter_of") for _, function in self._functions)
-        self._counters: dict[str | None, CountersByOutcome] = {}
+        functions = [function for _, function in self._functions]
+        self._counters = {each: Counters(functions, each, self._store) for each in get_args(Outcome)}
+        tables = [self._counters[outcome].by_endpoint for outcome in ("allowed", "shadow", "rejected")]
+        self._allowed, self._shadow, self._rejected = tables  # of most requests
         writers = ((name, getattr(function, "write_counts", None)) for name, function in self._functions)
         self._writers = [(name, write) for name, write in writers if write is not None]
         run_in_child(self, Observers.start_over)
@@ -60,44 +65,52 @@ class Observers:
 
     def start_over(self) -> None:
         """Ask the observers for new counters: in a forked child, or after the recorder was stopped."""
-        self._counters.clear()
+        for counters in self._counters.values():
+            counters.by_endpoint.clear()
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None) -> None:
         """Report a request with one verdict. Observers that only count need no event for most requests."""
-        decisions = verdict.decisions
+        decisions, counter = verdict.decisions, None
         try:
-            try:
-                counters = self._counters[endpoint]  # faster than ``get``
-            except KeyError:
-                counters = self._counters_at(endpoint)
-            if len(decisions) == 1:
+            if len(decisions) == 1:  # without a call: most requests take this path
                 decision = decisions[0]
-                limit, counter = decision.hit[0], None
-                if decision.allowed:
-                    if not (decision.delay_us or limit.local):
-                        counter = counters["allowed"][limit.rule]
-                elif not (limit.local or decision.unavailable):
-                    counter = counters[outcome_of_rejection(decision)][limit.rule]
-                if counter is not None:
-                    counter()
-                    return
-            elif decisions and _count_allowed(decisions, counters["allowed"]):
+                limit = decision.hit[0]
+                try:
+                    if decision.allowed:
+                        if not (decision.delay_us or limit.local):
+                            counter = self._allowed[endpoint][limit.rule]
+                    elif type(decision) in _REJECTED and not limit.local:
+                        counter = (self._shadow if limit.shadow else self._rejected)[endpoint][limit.rule]
+                except KeyError:  # it is new
+                    pass
+            if counter is None:
+                counter = self._counter_of(decisions, endpoint)
+            if counter is not None:
+                next(counter)
                 return
         except Exception as error:  # for example of a file that several processes count in
             self.log(" and ".join(name for name, _ in self._functions), error)
         else:
             self.report((verdict,), endpoint=endpoint)
 
-    def _counters_at(self, endpoint: str | None) -> CountersByOutcome:
-        """Return the counters of an endpoint: those of all endpoints if no observer counts each of them."""
-        if endpoint is not None and not self._counts_endpoints:
-            counters = self._counters.get(None) or self._counters_at(None)
-        else:
-            functions = [function for _, function in self._functions]
-            counters = {each: RuleCounters(functions, each, self._store, endpoint) for each in get_args(Outcome)}
-        if len(self._counters) < MAX_SERIES:
-            self._counters[endpoint] = counters
-        return counters
+    def _counter_of(self, decisions: Sequence[Decision], endpoint: str | None) -> Counter | None:
+        """Return the counter of a request that all limits allow, or that its only limit rejects.
+
+        Each rule counts once. None means that an observer needs the event.
+        """
+        rules: dict[str, None] = {}
+        outcome: Outcome = "allowed"
+        for decision in decisions:
+            limit = decision.hit[0]
+            if decision.delay_us or limit.local:
+                return None
+            if not decision.allowed:
+                if len(decisions) > 1 or decision.unavailable:
+                    return None
+                outcome = outcome_of_rejection(decision)
+            rules[limit.rule] = None
+        names = tuple(rules) if len(rules) > 1 else next(iter(rules), None)
+        return self._counters[outcome].find(names, endpoint) if names else None
 
     def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None, endpoint: str | None = None) -> Event:
         """Call the observers with the event of these verdicts, and return it.
@@ -153,48 +166,50 @@ class Observers:
 def _needs_event(_: Labels) -> None: ...
 
 
-class RuleCounters(dict[str | tuple[str, ...], Counter | None]):
-    """The functions that count one more request with an outcome, by its rule or its rules.
+Rules = str | tuple[str, ...]
+"""The name of a rule, or those of several rules."""
 
-    They are built when they are first used. None means that an observer needs the event.
+
+class Counters:
+    """The counters of requests with one outcome. They are built when they are first used, for a bounded number.
+
+    Attributes:
+        by_endpoint: The counters by endpoint, then by rules. None means that an observer needs the event.
     """
 
-    def __init__(self, observers: Sequence[Observer], outcome: str, store: str, endpoint: str | None = None) -> None:
-        self._observers = observers
-        self._outcome, self._store, self._endpoint = outcome, store, endpoint
+    def __init__(self, observers: Sequence[Observer], outcome: str, store: str) -> None:
+        self.by_endpoint: dict[str | None, dict[Rules, Counter | None]] = {}
+        self._observers, self._outcome, self._store = observers, outcome, store
+        self._has_endpoints = any(hasattr(observer, "request_counter_of") for observer in observers)
 
-    def __missing__(self, rule: str | tuple[str, ...]) -> Counter | None:
-        rules = (rule,) if isinstance(rule, str) else rule
-        counters = [counter for observer in self._observers for counter in self._counters_of(observer, rules)]
+    def find(self, rules: Rules, endpoint: str | None) -> Counter | None:
+        """Return the counter of requests of these rules: one for all endpoints if no observer counts each of them."""
+        try:
+            return self.by_endpoint[endpoint][rules]
+        except KeyError:  # it is new
+            pass
+        own = endpoint if self._has_endpoints else None
+        counters = self.by_endpoint.get(own, {})
+        if rules not in counters and len(counters) < MAX_SERIES:
+            counters[rules] = self._build(rules, own)
+        for each in (own, endpoint):
+            if len(self.by_endpoint) < MAX_SERIES:
+                self.by_endpoint.setdefault(each, counters)
+        return counters[rules] if rules in counters else self._build(rules, own)
+
+    def _build(self, rules: Rules, endpoint: str | None) -> Counter | None:
+        names = (rules,) if isinstance(rules, str) else rules
+        counters = [counter for observer in self._observers for counter in self._of(observer, names, endpoint)]
         known = [counter for counter in counters if counter is not None]
-        counter = known[0] if len(known) == 1 else lambda: [each() for each in known]
-        found = counter if len(known) == len(counters) else None
-        if len(self) < MAX_SERIES:
-            self[rule] = found
-        return found
+        if len(known) < len(counters):
+            return None
+        return known[0] if len(known) == 1 else zip(repeat(None), *known)  # endless without a counter, too
 
-    def _counters_of(self, observer: Observer, rules: tuple[str, ...]) -> list[Counter | None]:
+    def _of(self, observer: Observer, rules: tuple[str, ...], endpoint: str | None) -> list[Counter | None]:
         if (request_counter_of := getattr(observer, "request_counter_of", None)) is not None:
-            return [request_counter_of(rules, self._outcome, self._endpoint)]
+            return [request_counter_of(rules, self._outcome, endpoint)]
         counter_of = getattr(observer, "counter_of", _needs_event)
         return [counter_of((rule, self._outcome, self._store)) for rule in rules]
-
-
-CountersByOutcome = Mapping[str, RuleCounters]
-
-
-def _count_allowed(decisions: Sequence[Decision], allowed: RuleCounters) -> bool:
-    """Count each rule once, and return True, when all limits allow the request."""
-    rules: dict[str, None] = {}
-    for decision in decisions:
-        limit = decision.hit[0]
-        if not decision.allowed or decision.delay_us or limit.local:
-            return False
-        rules[limit.rule] = None
-    if (counter := allowed[tuple(rules)]) is None:
-        return False
-    counter()
-    return True
 
 
 def _imported(path: str) -> Observer:

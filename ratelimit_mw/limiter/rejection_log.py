@@ -10,7 +10,7 @@ from typing import Final
 
 from ..forksafe import create_lock
 from ..traffic.number import Counter
-from .counts import Labels, count_nothing, counting
+from .counts import COUNTS_NOTHING, Labels, counting
 from .events import Event
 
 _LINES: Final = 10
@@ -69,7 +69,7 @@ def _line(event: Event, rules: list[str]) -> str:
 
 
 def _counter_of(labels: Labels) -> Counter | None:
-    return count_nothing if labels[1] == "allowed" else None
+    return COUNTS_NOTHING if labels[1] == "allowed" else None
 
 
 _of_process: Final = RejectionLog()

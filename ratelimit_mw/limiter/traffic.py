@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING
 
 from ..traffic import TrafficLog
@@ -32,12 +33,14 @@ class TrafficFeed:
         self._has_clients = has_clients
 
     def request_counter_of(self, rules: Sequence[str], outcome: str, endpoint: str | None) -> Counter | None:
-        """Return the function that counts a request for its rules and its endpoint; None when its client counts, too.
+        """Return the counter of requests for their rules and their endpoint; None when their clients count, too.
 
-        All of its rules have the outcome.
+        All of the rules have the outcome.
         """
+        if self._has_clients:
+            return None
         events = [event_of(rule, outcome) for rule in rules]
-        return None if self._has_clients else self.log.counter_of(*events, *_events_at(endpoint, outcome))
+        return starmap(self.log.counter_of(*events, *_events_at(endpoint, outcome)), repeat(()))
 
     def __call__(self, event: Event) -> None:
         clients = event.clients if self._has_clients else {}

@@ -20,7 +20,7 @@ _LONGEST, _KEPT = 128, 100
 _OVERLAP: Final = 60
 """Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
 Adders = dict[tuple[str, ...], Counter]
-"""The functions that count events together."""
+"""The counters that count events together."""
 _NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
 
 
@@ -28,7 +28,7 @@ class PendingCounts:
     """Counts by the start of the finest bucket, then by event and client.
 
     ``current`` is the start and the end of a bucket in microseconds, and its counts, to which ``record`` adds itself.
-    ``adding`` is the same for events that are counted without a lock: it has the function that counts each of them.
+    ``adding`` is the same for events that are counted without a lock: it has the counter of each of them.
     """
 
     def __init__(self, step: int) -> None:
@@ -79,8 +79,8 @@ class PendingCounts:
             self._size += 1
         if self.adding[:2] != (start, start + self._step):
             self.adding = start, start + self._step, {}
-        self.adding[2][events] = numbers[events].add
-        numbers[events].add()
+        self.adding[2][events] = numbers[events].counter
+        next(numbers[events].counter)
 
     def add(self, event: str, client: str | None, number: int, time: int) -> None:
         """Count a number for a time in microseconds. When there are many counts, the smallest clients are dropped."""

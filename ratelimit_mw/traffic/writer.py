@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet
 
@@ -17,7 +18,6 @@ from ..stores import redacted_url
 from ..stores.heartbeat import Heartbeat
 from .address import parse_log_url
 from .batch import Batch, batch_of
-from .number import Counter
 from .pending import PendingCounts, name_of
 from .store import open_counts
 
@@ -77,7 +77,7 @@ class CountWriter:
         with self._lock:
             self._add(event, by, n, time)
 
-    def counter_of(self, *events: str) -> Counter:
+    def counter_of(self, *events: str) -> Callable[[], None]:
         """Return a function that counts each of several events once, now and without a client. It needs no lock.
 
         Args:
@@ -96,7 +96,7 @@ class CountWriter:
             start, end, adders = self._pending.adding
             if start <= time < end:
                 try:
-                    adders[names]()
+                    next(adders[names])
                     return
                 except KeyError:  # they are new in this bucket
                     pass

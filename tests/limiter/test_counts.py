@@ -83,19 +83,36 @@ def test_most_requests_need_no_event() -> None:
 def test_names_of_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observers, "MAX_SERIES", 1)
     tally = Tally()
-    counters = observers.RuleCounters([tally], "allowed", "memory")
+    counters = observers.Counters([tally], "allowed", "memory")
     for name in ("a", "b", "b"):
-        counter: Count | None = counters[name]
+        counter: Count | None = counters.find(name, None)
         assert counter is not None
-        counter()
-    assert list(counters) == ["a"]
+        next(counter)
+    assert {endpoint: list(found) for endpoint, found in counters.by_endpoint.items()} == {None: ["a"]}
     assert tally.counts.totals() == {("a", "allowed", "memory"): 1, ("b", "allowed", "memory"): 2}
 
 
-def test_threads_lose_no_count() -> None:
+@pytest.mark.parametrize("names", [["api"], ["api", "site"]])
+def test_endpoints_share_the_counters_of_an_observer_without_endpoints(names: list[str]) -> None:
+    """They are bounded, and further endpoints are counted, too."""
+    tally = Tally()
+    rate = Limiter([Rule(name=name, limits="9/day") for name in names], observers=[tally])
+    verdict = rate.peek({"ip": "192.0.2.7"})
+    for number in range(observers.MAX_SERIES + 2):
+        rate.observers.report_one(verdict, f"/{number}")
+    assert tally.events == []
+    assert tally.counts.totals() == {(name, "allowed", "memory"): observers.MAX_SERIES + 2 for name in names}
+    counters = rate.observers._allowed
+    assert len(counters) == observers.MAX_SERIES
+    assert len({id(each) for each in counters.values()}) == 1
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_threads_lose_no_count(others: int) -> None:
     """Others read the counts at the same time."""
     tally, done = Tally(), threading.Event()
-    rate = Limiter([Rule(name="api", limits="1000000/minute")], observers=[tally])
+    more = [Tally() for _ in range(others)]
+    rate = Limiter([Rule(name="api", limits="1000000/minute")], observers=[tally, *more])
     seen: list[int] = []
 
     def read() -> None:
@@ -114,5 +131,6 @@ def test_threads_lose_no_count() -> None:
         thread.join()
     done.set()
     reader.join()
-    assert tally.counts.totals() == {("api", "allowed", "memory"): 8_000}
+    for each in (tally, *more):
+        assert each.counts.totals() == {("api", "allowed", "memory"): 8_000}
     assert seen == sorted(seen)

@@ -68,7 +68,7 @@ def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "MAX_SERIES", 2)
     table = OutcomeCounts()
     for i in range(9):
-        table.counter_of((f"rule{i}", "allowed", "memory"))()
+        next(table.counter_of((f"rule{i}", "allowed", "memory")))
     assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 1, "rule1": 1, "other": 7}
 
 
