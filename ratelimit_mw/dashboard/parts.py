@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from .curves import NO_RULE, curve_cards, name_of
@@ -30,6 +30,14 @@ _CLIENTS: Final = {
     "allowed": "Most allowed",
     "count": "Most counted",
 }
+_CLIENT: Final = TableColumn("Client", lambda row: isolated(row["client"] or ALL_CLIENTS))
+_UNTIL: Final = TableColumn("Until (UTC)", lambda row: moment(row["until"]) if row["until"] else "no end")
+_OUTCOMES: Final = (
+    number_column("Allowed", "allowed"),
+    number_column("Rejected", "rejected"),
+    number_column("Would be rejected", "shadow"),
+    TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
+)
 
 
 def state_part(data: DashboardData) -> Content:
@@ -73,7 +81,7 @@ def clients_part(data: DashboardData) -> Content:
         return absent
     kind = "event" if view.kind == "event" and data.limiter.traffic_log else "rule"
     columns = [
-        TableColumn("Client", lambda row: isolated(row["client"] or ALL_CLIENTS)),
+        _CLIENT,
         TableColumn(kind.capitalize(), lambda row: isolated(row[kind] or NO_RULE)),
         TableColumn("Requests", lambda row: number(row["total"], row["error"]), is_number=True),
     ]
@@ -85,35 +93,24 @@ def clients_part(data: DashboardData) -> Content:
 
 def bans_part(data: DashboardData) -> Content:
     """The clients that are banned now."""
-    bans = data.bans
-    if absent := _absent(bans):
-        return absent
-    if not bans["bans"]:
-        return note("No client is banned now.")
-    columns = [
-        TableColumn("Client", lambda row: isolated(row["client"] or ALL_CLIENTS)),
-        text_column("Rule", "rule"),
-        TableColumn("Until (UTC)", lambda row: moment(row["until"]) if row["until"] else "no end"),
-        text_column("Mode", "mode"),
-    ]
+    columns = [_CLIENT, text_column("Rule", "rule"), _UNTIL, text_column("Mode", "mode")]
+    bans = _listed(data.bans, "bans", "Clients that are banned now", columns, "No client is banned now.")
     more = note("There are more bans. The command ", tag("code", "ratelimit-mw bans"), " lists all.")
-    return [table("Clients that are banned now", columns, bans["bans"], True), more if bans["has_more"] else None]
+    return [bans, more if data.bans.get("has_more") else None]
 
 
 def overrides_part(data: DashboardData) -> Content:
     """The clients that have other limits."""
-    overrides = data.overrides
-    if absent := _absent(overrides):
+    columns = [_CLIENT, text_column("Rule", "rule"), text_column("Limits", "limits"), _UNTIL]
+    empty = "No client has limits of its own."
+    return _listed(data.overrides, "overrides", "Clients with other limits", columns, empty)
+
+
+def _listed(part: Mapping[str, Any], name: str, caption: str, columns: Iterable[TableColumn], empty: str) -> Content:
+    """Return the table of a list, a note for an empty one, or why the part is not shown."""
+    if absent := _absent(part):
         return absent
-    if not overrides["overrides"]:
-        return note("No client has limits of its own.")
-    columns = [
-        TableColumn("Client", lambda row: isolated(row["client"] or ALL_CLIENTS)),
-        text_column("Rule", "rule"),
-        text_column("Limits", "limits"),
-        TableColumn("Until (UTC)", lambda row: moment(row["until"]) if row["until"] else "no end"),
-    ]
-    return table("Clients with other limits", columns, overrides["overrides"], True)
+    return table(caption, columns, part[name], True) if part[name] else note(empty)
 
 
 def rules_part(data: DashboardData) -> Content:
@@ -156,10 +153,7 @@ def _totals(traffic: Mapping[str, Any], view: View) -> Content:
             name,
             *([text_column("Mode", "mode")] if kind == "rule" else []),
             number_column("Requests", "total"),
-            number_column("Allowed", "allowed"),
-            number_column("Rejected", "rejected"),
-            number_column("Would be rejected", "shadow"),
-            TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
+            *_OUTCOMES,
         ]
     left_out = traffic["totals_left_out"]
     more = note(f"{left_out:,} more are not listed. Choose one by its name.") if left_out else None
@@ -171,10 +165,7 @@ def _recorded(report: Mapping[str, Any]) -> Content:
     columns = [
         TableColumn("Rule", lambda row: isolated(row["rule"] or NO_RULE)),
         text_column("Mode", "mode"),
-        number_column("Allowed", "allowed"),
-        number_column("Rejected", "rejected"),
-        number_column("Would be rejected", "shadow"),
-        TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
+        *_OUTCOMES,
     ]
     since = note("Recorded in the store from ", moment(report["from"]), " to ", moment(report["to"]), " UTC.")
     advice = note(code_text('For curves, add `traffic_log = "sqlite:///traffic.db"` to your settings.'))
