@@ -29,16 +29,14 @@ _EXAMPLES: Final[dict[str, Any]] = {
 """Values for settings without a default, and for those whose default shows nothing."""
 
 
-def starter(name: str) -> str:
+def starter(file: str) -> str:
     """Return the text of a settings file with this name. All settings are in it, with their meanings and defaults."""
     defaults, meanings = defaults_of(SettingsDict) | _EXAMPLES, meanings_of(SettingsDict)
-    lines = [_line(setting, default, meanings[setting]) for setting, default in defaults.items() if setting != "rules"]
-    template = _TEMPLATE.read_text(encoding="utf-8").replace("ratelimit.toml", name)
+    lines = (
+        f"# {name} = {toml(default)}  # {meanings[name]}\n" for name, default in defaults.items() if name != "rules"
+    )
+    template = _TEMPLATE.read_text(encoding="utf-8").replace("ratelimit.toml", file)
     return template.replace(_PLACE, "".join(lines))
-
-
-def _line(setting: str, value: Any, meaning: str) -> str:
-    return f"# {setting} = {toml(value)}  # {meaning}\n"
 
 
 def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path:

@@ -43,8 +43,8 @@ class KeySearch:
         source: Source,
         rules: Iterable[CompiledRule],
         features: Features,
-        prefix: str = "",
-        look: Callable[[], object] = lambda: None,
+        prefix: str,
+        look: Callable[[], object],
     ) -> None:
         self._limiter, self._source = limiter, source
         self._rules = {rule.name: rule for rule in rules}

@@ -1,7 +1,7 @@
 """``ratelimit-mw override``: change the limits of one client while the application runs."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -20,10 +20,6 @@ from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand
 from .words import features_argument, read_duration, read_features
-
-_SET: Final = "override set"
-_REMOVE: Final = "override remove"
-_LIST: Final = "override list"
 
 
 class OverrideGroup(click.Group):
@@ -78,7 +74,7 @@ def set_override(
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
     features, limits = words
-    _, counted = checked_client(source, rule, features, _SET, limits)
+    _, counted = checked_client(source, rule, features, "override set", limits)
     with open_limiter(source) as limiter:
         each = limiter.set_override(rule, counted, limits, seconds)
     if as_json:
@@ -102,7 +98,7 @@ def remove_override(source: Source, rule: str, features: dict[str, Any], as_json
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
-    _, counted = checked_client(source, rule, features, _REMOVE)
+    _, counted = checked_client(source, rule, features, "override remove")
     with open_limiter(source) as limiter:
         is_removed = limiter.remove_override(rule, counted)
     if as_json:
@@ -141,7 +137,7 @@ def list_overrides(source: Source, rule: str | None, features: dict[str, Any], a
     if not shown:
         note("there are no overrides" if not every else "there is no such override")
     elif key is None and (hint := secret_hint(source, source.rules.rules)):
-        note(f"{hint}. To find a client, write its features: {_LIST} ... RULE NAME=VALUE")
+        note(f"{hint}. To find a client, write its features: override list ... RULE NAME=VALUE")
 
 
 @command(
@@ -169,7 +165,7 @@ def _key_of(source: Source, name: str, features: Features) -> str | None:
     """Return the key of a client; None without features."""
     if not features:
         return None if checked_rule(source, name).source.entries else ""
-    return client_key(*checked_client(source, name, features, _LIST))
+    return client_key(*checked_client(source, name, features, "override list"))
 
 
 def _print(source: Source, overrides: list[ClientOverride]) -> None:

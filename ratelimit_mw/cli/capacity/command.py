@@ -181,5 +181,5 @@ def _bytes(number: float) -> str:
 
 
 def _error(admission: dict[str, Any]) -> str:
-    parts = [f"{admission[name]:.1%} {text}" for name, text in (("over", "over"), ("late", "late")) if admission[name]]
+    parts = [f"{admission[name]:.1%} {name}" for name in ("over", "late") if admission[name]]
     return f"{' and '.join(parts) or 'none'}: {admission['reason']}"

@@ -37,12 +37,12 @@ class _Search:
         self._rule = rule
         self._quota = quota
         self._share = share
-        self._low, self._high = -1, len(_AMOUNTS) - 1
+        self._low, self.high = -1, len(_AMOUNTS) - 1
         self.matched = 0
 
     def candidates(self) -> dict[int, Rule]:
         """Return up to eight candidates between both ends, by their place among the amounts."""
-        gap = self._high - self._low
+        gap = self.high - self._low
         places = {self._low + gap * i // (_CANDIDATES + 1) for i in range(1, _CANDIDATES + 1)} - {self._low}
         return {place: rule for place in sorted(places) if (rule := self._candidate(place)) is not None}
 
@@ -58,14 +58,9 @@ class _Search:
         """Narrow the search by one candidate. Those of one pass come in the order of their amounts."""
         self.matched = max(self.matched, matched)
         if rejected <= self._share * matched:
-            self._high = min(self._high, place)
-        elif place < self._high:
+            self.high = min(self.high, place)
+        elif place < self.high:
             self._low = place
-
-    @property
-    def place(self) -> int:
-        """The place of the lowest amount that fits."""
-        return self._high
 
 
 def suggest(settings: Settings, share: float, read: Callable[[], Iterable[LogEntry]]) -> list[Rule]:
@@ -108,7 +103,7 @@ class _RuleSearch:
         return Rule(limits=list(map(str, quotas)), **self._rule.given)
 
     def _quota_at(self, quota: Quota, step: int) -> Quota:
-        low, high = self._whole[quota].place, self._parts[quota].place
+        low, high = self._whole[quota].high, self._parts[quota].high
         return _scaled(quota, _AMOUNTS[high + (low - high) * step // _STEPS])
 
 

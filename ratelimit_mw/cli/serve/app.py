@@ -49,7 +49,7 @@ class DecisionService:
         with error_path("--user-header"):
             name = checked_name(f"header:{user_header}").partition(":")[2] if user_header else ""
         if gateway:
-            users = {"user": partial(_read_header, name)} if name else {}
+            users = {"user": lambda request: request.header(name)} if name else {}
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             self._respond_to_gateway = partial(self._decide_original, GATEWAYS[gateway], decide)
         self._dashboard = ASGIDashboard(limiter, lambda _: True)  # the service checks the access
@@ -128,10 +128,6 @@ class DecisionService:
             check_trusted(request, self.rules.client_ip)
         body = await _json_body(request, receive) if route.method == "POST" else b""
         return await route.respond(self.rules, route.parse(request.query_string, body))
-
-
-def _read_header(name: str, request: ASGIRequest) -> Any:
-    return request.header(name)
 
 
 async def _allow(_scope: Scope, _receive: Receive, send: Send) -> None:
