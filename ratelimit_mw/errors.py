@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .decision import Verdict
+
+_Parsed = TypeVar("_Parsed")
 
 
 class RateLimitError(Exception):
@@ -59,6 +61,24 @@ def error_path(path: str) -> Iterator[None]:
     except ConfigError as error:
         joint = "" if not error.path or error.path.startswith("[") else "."
         raise (ConfigError(error.message, f"{path}{joint}{error.path}") if path else error) from None
+
+
+@contextmanager
+def error_of(name: str) -> Iterator[None]:
+    """Name the invalid object in each ``ConfigError`` of this block. The path stays."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, name) from None
+
+
+def parse_each(parse: Callable[[Any], _Parsed], items: Iterable[Any]) -> tuple[_Parsed, ...]:
+    """Parse items. The path of an error is the place of its item, such as ``[0]``."""
+    parsed = []
+    for i, item in enumerate(items):
+        with error_path(f"[{i}]"):
+            parsed.append(parse(item))
+    return tuple(parsed)
 
 
 def path_of(name: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from .clock import SECOND, to_us
-from .errors import ConfigError, error_path
+from .errors import ConfigError, parse_each
 
 MAX_AMOUNT: Final = 10**12
 MAX_PERIOD: Final = 366 * 86_400 * SECOND
@@ -152,10 +152,7 @@ def parse_quotas(limits: object) -> tuple[Quota, ...]:
     if isinstance(limits, str | Quota):
         quotas = _quotas_of(limits)
     elif isinstance(limits, Iterable):
-        quotas = []
-        for i, item in enumerate(limits):
-            with error_path(f"[{i}]"):
-                quotas += _quotas_of(item)
+        quotas = [quota for parsed in parse_each(_quotas_of, limits) for quota in parsed]
     else:
         raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_USE_PER * callable(limits)}")
     if not quotas:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..decision import without_hash_tag
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, parse_each
 from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .networks import canonical_ip
 from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
@@ -40,15 +40,15 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     if not isinstance(entries, list | tuple):
         hint = USE_FEATURES * callable(key)
         raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}{hint}')
-    parsed = []
-    for i, entry in enumerate(entries):
-        with error_path(f"[{i}]"):
-            if not isinstance(entry, str):
-                hint = USE_FEATURES * callable(entry)
-                raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')
-            names = "|".join(KEY_ALIASES.get(name.strip(), name) for name in entry.split("|"))
-            parsed.append(tuple(map(checked_part, names.split("|"))))
-    return tuple(parsed)
+    return parse_each(_parse_entry, entries)
+
+
+def _parse_entry(entry: object) -> tuple[str, ...]:
+    if not isinstance(entry, str):
+        hint = USE_FEATURES * callable(entry)
+        raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')
+    names = "|".join(KEY_ALIASES.get(name.strip(), name) for name in entry.split("|"))
+    return tuple(map(checked_part, names.split("|")))
 
 
 def warn_of_unknown_ip() -> None:

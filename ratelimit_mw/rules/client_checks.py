@@ -5,7 +5,7 @@ A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other
 
 import ipaddress
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, error_of, error_path
 from ..keys.networks import Networks, canonical_ip, parse_network
 from ..keys.parts import feature_of, ip_prefixes
 from .access_lists import AccessLists
@@ -21,7 +21,7 @@ def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
     """``ConfigError`` for a narrower network, and for limits of another address. ``of`` names the rule in it."""
-    try:
+    with error_of(of):
         for part in (part for parts in rule.entries for part in parts):
             with error_path("key"):
                 _check_width(part, ipv6_prefix)
@@ -33,8 +33,6 @@ def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
             for value in table if part else ():
                 with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
                     _check_client(value, part, ipv6_prefix)
-    except ConfigError as error:
-        raise ConfigError(error.message, error.path, of) from None
 
 
 def _check_width(part: str, ipv6_prefix: int) -> None:

@@ -11,7 +11,7 @@ from ..errors import ConfigError, error_path
 from ..keys.features import INVALID, Features, checked_name
 from ..keys.parts import checked_part, part_of
 from ..quota import MAX_AMOUNT, checked_cost
-from .declaration import check_names
+from .declaration import check_names, parse_flag
 
 REQUESTS: Final = "requests"
 _UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
@@ -66,8 +66,8 @@ def parse_cost_from(value: object) -> HeaderCost | None:
     if not isinstance(value, Mapping) or "header" not in value:
         raise ConfigError(f'expected {{header = "x-tokens-used"}}; got {value!r}')
     check_names(value, HeaderCost._fields)
-    if not isinstance(remove := value.get("remove", False), bool):
-        raise ConfigError(f"expected true or false; got {remove!r}", "remove")
+    with error_path("remove"):
+        remove = parse_flag(value.get("remove", False))
     with error_path("header"):
         return HeaderCost(checked_name(f"header:{value['header']}").partition(":")[2], remove)
 

@@ -59,6 +59,12 @@ def one_of(value: object, *words: str) -> str:
     return value
 
 
+def parse_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"expected true or false; got {value!r}")
+    return value
+
+
 def checked_call(function: Any, *arguments: str) -> Callable[..., Any]:
     """Return the function; ``ConfigError`` unless it can be called with these arguments, given in words.
 

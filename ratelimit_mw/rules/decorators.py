@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
-from ..errors import ConfigError
+from ..errors import ConfigError, error_of, error_path
 from .declaration import checked_call, document
 from .guard import current, guard, guard_entries, require_decided
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, attach, combine, marks_of
@@ -102,10 +102,8 @@ def messages(
     if over not in ("close", "drop"):
         if not inspect.iscoroutinefunction(over):
             raise ConfigError(f"expected 'close', 'drop' or an async function; got {over!r}", "over", place)
-        try:
+        with error_of(place), error_path("over"):
             checked_call(over, "the WebSocket", "the verdict")
-        except ConfigError as error:
-            raise ConfigError(error.message, "over", place) from None
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)
@@ -164,10 +162,8 @@ def make_mark(limits: Limits, options: RuleOptions, where: str, of: str = "@limi
 
 
 def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
-    try:
+    with error_of(place):
         rule = Rule(limits=limits, **options)
-    except ConfigError as error:
-        raise ConfigError(error.message, error.path, place) from None
     if field := rule.matches.place:
         raise ConfigError(
             f"a decorated view has the {field} of its route. Remove match.{field}", f"match.{field}", place

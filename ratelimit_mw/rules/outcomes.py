@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from .declaration import check_names
+from .declaration import check_names, parse_flag
 
 _EVERY: Final = frozenset(range(1000))
 _CODES: Final = range(100, 600)
@@ -27,10 +27,8 @@ def counted_statuses(count_when: object) -> frozenset[int] | None:
 
 def is_marked(count_when: Any) -> bool:
     """Return whether views mark the requests that count. ``ConfigError`` for a value that is not true or false."""
-    marked = (count_when or {}).get("marked", False)
-    if not isinstance(marked, bool):
-        raise ConfigError(f"expected true or false; got {marked!r}", "marked")
-    return marked
+    with error_path("marked"):
+        return parse_flag((count_when or {}).get("marked", False))
 
 
 def without_statuses(counted: frozenset[int] | None, count_unless: object) -> frozenset[int] | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 from ..algorithms import checked_spec
 from ..algorithms.ban import BanTerms
 from ..algorithms.limit import Limit
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, error_of, error_path
 from ..keys.email import spellings
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.key import parse_key
@@ -21,13 +21,13 @@ from ..quota import Quota, parse_duration, parse_quotas
 from .bans import parse_ban
 from .captures import Captures
 from .costs import FeatureCost, HeaderCost, parse_cost_from, parse_unit
-from .declaration import check_names, checked_call, defaults_of, document, one_of
+from .declaration import check_names, checked_call, defaults_of, document, one_of, parse_flag
 from .match import Match
 from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
 from .schedule import Schedule, parse_timezone
-from .values import checked_table, parse_cost, parse_count, parse_flag, parse_hold
+from .values import checked_table, parse_cost, parse_count, parse_hold
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
@@ -101,10 +101,8 @@ class Rule:
         check_names(options, _DEFAULTS)
         every = {**_DEFAULTS, **options}
         self.__dict__.update(every, limits=limits, options=every, given=options)
-        try:
+        with error_of(f'rule "{self.name}"' if self.name else ""):
             self._parse(every)
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path, f'rule "{self.name}"' if self.name else "") from None
 
     def _parse(self, options: Mapping[str, Any]) -> None:
         """Parse every option. The options of a dataclass that is frozen are set in its ``__dict__``."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ..clock import Clock
 from ..decision import Hit
-from ..errors import ConfigError, error_path, suggestion
+from ..errors import ConfigError, error_of, error_path, suggestion
 from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
@@ -273,10 +273,8 @@ def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], def
     if isinstance(mark, MessageMark):  # messages have no outcomes
         defaults = {**defaults, "count_when": None}
     if name not in amendments:
-        try:
+        with error_of(f"the limit on {mark.view}"):
             return with_defaults(rule, defaults)
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path, f"the limit on {mark.view}") from None
     amendment = amendments[name]
     with error_path(f"rules[{amendment.position}]"):
         rule = build_rule(amended(rule, amendment.options), defaults)

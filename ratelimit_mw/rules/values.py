@@ -1,4 +1,4 @@
-"""Parse the simple values of a rule's options: flags, counts, durations, tables, and its cost. Pure."""
+"""Parse the simple values of a rule's options: counts, durations, tables, and its cost. Pure."""
 
 import inspect
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ def parse_cost(cost: object) -> object:
     return checked_call(cost, "the request or message")
 
 
-def parse_flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"expected true or false; got {value!r}")
-    return value
-
-
 def parse_count(value: object, most: int | None = None) -> int:
     """Return a whole number from 1, up to ``most``."""
     if type(value) is not int or value < 1 or (most is not None and value > most):
         raise ConfigError(f"expected a whole number from 1{f' to {most}' if most else ''}; got {value!r}")
     return value
+
+
+def parse_positive_duration(duration: object) -> int:
+    if not (us := parse_duration(duration)):
+        raise ConfigError(f"expected a duration above 0; got {duration!r}")
+    return us
 
 
 def parse_hold(duration: object) -> int:

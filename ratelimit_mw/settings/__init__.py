@@ -8,16 +8,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from ..errors import ConfigError, error_path
-from ..keys.networks import Embedding
+from ..errors import ConfigError, error_path, parse_each
+from ..keys.networks import Embedding, parse_nat64
 from ..keys.secret import Secret
 from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
 from ..rules.declaration import check_names, defaults_of
 from ..rules.options import RuleDefaults
+from ..rules.paths import checked_pattern
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
+from ..rules.values import parse_positive_duration
 from ..stores import Store
 from ..traffic.address import checked_log_url
 from .environment import with_variables
@@ -29,16 +31,13 @@ from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
 from .schema import check_table, schema
 from .values import (
     checked_observers,
-    checked_proxies,
+    checked_proxy,
     checked_store,
     database_file,
     field_name,
     forwarded_header,
-    key_names,
-    nat64_prefixes,
+    key_name,
     parse_size,
-    parse_timeout,
-    path_patterns,
     secret_of,
     whole_number,
 )
@@ -67,23 +66,23 @@ _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "store": checked_store,
     "defaults": parse_defaults,
     "observers": checked_observers,
-    "event_features": key_names,
+    "event_features": partial(parse_each, key_name),
     "traffic_log": lambda url: None if url is None else checked_log_url(url),
-    "trusted_proxies": checked_proxies,
+    "trusted_proxies": partial(parse_each, checked_proxy),
     "forwarded_header": forwarded_header,
     "ipv6_prefix": partial(whole_number, most=128),
-    "nat64_prefixes": nat64_prefixes,
+    "nat64_prefixes": partial(parse_each, parse_nat64),
     "headers": tuple,
     "retry_jitter": parse_duration,
-    "store_timeout": parse_timeout,
+    "store_timeout": parse_positive_duration,
     "fleet_size": lambda number: None if number is None else whole_number(number),
     "fallback_keys": whole_number,
     "rejection_cache": parse_duration,
     "reload_interval": parse_duration,
-    "exempt": path_patterns,
+    "exempt": partial(parse_each, checked_pattern),
     "email_field": partial(field_name, "json"),
     "body_limit": parse_size,
-    "body_timeout": parse_timeout,
+    "body_timeout": parse_positive_duration,
     "region_header": partial(field_name, "header"),
 }
 """The settings that are parsed one by one."""

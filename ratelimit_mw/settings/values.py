@@ -3,19 +3,16 @@
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, error_path, parse_each
 from ..keys.features import checked_name
-from ..keys.networks import Embedding, parse_nat64
 from ..keys.parts import checked_part, part_of
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
-from ..quota import parse_duration
 from ..rules.declaration import checked_call
-from ..rules.paths import checked_pattern
 from ..stores import Store, check_store_url
 from .files import secret_file
 
@@ -34,15 +31,14 @@ def checked_store(store: str | Store) -> str | Store:
     return store
 
 
-def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:
-    """IP addresses, networks or "unix"."""
-    for i, text in enumerate(texts):
-        try:
-            text == "unix" or ip_network(text)
-        except ValueError as error:
-            expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
-            raise ConfigError(f"{expected}: {error}", f"[{i}]") from None
-    return tuple(texts)
+def checked_proxy(text: str) -> str:
+    """An IP address, a network or "unix"."""
+    try:
+        text == "unix" or ip_network(text)
+    except ValueError as error:
+        expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
+        raise ConfigError(f"{expected}: {error}") from None
+    return text
 
 
 def forwarded_header(name: str) -> str:
@@ -55,29 +51,12 @@ def forwarded_header(name: str) -> str:
     return header
 
 
-def nat64_prefixes(texts: Sequence[str]) -> tuple[Embedding, ...]:
-    """IPv6 networks whose addresses hold an IPv4 address."""
-    prefixes = []
-    for i, text in enumerate(texts):
-        with error_path(f"[{i}]"):
-            prefixes.append(parse_nat64(text))
-    return tuple(prefixes)
-
-
 def whole_number(number: int, most: int | None = None) -> int:
     """A whole number of at least 1."""
     if number < 1 or (most is not None and number > most):
         limits = "of at least 1" if most is None else f"from 1 to {most}"
         raise ConfigError(f"expected a whole number {limits}; got {number}")
     return number
-
-
-def parse_timeout(value: str | float) -> int:
-    """A duration above 0, in whole microseconds."""
-    timeout = parse_duration(value)
-    if not timeout:
-        raise ConfigError(f"expected a duration above 0; got {value!r}")
-    return timeout
 
 
 def parse_size(value: str | int) -> int:
@@ -93,13 +72,6 @@ def field_name(family: str, name: str) -> str:
     """A name as features of the family ``json`` or ``header`` have it, or "" for none."""
     feature = checked_name(f"{family}:{name}") if name else ""
     return feature.partition(":")[2]
-
-
-def path_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
-    for i, pattern in enumerate(patterns):
-        with error_path(f"[{i}]"):
-            checked_pattern(pattern)
-    return tuple(patterns)
 
 
 def database_file(folder: Path, name: str) -> str:
@@ -118,10 +90,8 @@ def secret_of(text: str | None, file: str | None, keyed: Iterable[str] | None, f
         return NO_SECRET
     if text is not None and file is not None:
         raise ConfigError("set either secret or secret_file, not both", "secret_file")
-    names = []
-    for i, name in enumerate(PERSONAL if keyed is None else keyed):
-        with error_path(f"keyed[{i}]"):
-            names.append(checked_name(name))
+    with error_path("keyed"):
+        names = parse_each(checked_name, PERSONAL if keyed is None else keyed)
     with error_path("secret" if file is None else "secret_file"):
         return Secret.from_text(text or "" if file is None else secret_file(folder / file), names)
 
@@ -130,13 +100,15 @@ def checked_observers(observers: Any) -> tuple[str | Callable[[Any], object], ..
     """Functions of an event, or the texts "module:function" that name them."""
     if not isinstance(observers, list | tuple):
         raise ConfigError(f'expected a list such as ["app.events:count"]; got {observers!r}')
-    for i, observer in enumerate(observers):
-        with error_path(f"[{i}]"):
-            if not isinstance(observer, str):
-                checked_observer(observer)
-            elif not _IMPORT.fullmatch(observer):
-                raise ConfigError(f'expected "module:function", such as "app.events:count"; got {observer!r}')
-    return tuple(observers)
+    return parse_each(_checked_observer_or_name, observers)
+
+
+def _checked_observer_or_name(observer: Any) -> str | Callable[[Any], object]:
+    if not isinstance(observer, str):
+        return checked_observer(observer)
+    if not _IMPORT.fullmatch(observer):
+        raise ConfigError(f'expected "module:function", such as "app.events:count"; got {observer!r}')
+    return observer
 
 
 def checked_observer(observer: Any) -> Callable[[Any], object]:
@@ -148,10 +120,6 @@ def checked_observer(observer: Any) -> Callable[[Any], object]:
     return checked_call(observer, "the event")
 
 
-def key_names(parts: Sequence[str]) -> tuple[str, ...]:
-    """The names of the parts of a key, as they are in keys."""
-    names = []
-    for i, part in enumerate(parts):
-        with error_path(f"[{i}]"):
-            names.append(part_of(checked_part(part)).name)
-    return tuple(names)
+def key_name(part: str) -> str:
+    """The name of a part of a key, as it is in keys."""
+    return part_of(checked_part(part)).name
