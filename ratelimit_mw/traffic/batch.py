@@ -10,7 +10,8 @@ A sketch has all clients that ever counted, without those for which a process ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from heapq import nsmallest
 from typing import Final, TypeVar
 
@@ -154,6 +155,25 @@ def fold_events(events: Events, known: Collection[str], salt: str) -> Events:
     if OTHER in events:
         other.merge(events[OTHER], salt)
     return {event: counts for event, counts in events.items() if event not in left_out} | {OTHER: other}
+
+
+def add_up_events(buckets: Iterable[Mapping[str, int]]) -> dict[str, Estimate]:
+    """Return the sums of the counts of events in buckets. Each bucket has its events."""
+    total, beside = Counter[str](), Counter[str]()
+    for counts in buckets:
+        total.update(counts)
+        if OTHER in counts:
+            beside.update(dict.fromkeys(counts, counts[OTHER]))
+    return with_errors(total, beside)
+
+
+def with_errors(total: Mapping[str, int], beside: Mapping[str, int]) -> dict[str, Estimate]:
+    """Return the sums of events with their errors. ``beside`` is the count of ``OTHER`` in the buckets of each event.
+
+    Elsewhere, the event may be one of those that count as ``OTHER``.
+    """
+    unknown = total.get(OTHER, 0)
+    return {event: Estimate(number, unknown - beside.get(event, 0)) for event, number in total.items()}
 
 
 def without_room(counts: Mapping[str, int], known: Collection[str]) -> Collection[str]:

@@ -187,7 +187,7 @@ class TrafficLog(CountWriter):
         found = self._store.distinct(runs, name)
         return Estimate(found, found.error + self._without_series(runs, name))
 
-    def events(self, start: float, end: float) -> dict[str, int]:
+    def events(self, start: float, end: float) -> dict[str, Estimate]:
         """Return the count of each event in a time range, which is widened to whole buckets.
 
         Args:
@@ -195,7 +195,8 @@ class TrafficLog(CountWriter):
             end: The end of the range, in seconds since 1970.
 
         Returns:
-            The counts by event, the highest first. Further events than 1,000 in a bucket count as ``"__other__"``.
+            The counts by event, the highest first. Further events than 1,000 in a bucket count as ``"__other__"``. So
+            the count of an event is too low by its ``error`` at most. ``total`` has an estimate of it.
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
@@ -224,7 +225,7 @@ class TrafficLog(CountWriter):
         """Async form of ``distinct``."""
         return await asyncio.to_thread(self.distinct, event, start, end)
 
-    async def aevents(self, start: float, end: float) -> dict[str, int]:
+    async def aevents(self, start: float, end: float) -> dict[str, Estimate]:
         """Async form of ``events``."""
         return await asyncio.to_thread(self.events, start, end)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..forksafe import create_lock
 from .address import LogAddress
-from .batch import OTHER, Batch, EventCounts, Events, fold_events
+from .batch import OTHER, Batch, EventCounts, Events, add_up_events, fold_events
 from .count_min import cells_of
 from .digest import create_salt
+from .estimate import Estimate
 from .retention import Retention, Run
 from .store import CountStore
 
@@ -76,13 +76,10 @@ class MemoryCounts(CountStore):
                         found.merge(known[event], self._salt)
         return found
 
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        total = Counter[str]()
+    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
         with self._lock:
-            for run in runs:
-                for _, events in self._events(run):
-                    total.update({event: counts.total for event, counts in events.items()})
-        return total
+            buckets = [events for run in runs for _, events in self._events(run)]
+            return add_up_events({event: counts.total for event, counts in events.items()} for events in buckets)
 
     def retention(self) -> str:
         return str(self._retention)

@@ -5,7 +5,6 @@ A script adds a part of a batch. It runs in a few milliseconds, and counts a par
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,7 +21,7 @@ from redis.sentinel import Sentinel
 from ..stores.redis.address import Address
 from ..stores.redis.client.errors import as_store_error
 from .address import LogAddress
-from .batch import MOST, OTHER, Batch, EventCounts
+from .batch import MOST, OTHER, Batch, EventCounts, add_counts, add_up_events
 from .count_min import COLUMNS, cells_of
 from .digest import create_salt
 from .estimate import Estimate
@@ -91,8 +90,10 @@ class RedisCounts(CountStore):
         }
 
     def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        clients = self._sums([(f"{key}:n:{event}",) for key in self._keys(runs)])
-        return EventCounts(0, clients, self._sum(runs, ":e", event))
+        found = EventCounts(error=self._sum(runs, ":e", event))
+        for clients in self._hashes([f"{key}:n:{event}" for key in self._keys(runs)]):
+            add_counts(found.clients, clients)
+        return found
 
     def distinct(self, runs: Sequence[Run], event: str) -> Estimate:
         """Return the number of clients. If some were dropped, it is the estimate of the server's HyperLogLog."""
@@ -104,8 +105,8 @@ class RedisCounts(CountStore):
         unknown = self._sum(runs, f":n:{event}", OTHER) + self._sum(runs, ":m", event)
         return Estimate(found, estimate.error + unknown)
 
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        return self._sums([(key,) for key in self._keys(runs)])
+    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
+        return add_up_events(self._hashes(self._keys(runs)))
 
     def retention(self) -> str | None:
         (found,) = self._read("get", [(f"{self._prefix}:retention",)])
@@ -151,11 +152,10 @@ class RedisCounts(CountStore):
                 found[start] = numbers
         return found
 
-    def _sums(self, calls: Sequence[tuple[str, ...]]) -> dict[str, int]:
-        total = Counter[str]()
-        for reply in self._read("hgetall", calls):
-            total.update({name.decode(): int(number) for name, number in reply.items()})
-        return total
+    def _hashes(self, keys: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Yield the numbers of whole hashes."""
+        for reply in self._read("hgetall", [(key,) for key in keys]):
+            yield {name.decode(): int(number) for name, number in reply.items()}
 
     def _read(self, command: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the reply to each call of a command, many in one round trip."""

@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
 from .address import LogAddress
-from .batch import MOST, OTHER, Batch, EventCounts, Events, add_counts, fold_events
+from .batch import MOST, OTHER, Batch, EventCounts, Events, add_counts, fold_events, with_errors
 from .count_min import cells_of
 from .digest import create_salt
+from .estimate import Estimate
 from .hyperloglog import HyperLogLog
 from .retention import Retention, Run
 from .sqlite_schema import APPLICATION, BLOCK, SCHEMA
@@ -85,6 +86,13 @@ _EVENTS: Final = """
     UNION ALL
     SELECT event, n FROM totals INDEXED BY by_start WHERE step = :step AND start >= :last AND start < :end
     ) GROUP BY event
+"""
+# The plus makes SQLite look up each bucket, instead of all buckets of the range for each.
+_BESIDE_OTHER: Final = """
+    SELECT totals.event, sum(other.n) FROM totals AS other
+    CROSS JOIN totals INDEXED BY by_start ON totals.step = :step AND totals.start = +other.start
+    WHERE other.step = :step AND other.event = :other AND other.start >= :start AND other.start < :end
+    GROUP BY totals.event
 """
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DAMAGED: Final = (
@@ -152,11 +160,13 @@ class SqliteCounts(CountStore):
                 found.merge(EventCounts(error=error, sketch=HyperLogLog(sketch), missed=missed), salt)
         return found
 
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        total = Counter[str]()
-        for rows in self._read((_EVENTS, _with_blocks(run)) for run in runs):
-            total.update(dict(rows))
-        return total
+    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
+        totals, beside = Counter[str](), Counter[str]()
+        sums = [(_EVENTS, _with_blocks(run)) for run in runs]
+        others = [(_BESIDE_OTHER, {**run._asdict(), "other": OTHER}) for run in runs]
+        for i, rows in enumerate(self._read(sums + others)):
+            (totals if i < len(runs) else beside).update(dict(rows))
+        return with_errors(totals, beside)
 
     def retention(self) -> str | None:
         found = self._log()

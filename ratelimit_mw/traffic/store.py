@@ -48,8 +48,8 @@ class CountStore(ABC):
         return self.clients(runs, event).distinct()
 
     @abstractmethod
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
-        """Return the counts of all events."""
+    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
+        """Return the counts of all events where they have a series of their own."""
 
     def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
         """Return the counts of each event, or of a client of each, by the start of the bucket, without zeros.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from command_line import START, Files, line, run
+from traffic_records import limit_to
 
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 from ratelimit_mw.traffic import TrafficLog
@@ -101,6 +102,22 @@ def test_top_clients_are_a_table_csv_or_json(url: str) -> None:
 
 def test_all_events_are_csv(url: str) -> None:
     assert shown(url, "--csv").stdout.splitlines()[:2] == ["event,total", "login,4"]
+
+
+def test_totals_of_events_show_their_errors(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has no room for some events, which may be any event that is absent in that minute."""
+    limit_to(2, monkeypatch)
+    log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
+    for i in range(1, 4):
+        log.record(f"e{i}", n=i, at=START - 60)
+    log.close()
+    times = (url, "--from", "2017-07-14T02:39", "--to", "2017-07-14T02:41")
+    assert shown(*times, "--csv").stdout.splitlines()[:2] == ["event,total,error", "e3,3,0"]
+    assert "login,3,1" in shown(*times, "--csv").stdout
+    assert "3 +- 1" in shown(*times).stdout
+    found = json.loads(shown(*times, "--json").stdout)
+    assert found["events"] == {"e3": 3, "login": 3, "e2": 2, "__other__": 1}
+    assert found["errors"] == {"login": 1}
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])

@@ -14,6 +14,7 @@ from traffic_records import NOW, BruteForce, Record, limit_to, ranges, record_al
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import ClientCount, TrafficLog, pending
 from ratelimit_mw.traffic.batch import EventCounts, without_room
+from ratelimit_mw.traffic.estimate import Estimate, error_of
 from ratelimit_mw.traffic.retention import Retention
 
 pytestmark = pytest.mark.usefixtures("salt")
@@ -66,12 +67,17 @@ def test_random_counts_are_within_their_error(
         log = chance.choice(logs)
         record_all(log, part)
         log.flush()
-    errors = set[bool]()
+    errors, of_events = set[bool](), set[bool]()
     for start, end in ranges(5, DAY, seed):
         runs = log._retention.runs(int(start), -int(-end // 1), NOW)
         whole = runs[0].start, runs[-1].end
+        events = log.events(start, end)
+        assert sum(events.values()) == sum(each.number for each in found if whole[0] <= each.at < whole[1])
         for event in (f"e{i}" for i in range(10)):
             brute = BruteForce(found, event)
+            number = events.get(event, events.get("__other__", 0) and Estimate(0, events["__other__"]))
+            assert number <= brute.total(*whole) <= number + error_of(number)
+            of_events.add(bool(error_of(number)))
             total, curve = log.total(event, start, end), log.curve(event, start, end)
             assert abs(total - brute.total(*whole)) <= total.error
             for i, number in enumerate(curve.counts):
@@ -82,7 +88,21 @@ def test_random_counts_are_within_their_error(
             for client in ("c1", "c2", "c30"):
                 of_client = log.total(event, start, end, client)
                 assert of_client <= clients[client] <= of_client + of_client.error
-    assert errors == {True, False}
+    assert errors == of_events == {True, False}
+
+
+def test_the_error_of_an_event_is_the_count_that_may_be_its_own(log: TrafficLog, few: int) -> None:
+    """It is that of other events, in buckets without a series of the event."""
+    for back, names in ((0, "abcde"), (3_600, "bcdfg"), (7_200, "a")):
+        for i, name in enumerate(names):
+            log.record(name, n=10**i, at=NOW - back)
+    events = log.events(NOW - 7_200, NOW)
+    assert events == {"g": 10_000, "e": 10_000, "d": 1_100, "f": 1_000, "c": 100, "__other__": 22, "a": 1}
+    assert {event: total.error for event, total in events.items() if total.error} == {
+        **dict.fromkeys("cefg", 11),
+        "a": 22,
+    }
+    assert log.events(NOW - 7_200, NOW - 7_000)["a"].error == 0
 
 
 def test_counts_below_the_limits_are_exact(log: TrafficLog) -> None:

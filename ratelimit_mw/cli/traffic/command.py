@@ -147,10 +147,13 @@ def _show_clients(log: TrafficLog, event: str, start: float, end: float, top: in
 def _show_events(log: TrafficLog, start: float, end: float, as_csv: bool, as_json: bool) -> None:
     events = log.events(start, end)
     if as_json:
-        print_json({"from": start, "to": end, "events": events})
+        errors = {event: total.error for event, total in events.items() if total.error}
+        print_json({"from": start, "to": end, "events": events, "errors": errors})
         return
     if as_csv:
-        click.echo(csv_text([("event", "total"), *events.items()]), nl=False)
+        columns = 3 if any(total.error for total in events.values()) else 2
+        rows = [("event", "total", "error"), *((event, total, total.error) for event, total in events.items())]
+        click.echo(csv_text(row[:columns] for row in rows), nl=False)
         return
     title = f"{log.name}: events from {minute_text(start)} to {minute_text(end)} UTC"
     print_table(title, [{"event": event, "total": total} for event, total in events.items()])
