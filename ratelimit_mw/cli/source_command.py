@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from copy import copy
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from .application import open_application
-from .output import FILE, examples_of
+from .output import examples_of
 from .source import Source
 
 _HAS_APP: Final = "ratelimit_mw.app"
@@ -18,6 +19,19 @@ _ABOUT_APP: Final = (
     "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
     " decorators."
 )
+_OF_LOG: Final = (
+    "For the events of a traffic log, run: ratelimit-mw traffic URL. For the clients of an event, run: ratelimit-mw"
+    " traffic URL EVENT --top 10"
+)
+
+
+class SettingsFile(click.Path):
+    """The path of a settings file. The URL of a traffic log is an error that names the command for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(f"expected a settings file; got a URL. {_OF_LOG}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class SourceCommand(click.Command):
@@ -26,7 +40,7 @@ class SourceCommand(click.Command):
     open_app: Callable[[], Source] | None = None
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
-        file = click.Argument(["file"], type=FILE)
+        file = click.Argument(["file"], type=SettingsFile(exists=True, dir_okay=False, path_type=Path))
         text = "Use an application instead of FILE, with its decorators and routes."
         app = click.Option(["--app"], metavar="MODULE:APP", help=text)
         super().__init__(params=[file, app, *params], **kwargs)

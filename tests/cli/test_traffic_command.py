@@ -153,6 +153,18 @@ def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, me
     assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
 
 
+@pytest.mark.parametrize("command", ["top", "report", "check"])
+def test_a_command_for_a_settings_file_names_that_of_a_log(url: str, command: str) -> None:
+    """The message has no URL, which may have a password."""
+    for log in (url, "redis://:hidden@cache:6379/0", "sqlite://["):
+        result = run(command, log, "--limit", "3") if command == "top" else run(command, log)
+        message = " ".join(result.output.split())
+        assert result.exit_code == 2
+        assert "expected a settings file; got a URL." in message
+        assert "ratelimit-mw traffic URL EVENT --top 10" in message
+        assert "hidden" not in message
+
+
 def test_expired_counts_are_dropped(url: str) -> None:
     assert json.loads(shown("expire", url, "--json").stdout)["bytes"] >= 0
     assert shown("expire", url).stdout.endswith("log.db: 0 bytes of disk space freed\n")
