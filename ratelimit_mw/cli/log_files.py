@@ -16,7 +16,6 @@ _AT_ONCE: Final = 10_000  # places that a line may be out of order; the open fil
 _AT_LEAST: Final = 100
 _Head = tuple[float, int, LogEntry, Iterator[LogEntry]]
 
-
 LOG: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 
 
@@ -33,6 +32,11 @@ def logs_argument(required: bool = True) -> Callable[[Any], Any]:
     """Return the argument of a command that takes access logs."""
     name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
     return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=LOG, callback=check_paths)
+
+
+def size_of(paths: Sequence[str]) -> int | None:
+    """Return the bytes of all files; None when one of them is a pipe, which can be read only once."""
+    return sum(Path(path).stat().st_size for path in paths) if all(map(_is_file, paths)) else None
 
 
 class LogFiles:
@@ -56,29 +60,14 @@ class LogFiles:
         self._readers: dict[str, LogReader] = {}
         self._positions: dict[str, tuple[int, int]] = {}
 
-    @property
-    def size(self) -> int | None:
-        """The bytes of all files; None when one of them is a pipe."""
-        return sum(Path(path).stat().st_size for path in self._paths) if self.are_files else None
-
-    @property
-    def are_files(self) -> bool:
-        """Whether all can be read again."""
-        return all(map(_is_file, self._paths))
-
-    @property
-    def lines(self) -> int:
-        return sum(reader.lines for reader in self._readers.values())
-
-    @property
-    def invalid(self) -> int:
-        return sum(reader.invalid for reader in self._readers.values())
-
-    @property
-    def examples(self) -> list[dict[str, int | str]]:
-        """The first invalid lines of each file."""
-        readers = ((path, self._readers[path]) for path in self._paths if path in self._readers)
-        return [{"file": path, **example} for path, reader in readers for example in reader.examples]
+    def as_json(self) -> dict[str, Any]:
+        """Return the number of lines, and the invalid ones with the first of each file."""
+        readers = {path: self._readers[path] for path in self._paths if path in self._readers}
+        return {
+            "lines": sum(reader.lines for reader in readers.values()),
+            "invalid": sum(reader.invalid for reader in readers.values()),
+            "invalid_examples": [{"file": path, **each} for path in readers for each in readers[path].examples],
+        }
 
     def __iter__(self) -> Iterator[LogEntry]:
         if len(self._paths) == 1:

@@ -12,7 +12,7 @@ import click
 from ...settings import Settings
 from ..access_log import LogEntry
 from ..json_lines import LineParser
-from ..log_files import logs_argument
+from ..log_files import logs_argument, size_of
 from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
@@ -77,17 +77,16 @@ def replay(
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
     note(*notes_on_replay(source))
+    if share is not None and size_of(access_logs) is None:
+        raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
     parser = LineParser(fields, source.rules.needs)
     report = ReplayReport(Simulation(source.settings))
     with open_logs(access_logs, parser) as logs:
-        if share is not None and not logs.are_files:
-            raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
         for entry in logs:
             report.add(entry)
     logs.finish(report.requests)
     note(*notes_on_logs(source, parser, report))
-    read = {"lines": logs.lines, "invalid": logs.invalid, "invalid_examples": logs.examples}
-    summary = {**report.as_json(limit), **read}
+    summary = {**report.as_json(limit), **logs.as_json()}
     suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)
     if suggested is not None:
         summary["suggested"] = {"share": share, **suggested}

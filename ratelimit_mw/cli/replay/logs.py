@@ -10,7 +10,7 @@ from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 from ...rules.describe import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser, check_field
-from ..log_files import LogFiles
+from ..log_files import LogFiles, size_of
 from ..output import parsed, progress
 from ..source import Source
 from .report import ReplayReport
@@ -34,8 +34,7 @@ limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, 
 @contextmanager
 def open_logs(paths: tuple[str, ...], parser: LineParser, action: str = "replaying") -> Iterator[LogFiles]:
     """Yield the logs to iterate over, with a bar on a terminal."""
-    size = LogFiles(paths, parser).size or None
-    with progress(action, size, *_COLUMNS, lines=0) as update:
+    with progress(action, size_of(paths) or None, *_COLUMNS, lines=0) as update:
         yield LogFiles(paths, parser, lambda lines, position: update(lines=lines, completed=position))
 
 

@@ -48,9 +48,8 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
     logs.finish(counted + left_out)
     if left_out:
         note(f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future")
-    summary = {"requests": counted, "left_out": left_out, "lines": logs.lines, "invalid": logs.invalid}
     if as_json:
-        print_json({**summary, "invalid_examples": logs.examples})
+        print_json({"requests": counted, "left_out": left_out, **logs.as_json()})
     else:
         click.echo(f"{count_text(counted, 'request')} counted in {log.name}")
 
