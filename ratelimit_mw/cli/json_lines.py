@@ -4,7 +4,6 @@ A field is found by its name, or by its path, such as ``request.headers.User-Age
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from ..http.request import only_value
 from ..keys.email import normalized_email
 from ..keys.features import is_email
 from ..keys.parts import checked_part
+from ..limiter.times import seconds_of
 from .access_log import (
     InvalidLineError,
     LogEntry,
@@ -51,11 +51,8 @@ NAMES: Final[dict[str, str]] = {
 _PARTS: Final = ("time", "ip", "user", "method", "path", "host", "status")
 """The parts that ``--field`` may name besides features."""
 _HEADER: Final = "header:"
-_NUMBERS_FROM: Final = (
-    (10**17, 10**9),
-    (10**14, 10**6),
-    (10**11, 10**3),
-)  # a time of this size is in this part of a second
+_NUMBERS_FROM: Final = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3))
+"""A time of at least the first number is in this part of a second."""
 
 
 class LineParser:
@@ -200,7 +197,7 @@ def _seconds(value: Any) -> float:
     """Return a time in seconds since 1970, from a number, ISO 8601, or the form of the combined format."""
     if isinstance(value, str):
         parse: Callable[[str], float]
-        for parse in (float, _from_iso, parse_time):
+        for parse in (float, seconds_of, parse_time):
             try:
                 value = parse(value)
                 break
@@ -210,8 +207,3 @@ def _seconds(value: Any) -> float:
         raise InvalidLineError("the date is invalid")
     part = next((part for least, part in _NUMBERS_FROM if value >= least), 1)
     return checked_time(value / part) if value < 1e20 else checked_time(value)
-
-
-def _from_iso(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ..limiter.times import span_text
+from ..limiter.times import seconds_of, span_text
 from .markup import Content, Markup, tag
 from .tables import TableColumn, isolated, number, table
 from .traffic import COUNT
@@ -54,7 +54,7 @@ def _legend(line: str, total: int) -> Markup:
 
 
 def _plot(position: int, lines: Mapping[str, Sequence[int]], traffic: Mapping[str, Any], name: str) -> Markup:
-    start = int(datetime.fromisoformat(traffic["start"]).timestamp())
+    start = int(seconds_of(traffic["start"]))
     lanes = [
         [{"line": line, "label": LABELS[line], "counts": counts} for line, counts in lines.items() if is_in(line)]
         for is_in in (_UPPER.__contains__, lambda line: line not in _UPPER)
@@ -72,7 +72,7 @@ def _peaks(lines: Mapping[str, Sequence[int]], traffic: Mapping[str, Any]) -> st
 
 def _steps_table(lines: Mapping[str, Sequence[int]], traffic: Mapping[str, Any], name: str) -> Markup:
     """Return the curve as a table, the latest steps first."""
-    start = datetime.fromisoformat(traffic["start"]).timestamp()
+    start = seconds_of(traffic["start"])
     rows = [
         {"time": start + i * traffic["step"], **dict(zip(lines, counts, strict=True))}
         for i, counts in enumerate(zip(*lines.values(), strict=True))

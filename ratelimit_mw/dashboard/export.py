@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Final, NamedTuple
 
+from ..limiter.times import seconds_of
 from .recent import Json
 
 Row = Iterable[object]
@@ -39,7 +40,7 @@ def _curves(traffic: Json) -> Iterable[Row]:
     kind = traffic.get("by", "rule")
     yield "time", kind, "outcome", "count"
     for source in traffic.get("curves", ()):
-        start = datetime.fromisoformat(traffic["start"]).timestamp()
+        start = seconds_of(traffic["start"])
         for line, counts in source["lines"].items():
             for i, count in enumerate(counts):
                 yield datetime.fromtimestamp(start + i * traffic["step"], UTC).isoformat(), source[kind], line, count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Final, Literal, NamedTuple, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from ..errors import ConfigError, suggestion
+from ..limiter.times import seconds_of
 
 Kind = Literal["rule", "endpoint", "event"]
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
@@ -97,9 +98,7 @@ def _time(text: str, field: str, is_end: bool = False) -> float:
     """Return the seconds since 1970 of a date or a time. The end of a date is that of its day."""
     try:
         if len(text) == len("2026-01-31"):
-            day = date.fromisoformat(text) + timedelta(days=is_end)
-            return max(0.0, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
-        moment = datetime.fromisoformat(text)
-        return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+            text = f"{date.fromisoformat(text) + timedelta(days=is_end)}"
+        return max(0.0, seconds_of(text))
     except (ValueError, OverflowError):
         raise ConfigError(f"expected {_EXPECTED}; got {text[:100]!r}", field) from None

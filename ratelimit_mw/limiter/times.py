@@ -26,6 +26,16 @@ def time_json(at: float, after: float = 0.0) -> str:
     return _moment(at, after).isoformat()
 
 
+def seconds_of(text: str) -> float:
+    """Return the seconds since 1970 of a time in ISO 8601, which is in UTC unless it has a zone.
+
+    >>> seconds_of("2001-09-09T01:46:40"), seconds_of("2001-09-09T03:46:40+02:00")
+    (1000000000.0, 1000000000.0)
+    """
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def span_text(seconds: float) -> str:
     """Return a duration in its two largest units, rounded up to whole seconds.
 

@@ -3,14 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
+from ..clock import SECOND
 from ..errors import ConfigError
 from ..stores import Store
 from ..stores.base import MAX_RECORD, RECORDS
 from .comparison import check_equal
 from .store_handles import NOW, StoreHandle
-from .store_suite import WAYS, StoreSuite, limit_of
+from .store_suite import DAY, WAYS, StoreSuite, limit_of
 
-_SECOND = 1_000_000
 _ANY = bytes(range(256)) + b"\r\nEND\r\n"
 
 
@@ -57,10 +57,10 @@ class RecordTests(StoreSuite):
         with self._open(way) as store:
             if _has_none(store, short):
                 return
-            store.write_record(long, b"1", None, 40 * 86_400 * _SECOND)
-            store.write_record(kept, b"1", None, 1 * _SECOND)
+            store.write_record(long, b"1", None, 40 * DAY)
+            store.write_record(kept, b"1", None, 1 * SECOND)
             store.write_record(kept, b"2", b"1")
-            store.write_record(short, b"1", None, 1 * _SECOND)
+            store.write_record(short, b"1", None, 1 * SECOND)
             for _ in range(400):
                 if store.read_record(short) is None:
                     break

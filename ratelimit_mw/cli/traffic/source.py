@@ -7,6 +7,7 @@ import click
 
 from ...clock import SECOND
 from ...errors import ConfigError
+from ...limiter.times import seconds_of
 from ...quota import parse_duration
 from ...testmode import process_clock
 from ...traffic import TrafficLog
@@ -30,8 +31,7 @@ def read_time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     except ConfigError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return seconds_of(text)
     except (ValueError, OverflowError):
         expected = "a duration before now such as 7d, or a time in UTC such as 2026-01-31 or 2026-01-31T12:00"
         raise click.BadParameter(f"expected {expected}; got {text!r}") from None
