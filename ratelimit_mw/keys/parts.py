@@ -99,15 +99,15 @@ def part_of(text: str) -> Part:
     if feature == "ip":
         exact, shape = partial(_client, name), "ip" if name == "ip" else ""
     elif feature in _NORMAL and kind != _RAW:
-        exact = partial(_normal, name)
+        exact = partial(_formed, _NORMAL[feature], name)
     elif kind in _KINDS:
-        exact = partial(_canonical, name, _KINDS[kind])
+        exact = partial(_formed, partial(canonical, _KINDS[kind]), name)
     elif kind == _RAW or feature in _EXACT:
         shape = "exact"
     elif feature.startswith("cookie:"):
         form = partial(_unescaped, name)
     else:
-        form, shape = partial(_compared, name), "text"
+        form, shape = partial(_formed, comparison_form, name), "text"
     return Part(text, name, feature, attribute, "" if attribute else shape, exact, form or exact)
 
 
@@ -181,25 +181,16 @@ def _exact(name: str, value: Any) -> Any:
     return value if type(value) is str or value is INVALID else text_of(name, value)
 
 
-def _normal(name: str, value: Any) -> Any:
-    text = _exact(name, value)
-    return text if text is INVALID else _NORMAL[name](text)
-
-
-def _compared(name: str, value: Any) -> Any:
+def _formed(form: Callable[[str], Any], name: str, value: Any) -> Any:
+    """Return the form of the text of a value."""
     if type(value) is not str and (value := _exact(name, value)) is INVALID:
         return INVALID
-    return comparison_form(value)
+    return form(value)
 
 
 def _unescaped(name: str, value: Any) -> Any:
     """Compare a cookie as the frameworks show it that decode percent signs."""
-    return _compared(name, unquote(value) if isinstance(value, str) else value)
-
-
-def _canonical(name: str, kind: type, value: Any) -> Any:
-    text = _exact(name, value)
-    return text if text is INVALID else canonical(kind, text)
+    return _formed(comparison_form, name, unquote(value) if isinstance(value, str) else value)
 
 
 def _client(name: str, value: Any) -> Any:

@@ -156,9 +156,9 @@ def call_site() -> str:
     return f"{file}:{frame.f_lineno}"
 
 
-def make_mark(limits: Limits, options: RuleOptions, where: str, of: str = "@limit") -> Mark:
-    """Build the mark of a decorator or a dependency at ``where``."""
-    return Mark(_rule(limits, options, f"{of} on {where}"), where)
+def make_mark(limits: Limits, options: RuleOptions, where: str) -> Mark:
+    """Build the mark of a dependency at ``where``."""
+    return Mark(_rule(limits, options, where), where)
 
 
 def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:

@@ -11,8 +11,8 @@ from .packing import Packing, pack_text
 READ: Final = 6
 FORGET: Final = 7
 PROBE: Final = 8
-_SCAN: Final = 9
-_WRITE: Final = 10
+SCAN: Final = 9
+WRITE: Final = 10
 _LONGEST_MS: Final = 10**14
 
 
@@ -28,35 +28,30 @@ class KeyOperation(Operation):
         return end
 
 
-class ScanOperation(Operation):
-    """Look at some keys of the server that has ``key``. The result is where to continue, and the names that match."""
+class KeyCommand(Operation):
+    """Call one command on the server that has a key. The result is the reply.
 
-    def __init__(self, key: str, name: bytes, slot: int, place: int, pattern: str, count: int) -> None:
-        super().__init__(_SCAN, [key], [name], slot)
-        self._arguments = (str(place), pattern, count)
+    Args:
+        kind: The number of the command in the script.
+        key: The key.
+        name: Its name in Redis.
+        slot: Its slot: 0 without a cluster.
+        arguments: The arguments of the command after the key.
+    """
 
-    def join(self, packing: Packing) -> None:
-        packing.numbers += self._arguments
-
-    def read(self, reply: Sequence[Any], start: int) -> int:
-        place, names = reply[start]
-        self.result = (int(place), names)
-        return start + 1
-
-
-class RecordOperation(Operation):
-    """Write or delete a record that still is ``before``. The result is whether it was written."""
-
-    def __init__(
-        self, key: str, name: bytes, slot: int, data: bytes | None, before: bytes | None, lifetime: int | None
-    ) -> None:
-        super().__init__(_WRITE, [key], [name], slot)
-        milliseconds = 0 if lifetime is None else min(max(1, -(-lifetime // 1_000)), _LONGEST_MS)
-        self._arguments = (pack_text(before) or False, pack_text(data) or False, milliseconds)
+    def __init__(self, kind: int, key: str, name: bytes, slot: int, *arguments: Any) -> None:
+        super().__init__(kind, [key], [name], slot)
+        self._arguments = arguments
 
     def join(self, packing: Packing) -> None:
         packing.numbers += self._arguments
 
     def read(self, reply: Sequence[Any], start: int) -> int:
-        self.result = reply[start] == 1
+        self.result = reply[start]
         return start + 1
+
+
+def write_arguments(data: bytes | None, before: bytes | None, lifetime: int | None) -> tuple[Any, ...]:
+    """Return the arguments that write or delete a record which still is ``before``. The reply is 1 if it was."""
+    milliseconds = 0 if lifetime is None else min(max(1, -(-lifetime // 1_000)), _LONGEST_MS)
+    return pack_text(before) or False, pack_text(data) or False, milliseconds

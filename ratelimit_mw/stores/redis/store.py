@@ -32,7 +32,7 @@ from .client.connect import tls_context
 from .client.connection import blocking_transport
 from .client.errors import as_store_error
 from .client.server import Caller, Server, Target
-from .key_operations import PROBE, READ, KeyOperation, RecordOperation, ScanOperation
+from .key_operations import PROBE, READ, SCAN, WRITE, KeyCommand, KeyOperation, write_arguments
 from .message import HIT, PEEK, HitOperation, have_lua, key_name, text_of
 from .steps import SteppedRequest
 
@@ -186,7 +186,7 @@ class RedisStore(TwinStore):
         """Return a key on each server that has states."""
         try:
             with caller.timeout_at(deadline):
-                return await caller.target.probe_keys(self._slot, deadline)
+                return await caller.target.probe_keys(lambda key: self._place(key)[1], deadline)
         except Exception as error:
             raise as_store_error(error) from error
 
@@ -199,8 +199,9 @@ class RedisStore(TwinStore):
             return KeyPage([], None)
         pattern = _SPECIAL.sub(r"\\\g<0>", self._name(prefix).decode()) + "*"
         key = servers[number]
-        scan = ScanOperation(key, *self._place(key), cursor, pattern, LOOKED_AT)
-        cursor, names = await caller.ask(scan, deadline)
+        scan = KeyCommand(SCAN, key, *self._place(key), str(cursor), pattern, LOOKED_AT)
+        following, names = await caller.ask(scan, deadline)
+        cursor = int(following)
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
@@ -212,8 +213,8 @@ class RedisStore(TwinStore):
     async def _write_record(
         self, caller: Caller, key: str, data: bytes | None, before: bytes | None, lifetime: int | None
     ) -> bool:
-        operation = RecordOperation(key, *self._place(key), data, before, lifetime)
-        return await caller.ask(operation, caller.time() + self._timeout)  # type: ignore[no-any-return]
+        operation = KeyCommand(WRITE, key, *self._place(key), *write_arguments(data, before, lifetime))
+        return bool(await caller.ask(operation, caller.time() + self._timeout) == 1)
 
     def _open_caller(self) -> Caller:
         if self._open_async is None:
@@ -238,9 +239,6 @@ class RedisStore(TwinStore):
     def _on_key(self, kind: int, key: str) -> KeyOperation:
         name, slot = self._place(key)
         return KeyOperation(kind, [key], [name], slot)
-
-    def _slot(self, key: str) -> int:
-        return self._place(key)[1]
 
 
 def _parse(url: str) -> Address:

@@ -24,8 +24,8 @@ from ...background import run_once
 from ...budget import ThreadClock
 from ...facts import Facts
 from ..message import Message
-from .errors import Command, as_store_error, error_code
-from .facts import SECONDS, values_of
+from .errors import Command, error_code
+from .facts import SECONDS, facts_of
 from .server import Target
 
 _FULL_POOL: Final = "Too many connections"  # nothing was sent, so the call may try again
@@ -99,11 +99,7 @@ class ApplicationClient(_Client):
         return reply
 
     def facts(self) -> Iterator[Facts]:
-        try:
-            yield Facts("redis", self.name, values_of(self._execute((b"INFO",), self._clock.time() + SECONDS)))
-        except Exception as error:
-            problem = str(as_store_error(error))
-            yield Facts("redis", self.name, {}, problem, isinstance(error, redis.ResponseError))
+        yield facts_of("redis", self.name, lambda: self._execute((b"INFO",), self._clock.time() + SECONDS))
 
     def _execute(self, command: Command, deadline: float) -> Any:
         connection = self._take(deadline) if self._is_connected else self._take_in_thread(deadline)

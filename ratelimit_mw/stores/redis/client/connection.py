@@ -106,14 +106,12 @@ class RedisConnection:
     def __init__(self, login: BlockingLogin) -> None:
         self.close = login.disconnect
         self._socket = login.socket
+        self.is_quiet = self._socket.is_quiet
         self._parser = Reader(replyError=redis.ResponseError, notEnoughData=_MORE)
 
     def send(self, data: bytes, deadline: float) -> None:
         self._socket.deadline = deadline
         self._socket.sendall(data)
-
-    def is_quiet(self) -> bool:
-        return self._socket.is_quiet()
 
     def receive(self, count: int) -> list[Any]:
         """Return the reply to each command, or the error that the server replied."""

@@ -1,6 +1,8 @@
 """Facts about one server of Redis: its reply to a command, over a connection of its own, within 1.5 s."""
 
 import re
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 from redis import ResponseError
@@ -18,14 +20,17 @@ _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 
 def facts_of_server(kind: str, address: Address, transport: Transport, location: Location, *command: bytes) -> Facts:
     """Return the reply of one server to a command, by default INFO."""
-    name, pool = address.path or location_text(location), transport.open(address, *location)
+    with closing(transport.open(address, *location)) as pool:
+        info = call(pool, command or (b"INFO",), transport.time() + SECONDS)
+        return facts_of(kind, address.path or location_text(location), lambda: run_blocking(info))
+
+
+def facts_of(kind: str, name: str, read: Callable[[], Any]) -> Facts:
+    """Return the values in the reply that ``read`` returns, or the problem that it raises."""
     try:
-        reply = run_blocking(call(pool, command or (b"INFO",), transport.time() + SECONDS))
-        return Facts(kind, name, values_of(reply))
+        return Facts(kind, name, values_of(read()))
     except Exception as error:
         return Facts(kind, name, {}, str(as_store_error(error)), isinstance(error, ResponseError))
-    finally:
-        pool.close()
 
 
 def values_of(reply: Any) -> dict[str, str]:
