@@ -35,7 +35,7 @@ class TrafficLog(CountWriter):
         clock: A function that returns whole microseconds since 1970. Default: the time of this machine.
 
     Raises:
-        ConfigError: The URL or the retention is invalid.
+        ConfigError: The URL or the retention is invalid, or a file has another retention.
         MissingExtraError: The library of the store is not installed.
 
     Example:

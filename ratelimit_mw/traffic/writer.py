@@ -7,11 +7,12 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
 from ..clock import SECOND, Clock, checked_clock, now_us
-from ..errors import ConfigError, RateLimitError
+from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import CHANCE, check_process, create_lock
 from ..quota import MAX_AMOUNT
 from ..stores import redacted_url
@@ -41,6 +42,9 @@ class CountWriter:
         self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at the end")
         self._store = open_counts(address)
         self._start_over()
+        if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
+            with suppress(StoreError):  # so is a damaged file, or one that is locked
+                self._require_same_log()
         if not _of_process:
             atexit.register(_close_all)
         _of_process.add(self)
@@ -206,8 +210,8 @@ class CountWriter:
         if not self._is_same_log:
             found = self._store.retention()
             if found not in (None, str(self._retention)):
-                message = f'{self.name} has the retention "{found}"; got "{self._retention}". Use that of the log'
-                raise ConfigError(message, "retention")
+                message = f'{self.name} has the retention "{found}"; got "{self._retention}"'
+                raise ConfigError(f"{message}. Use that of the log, or start a new log")
             self._is_same_log = found is not None
 
     def _flush_due(self) -> None:

@@ -135,9 +135,13 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
 
 def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     """The message has the place of the setting."""
+    with_hours = TrafficLog(f"sqlite:///{tmp_path}/hours.db", "1h:90d", ManualClock(NOW))
+    with_hours.record("a")
+    with_hours.close()
     for url, problem in {
         "sqlit:///a.db": "Did you mean 'sqlite'",
         f"sqlite:///{tmp_path}/x/a.db": "does not exist",
+        f"sqlite:///{tmp_path}/hours.db": 'has the retention "1h:90d"',
     }.items():
         with pytest.raises(ConfigError, match=f"^traffic_log: .*{problem}"):
             logged(url=url)

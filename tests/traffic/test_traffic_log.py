@@ -204,17 +204,24 @@ def test_processes_add_to_the_same_buckets(url: str, clock: ManualClock) -> None
 
 
 def test_another_retention_is_an_error(url: str, clock: ManualClock) -> None:
-    """The message has the retention of the log, and the counts of the wrong one wait."""
+    """The message has the retention of the log, and the counts of the wrong one wait. A file is checked at once."""
+    other = TrafficLog(url, clock=clock)
     log = TrafficLog(url, SHORT, clock)
     log.record("a")
     log.close()
     if url != "memory://":
-        other = TrafficLog(url, clock=clock)
+        message = 'has the retention "1m:1h,5m:1d,1h:1w"; got .* or start a new log'
         other.record("a")
-        with pytest.raises(ConfigError, match='has the retention "1m:1h,5m:1d,1h:1w"; got'):
+        with pytest.raises(ConfigError, match=message):
             other.total("a", NOW, NOW)
         other._start_over()
-        assert TrafficLog(f"{url}{'&' if '?' in url else '?'}retention={SHORT}", clock=clock).total("a", NOW, NOW) == 1
+        if url.startswith("sqlite"):
+            with pytest.raises(ConfigError, match=message):
+                TrafficLog(url, clock=clock)
+        same = f"{url}{'&' if '?' in url else '?'}retention={SHORT}"
+        assert TrafficLog(same, clock=clock).total("a", NOW, NOW) == 1
+        another = same.replace(SHORT, "1h:5y")
+        assert TrafficLog.open(another, clock).total("a", NOW, NOW) == 1
 
 
 def test_a_batch_without_a_reply_is_written_again_with_its_token(

@@ -22,7 +22,7 @@ from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, sqlite
 from ratelimit_mw.traffic.digest import create_salt
-from ratelimit_mw.traffic.retention import Run
+from ratelimit_mw.traffic.retention import DEFAULT, Retention, Run
 
 CLOCK = ManualClock(NOW)
 
@@ -101,9 +101,10 @@ def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, version: int, is_read_first: bool) -> None:
     """Its first read or write adds what it has not. It has clients that were counted together."""
     path = tmp_path / "log.db"
+    values = {"retention": str(Retention(DEFAULT)), "salt": create_salt()}
     with closing(sqlite3.connect(path)) as db:
         for statement in chain.from_iterable(sqlite.SCHEMA[:version]):
-            db.execute(statement, {"retention": str(opened(path)._retention), "salt": create_salt()})
+            db.execute(statement, values)
         db.execute("INSERT INTO totals VALUES (60, 'a', ?, 9)", (NOW // 60 * 60,))
         for client, number in {"c": 5, "__other__": 4}.items():
             db.execute("INSERT INTO clients VALUES (60, 'a', ?, ?, ?)", (NOW // 60 * 60, client, number))
