@@ -230,4 +230,4 @@ def test_the_example_files_agree() -> None:
     assert forward == {"forwardAuth": {"address": f"http://{address}/auth", "trustForwardHeader": False}}
     caddy, nginx = ((GATEWAY_FILES / name).read_text() for name in ("Caddyfile", "nginx.conf"))
     assert f"reverse_proxy {address} {{" in caddy
-    assert f"server {address};" in nginx
+    assert f"server {address} max_fails=0;" in nginx

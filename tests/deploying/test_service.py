@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -27,6 +27,8 @@ from ratelimit_mw.cli.serve.command import serve
 
 pytestmark = pytest.mark.slow
 AMOUNT = 60
+RULES = f'[[rules]]\nname = "api"\nlimits = "{AMOUNT}/day"\n'
+FLOOD = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
 
 
 @pytest.fixture(params=["lmdb", "redis"])
@@ -42,38 +44,74 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], tmp_path: Path) -> None:
     """Six clients ask without a pause while the service stops, or is killed, and starts again. Each gets its limit."""
     store, workers = shared
-    rules = f'[[rules]]\nname = "api"\nlimits = "{AMOUNT}/day"\n'
-    flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
+    with site_of(tmp_path, RULES, store, ["--workers", str(workers)], FLOOD) as site, six_clients(site.port) as counts:
+        for end in (signal.SIGTERM, signal.SIGKILL if workers == 1 else signal.SIGTERM):
+            wait_for_more(counts, 200)
+            site.stop_service(end)
+            site.start_service()
+        wait_for(lambda: all(count[429] for count in counts.values()), "a rejection of each client")
+    for client, count in counts.items():
+        assert set(count) <= {200, 429, 500}, (client, count)
+        assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
+
+
+def test_restarts_in_turn_fail_no_request(shared: tuple[str, int], tmp_path: Path) -> None:
+    """nginx has two services, as the page recommends. Each stops and starts again twice, without a pause."""
+    store, workers = shared
+    second = free_port()
+    lines = [("# server 127.0.0.1:8430", f"server 127.0.0.1:{second}"), *FLOOD]
+    with site_of(tmp_path, RULES, store, ["--workers", str(workers)], lines) as site:
+        ports = {"service": site.service_port, "second": second}
+        site.start_service(second, "second")
+        with six_clients(site.port) as counts:
+            for name in ("service", "second") * 2:
+                wait_for_more(counts, 200, 429)
+                site.stop_service(name=name)
+                wait_for_more(counts, 200, 429)
+                site.start_service(ports[name], name)
+                wait_for(lambda name=name: is_ready(ports[name]), "a service that is ready")  # type: ignore[misc]
+            wait_for(lambda: all(count[429] for count in counts.values()), "a rejection of each client")
+    for client, count in counts.items():
+        assert set(count) == {200, 429}, (client, count)
+        assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # nginx may ask both services about a request
+
+
+@contextmanager
+def six_clients(port: int) -> Iterator[dict[str, Counter[int]]]:
+    """Let six clients ask without a pause. Yield the statuses that each of them gets."""
     ends, counts = threading.Event(), {new_address(): Counter[int]() for _ in range(6)}
 
     def ask(client: str) -> None:
         transport = httpx.HTTPTransport(local_address=client)
-        with httpx.Client(transport=transport, timeout=PATIENCE, base_url=f"http://127.0.0.1:{site.port}") as session:
+        with httpx.Client(transport=transport, timeout=PATIENCE, base_url=f"http://127.0.0.1:{port}") as session:
             while not ends.wait(0.01):
                 counts[client][session.get("/").status_code] += 1
 
-    def allowed() -> int:
-        return sum(count[200] for count in counts.values())
-
-    with (
-        site_of(tmp_path, rules, store, ["--workers", str(workers)], flood) as site,
-        ThreadPoolExecutor(len(counts)) as pool,
-    ):
+    with ThreadPoolExecutor(len(counts)) as pool:
         asking = [pool.submit(ask, client) for client in counts]
         try:
-            for end in (signal.SIGTERM, signal.SIGKILL if workers == 1 else signal.SIGTERM):
-                enough = allowed() + AMOUNT
-                wait_for(lambda enough=enough: allowed() > enough, "requests")  # type: ignore[misc]
-                site.stop_service(end)
-                site.start_service()
-            wait_for(lambda: all(count[429] for count in counts.values()), "a rejection of each client")
+            yield counts
         finally:
             ends.set()
         for each in asking:
             each.result()
-    for client, count in counts.items():
-        assert set(count) <= {200, 429, 500}, (client, count)
-        assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
+
+
+def wait_for_more(counts: dict[str, Counter[int]], *statuses: int) -> None:
+    """Wait for more responses with these statuses."""
+
+    def seen() -> int:
+        return sum(count[status] for count in counts.values() for status in statuses)
+
+    enough = seen() + AMOUNT
+    wait_for(lambda: seen() > enough, "requests")
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 @pytest.mark.parametrize("workers", [1, 2])

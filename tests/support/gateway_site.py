@@ -54,14 +54,15 @@ class GatewaySite(NamedTuple):
         keys: list[dict[str, Any]] = response.raise_for_status().json()["keys"]
         return keys
 
-    def start_service(self) -> None:
-        command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(self.service_port), *self.options]
-        self.processes["service"] = start(self.folder, command)
-        wait_for(lambda: accepts(self.service_port) or self.processes["service"].poll() is not None, "the service")
-        assert self.processes["service"].poll() is None, (self.folder / "servers.log").read_text()[-2000:]
+    def start_service(self, port: int | None = None, name: str = "service") -> None:
+        port = port or self.service_port
+        command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(port), *self.options]
+        process = self.processes[name] = start(self.folder, command)
+        wait_for(lambda: accepts(port) or process.poll() is not None, "the service")
+        assert process.poll() is None, (self.folder / "servers.log").read_text()[-2000:]
 
-    def stop_service(self, signal_: int = signal.SIGTERM) -> None:
-        process = self.processes["service"]
+    def stop_service(self, signal_: int = signal.SIGTERM, name: str = "service") -> None:
+        process = self.processes[name]
         process.send_signal(signal_)
         process.wait(PATIENCE)
 
