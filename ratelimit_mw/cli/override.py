@@ -1,6 +1,5 @@
 """``ratelimit-mw override``: change the limits of one client while the application runs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -22,19 +21,7 @@ from .source_command import SourceCommand
 from .words import features_argument, read_duration, read_features
 
 
-class OverrideGroup(click.Group):
-    """The commands on overrides, which the programs of frameworks offer, too."""
-
-    def within(self, program: str, open_app: Callable[[], Source]) -> click.Group:
-        """Return these commands for a program that knows the application, such as "flask ratelimit"."""
-        own = click.Group(self.name, help=self.help)
-        for each in self.commands.values():
-            if isinstance(each, SourceCommand):
-                own.add_command(each.within(program, open_app))
-        return own
-
-
-@click.group(cls=OverrideGroup)
+@click.group()
 def override() -> None:
     """Change the limits of one client while your application runs.
 

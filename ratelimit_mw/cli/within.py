@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+import click
+
 from .bans import ban, bans, unban
 from .check import check
 from .doctor.command import doctor
@@ -13,6 +15,7 @@ from .override import override
 from .report import report
 from .reset import reset
 from .source import Source
+from .source_command import SourceCommand
 from .top import top
 
 COMMANDS: Final = (ban, bans, check, doctor, explain, inspect, override, report, reset, top, unban)
@@ -27,7 +30,14 @@ def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
     """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
     group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
     for name, command in [("rules", check), *((each.name, each) for each in COMMANDS)]:
-        own = command.within(program, open_app)
+        own = _own(command, program, open_app)
         own.hidden = name != command.name
         group.add_command(own, name)
     return group
+
+
+def _own(command: click.Command, program: str, open_app: Callable[[], Source]) -> click.Command:
+    if isinstance(command, click.Group):
+        commands = [_own(each, program, open_app) for each in command.commands.values()]
+        return click.Group(command.name, commands, help=command.help)
+    return command.within(program, open_app) if isinstance(command, SourceCommand) else command

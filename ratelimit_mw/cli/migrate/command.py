@@ -2,21 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from ..application import import_application
 from ..output import Failure, command, json_option, note, print_json, print_text
 from ..toml import toml
-from .calls import find_calls
+from .calls import CALLS, find_calls
 from .findings import Findings, python
-
-_READERS: Final = {
-    "flask-limiter": ("flask_limiter", "read_flask_limiter"),
-    "slowapi": ("slowapi", "read_slowapi"),
-    "django-ratelimit": ("django_ratelimit", "read_django_ratelimit"),
-}
 
 
 @command(
@@ -24,7 +18,7 @@ _READERS: Final = {
     "ratelimit-mw migrate slowapi shop:create_app() > plan.txt",
     "ratelimit-mw migrate django-ratelimit project.wsgi:application --json",
 )
-@click.argument("package", type=click.Choice(list(_READERS)))
+@click.argument("package", type=click.Choice(list(CALLS)))
 @click.argument("app", metavar="MODULE:APP")
 @json_option
 def migrate(package: str, app: str, as_json: bool) -> None:
@@ -36,8 +30,7 @@ def migrate(package: str, app: str, as_json: bool) -> None:
     A problem is a part that you have to write yourself, such as a limit that a function computes. The exit code is
     then 1.
     """
-    module, function = _READERS[package]
-    read: Callable[[Any, str], Findings] = getattr(import_module(f".{module}", __package__), function)
+    read: Callable[[Any, str], Findings] = import_module(f".{package.replace('-', '_')}", __package__).read
     findings = read(import_application(app, "MODULE:APP"), app)
     findings.problems[:] = dict.fromkeys([*findings.problems, *find_calls(package)])
     if not (findings.rules or findings.views or findings.shared):

@@ -14,7 +14,7 @@ _FILE: Final = "django_ratelimit/decorators.py"
 _MOST_PARTS: Final = 2000
 
 
-def read_django_ratelimit(_app: Any, name: str) -> Findings:
+def read(_app: Any, name: str) -> Findings:
     """Return the parts of the project whose handler is given."""
     from django.conf import settings
     from django.urls import get_resolver

@@ -10,7 +10,7 @@ from .limiters import add_limiter, check_names, decorators_of, distinct, exempt_
 from .names import attribute_of, name_of_function, place_of, unwrapped, word
 
 
-def read_flask_limiter(app: Any, name: str) -> Findings:
+def read(app: Any, name: str) -> Findings:
     """Return the parts of an application of Flask."""
     limiters = list(getattr(app, "extensions", {}).get("limiter", ()))
     if not limiters:

@@ -9,7 +9,7 @@ from .limiters import add_limiter, check_names, decorators_of, distinct, exempt_
 from .names import attribute_of, name_of_function, place_of, unwrapped
 
 
-def read_slowapi(app: Any, name: str) -> Findings:
+def read(app: Any, name: str) -> Findings:
     """Return the parts of an application of Starlette or FastAPI."""
     limiter = getattr(getattr(app, "state", None), "limiter", None)
     if limiter is None or not hasattr(limiter, "_route_limits"):

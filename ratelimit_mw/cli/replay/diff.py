@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,8 @@ from .changes import Change, compare
 from .comparison import Comparison
 from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
 from .simulation import Simulation
+
+_CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
 
 
 @command(
@@ -44,7 +46,9 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     if as_json:
         print_json({"changes": [change._asdict() for change in changes], "effect": effect})
     else:
-        _print_changes(changes)
+        if not changes:
+            print_text("No rule and no setting differs.")
+        print_table("Changes", list(map(_change_row, changes)))
         if comparison is not None and effect is not None:
             _print_effect(comparison.new.period, effect)
     if effect is not None and effect["newly_rejected"]:
@@ -65,12 +69,6 @@ def _replay(sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str,
     return comparison
 
 
-def _print_changes(changes: list[Change]) -> None:
-    if not changes:
-        print_text("No rule and no setting differs.")
-    print_table("Changes", [_change_row(change) for change in changes])
-
-
 def _change_row(change: Change) -> dict[str, Cell]:
     return {
         "change": change.kind,
@@ -88,14 +86,13 @@ def _print_effect(period: str, effect: dict[str, Any]) -> None:
     print_text(period)
     print_text(f"{count_text(total, 'request')} from {more}{count_text(effect['clients'], 'client')}")
     print_text(f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after")
-    for change in ("newly_rejected", "newly_allowed"):
+    for change, text in _CHANGES.items():
         clients = count_text(effect[f"clients_{change}"], "client")
-        print_text(f"{effect[change]:,} {change.replace('_', ' ')} ({effect[change] / total:.1%}) from {clients}")
+        print_text(f"{effect[change]:,} {text} ({effect[change] / total:.1%}) from {clients}")
     click.echo()
     print_table("Rejections by rule", [_rule_row(rule) for rule in effect["rules"]])
-    for change in ("newly rejected", "newly allowed"):
-        rows = effect[f"most_{change.replace(' ', '_')}"]
-        print_table(f"Clients {change}", [_client_row(row, change) for row in rows])
+    for change, text in _CHANGES.items():
+        print_table(f"Clients {text}", [_client_row(row, text) for row in effect[f"most_{change}"]])
 
 
 def _rule_row(rule: dict[str, Any]) -> dict[str, Cell]:
