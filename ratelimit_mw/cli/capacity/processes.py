@@ -21,18 +21,18 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], Any]] = []
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
-    def after(self, delay: float, call: Callable[..., None], argument: Any) -> None:
+    def after(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
-        heappush(self._events, (self.now + delay, self._count, call, argument))
+        heappush(self._events, (self.now + delay, self._count, call, arguments))
 
     def run(self, until: float) -> None:
         events = self._events
         while events and events[0][0] <= until:
-            self.now, _, call, argument = heappop(events)
-            call(argument)
+            self.now, _, call, arguments = heappop(events)
+            call(*arguments)
         self.now = until
 
 

@@ -73,7 +73,7 @@ class SimulatedFleet:
         self.workers = [SimulatedWorker(self, hosts[i * machines // workers]) for i in range(workers)]
         self._start_counting()
         if plan.held_slots:
-            self._renew(None)
+            self._renew()
 
     def _start_counting(self) -> None:
         self.arrived = self.decided = 0
@@ -114,10 +114,10 @@ class SimulatedFleet:
             rounds.append(self.operations(request))
         return rounds
 
-    def _renew(self, _: None) -> None:
+    def _renew(self) -> None:
         """Renew a slot of one of the workers, in a call of its own."""
         rate = self.plan.held_slots * self.part / RENEWED_EVERY / 1e6
-        self.clock.after(self.random.expovariate(rate), self._renew, None)
+        self.clock.after(self.random.expovariate(rate), self._renew)
         self.random.choice(self.workers).send_apart(1)
 
 

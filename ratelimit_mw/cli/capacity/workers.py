@@ -110,13 +110,13 @@ class SimulatedWorker(Process):
         self._calls: dict[int, SimulatedCalls] = {}
         self._await_request()
         if fleet.shares.reports:
-            fleet.clock.after(fleet.random.uniform(0, REPORTED_EVERY * 1e6), self._report, None)
+            fleet.clock.after(fleet.random.uniform(0, REPORTED_EVERY * 1e6), self._report)
 
     def _await_request(self) -> None:
         fleet = self.fleet
-        fleet.clock.after(fleet.random.expovariate(fleet.plan.rate / fleet.plan.workers / 1e6), self._arrive, None)
+        fleet.clock.after(fleet.random.expovariate(fleet.plan.rate / fleet.plan.workers / 1e6), self._arrive)
 
-    def _arrive(self, _: None) -> None:
+    def _arrive(self) -> None:
         fleet = self.fleet
         self._await_request()
         fleet.arrived += 1
@@ -126,10 +126,10 @@ class SimulatedWorker(Process):
         decision = fleet.client.decision if any(rounds) else fleet.measured.local
         self.submit(lambda: (decision, partial(self.proceed, request)))
 
-    def _report(self, _: None) -> None:
+    def _report(self) -> None:
         """Send the sums of the clients since the last report."""
         fleet = self.fleet
-        fleet.clock.after(REPORTED_EVERY * 1e6, self._report, None)
+        fleet.clock.after(REPORTED_EVERY * 1e6, self._report)
         self.send_apart(int(fleet.shares.reports + fleet.random.random()))
 
     def send_apart(self, clients: int) -> None:
