@@ -93,7 +93,7 @@ def _order(decision: Decision) -> tuple[object, ...]:
 
 def _print(source: Source, rows: Rows, decisions: list[Decision]) -> None:
     print_table(source.title, list(map(rows.row, decisions)))
-    lines = rows.reset_lines(each for each in decisions if not (each.allowed or each.shadow))
+    lines = list(dict.fromkeys(rows.reset_line(each) for each in decisions if not (each.allowed or each.shadow)))
     for line in lines[:_LINES]:
         print_text(f"To unlock: {line}")
     if len(lines) > _LINES:

@@ -7,7 +7,7 @@ from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Decision
 from ..errors import StoreError
 from ..keys.features import Features
-from ..keys.parts import Part, part_of
+from ..keys.parts import part_of
 from ..keys.words import word_of
 from ..limiter.json_forms import words_in
 from ..limiter.limiter import Limiter
@@ -155,14 +155,10 @@ def states_of(limiter: Limiter, rule: CompiledRule, features: Features) -> list[
     return [decision for decision in limiter.inspect(rule.name, features).decisions if decision.reset_us]
 
 
-def _parts(rules: Iterable[CompiledRule]) -> list[Part]:
-    return [part_of(name) for rule in rules for names in rule.source.entries for name in names]
-
-
 def secret_hint(source: Source, rules: Iterable[CompiledRule]) -> str:
     """Return a hint on the features whose digests are in the keys of some rules; "" without any."""
-    secret = source.settings.secret
-    digested = dict.fromkeys(word_of(part) for part in _parts(rules) if secret.covers(part.feature))
+    parts = [part_of(name) for rule in rules for names in rule.source.entries for name in names]
+    digested = dict.fromkeys(word_of(part) for part in parts if source.settings.secret.covers(part.feature))
     every = " and ".join(digested)
     return f"The keys have digests of {every}. The secret must be that of the application" if digested else ""
 

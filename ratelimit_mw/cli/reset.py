@@ -20,7 +20,7 @@ from .clients import checked_client, checked_rule
 from .key_search import missing_in_tables, secret_hint, states_of
 from .live import open_limiter
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
-from .rows import ALL_CLIENTS, Rows, consumed, next_request
+from .rows import ALL_CLIENTS, Rows, next_request
 from .source import Source
 from .source_command import SourceCommand
 from .words import command_line, features_argument
@@ -79,7 +79,7 @@ def _row(decision: Decision, rows: Rows) -> dict[str, Cell]:
         "rule": decision.rule,
         "client": rows.client(decision) or ALL_CLIENTS,
         "limit": decision.source.text,
-        "consumed": "" if decision.banned else f"{consumed(decision):,} of {decision.limit:,}",
+        "consumed": "" if decision.banned else f"{decision.limit - decision.remaining:,} of {decision.limit:,}",
         "before": next_request(decision),
     }
 

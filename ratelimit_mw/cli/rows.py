@@ -1,6 +1,6 @@
 """Decisions on the keys of a store as rows of a table and as JSON, each with the command that resets its key."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final
 
 import click
@@ -59,10 +59,6 @@ class Rows:
         client = decision.key[len(prefix_of(decision.key)) :]
         return client_text(client, decision.rule, self._source.rules)
 
-    def reset_lines(self, decisions: Iterable[Decision]) -> list[str]:
-        """Return the command that resets each client, once."""
-        return list(dict.fromkeys(map(self.reset_line, decisions)))
-
     def reset_line(self, decision: Decision) -> str:
         """Return the command that resets a key: by its features where they are known, else by the key itself."""
         rule = self._source.rules.by_name[decision.rule]
@@ -84,11 +80,6 @@ def _used(rule: CompiledRule, features: Features) -> list[str]:
     chosen = [next((part for part in map(part_of, names) if part.value(features) is not None), None)
               for names in rule.source.entries]  # fmt: skip
     return words_of({word_of(part): part.value(features) for part in chosen if part is not None})
-
-
-def consumed(decision: Decision) -> int:
-    """Return what is counted under the key of a decision. A debt may exceed the limit."""
-    return decision.limit - decision.remaining
 
 
 def next_request(decision: Decision) -> str:

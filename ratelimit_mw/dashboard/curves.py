@@ -32,18 +32,18 @@ def name_of(series: Mapping[str, Any], kind: str) -> str:
 
 
 def _card(position: int, series: Mapping[str, Any], traffic: Mapping[str, Any], view: View) -> Markup:
-    kind, lines = view.kind, {line: series["lines"][line] for line in LABELS if line in series["lines"]}
-    title = tag("a", isolated(name_of(series, kind)), href=view.link(name=series[kind]))
+    lines = {line: series["lines"][line] for line in LABELS if line in series["lines"]}
+    name = name_of(series, view.kind)
+    title = tag("a", isolated(name), href=view.link(name=series[view.kind]))
     mode = tag("span", "shadow", class_="badge") if series.get("mode") == "shadow" else None
     totals = [_legend(line, series["total"] if line == COUNT else series[line]) for line in lines]
-    is_only = view.name is not None
     return tag(
         "article",
         tag("h3", title, mode),
         tag("p", *totals, class_="legend"),
-        _plot(position, lines, traffic, name_of(series, kind)),
+        _plot(position, lines, traffic, name),
         tag("p", _peaks(lines, traffic), class_="readout"),
-        _steps_table(lines, traffic, name_of(series, kind)) if is_only else None,
+        _steps_table(lines, traffic, name) if view.name is not None else None,
         class_="card",
     )
 
