@@ -54,8 +54,8 @@ def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path
 def init(file: Path) -> None:
     """Write a settings file with comments to FILE, by default ratelimit.toml.
 
-    The file contains one rule for all requests, more rules as comments, and all settings with their defaults. An
-    existing file is never changed: the exit code is then 2.
+    The file contains one rule for all requests, more rules as comments, and each setting with its default or an
+    example. An existing file is never changed: the exit code is then 2.
     """
     file.write_text(starter(file.as_posix()), encoding="utf-8")
     print_text(f"{file} is written. Next: ratelimit-mw check {file}")

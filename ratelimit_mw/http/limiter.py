@@ -183,7 +183,8 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: 
     if limiter is None:
         if settings is None and not own:
             raise ConfigError(
-                'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...)'
+                'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...). '
+                "For limits in decorators only, pass settings={}"
             )
         if settings is not None and not isinstance(settings, _SOURCES):
             raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")

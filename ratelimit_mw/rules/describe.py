@@ -128,8 +128,8 @@ class Overview:
         for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
             if names := self._rules.lists.names(kind):
                 yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
-        yield "All rules that apply to a request hold together: those of the settings and those of decorators."
-        yield "A rule with overrides changes a decorator's rule. An exemption precedes the rules around it."
+        yield "All rules that match a request apply together: those of the settings and those of decorators."
+        yield "A rule with overrides changes a decorator's rule. Exemptions take precedence over the rules around them."
 
     def why_not(
         self,

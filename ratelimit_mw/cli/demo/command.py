@@ -150,7 +150,7 @@ def _show_next_commands() -> None:
         f"demo --log {log}",
     ):
         print_text(f"  {program} {arguments}")
-    print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/.")
+    print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/ of the source.")
 
 
 def _short_path(path: Path) -> str:

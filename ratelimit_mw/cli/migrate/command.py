@@ -15,7 +15,7 @@ from .findings import Findings, python
 
 @command(
     "ratelimit-mw migrate flask-limiter shop:app",
-    "ratelimit-mw migrate slowapi shop:create_app() > plan.txt",
+    "ratelimit-mw migrate slowapi 'shop:create_app()' > plan.txt",
     "ratelimit-mw migrate django-ratelimit project.wsgi:application --json",
 )
 @click.argument("package", type=click.Choice(list(CALLS)))

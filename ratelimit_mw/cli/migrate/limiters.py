@@ -22,7 +22,10 @@ def add_limiter(findings: Findings, limiter: Any, default: Any, application: Any
     strategy = getattr(limiter, "_strategy", None) or "fixed-window"
     findings.algorithm = _ALGORITHMS.get(strategy, "")
     if strategy == "fixed-window":
-        findings.note('windows slide here. algorithm = "fixed-window" in a rule keeps those of the clock')
+        findings.note(
+            "windows slide here. For windows that begin at the full minute, hour or day, "
+            'write algorithm = "fixed-window" in a rule'
+        )
     _add_options(findings, limiter)
     note_handwork(findings, [limiter], "the limiter")
     for function in limiter._request_filters:

@@ -24,7 +24,7 @@ def check_for_gateway(rules: RuleSet, settings: Settings, has_users: bool) -> No
         has_users: Whether the gateway names the user of a request.
     """
     if not settings.trusted_proxies:
-        message = 'the gateway must be one of them to name its clients. Set trusted_proxies = ["127.0.0.1"]'
+        message = 'the service must trust the gateway, which names the clients. Set trusted_proxies = ["127.0.0.1"]'
         raise ConfigError(message, "trusted_proxies")
     for rule in rules.rules:
         if not rule.source.matches.is_only_named:
