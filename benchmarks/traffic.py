@@ -141,7 +141,7 @@ def report() -> str:
     columns = ("", "curve", "total", "top", "events", f"events and {DRAWN} curves")
     parts = (
         table("One record", rows, ("", "CPU, ns", "of the dictionary")),
-        table("Four workers on one log", shared, ("", "records", "lost", "writes", "CPU of a record, us")),
+        table("Four workers on one log", shared, ("", "records", "lost", "writes", "CPU of a record, µs")),
         table("Queries of a year of 20 events with 50 clients each", query_rows(EVENTS, CLIENTS, DEFAULT), columns),
         table("Queries of a year of 1,000 events", query_rows(1_000, 0, HOURS), columns),
     )
