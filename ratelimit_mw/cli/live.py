@@ -31,7 +31,7 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
             which no other process can reach, is one too, unless it ``may_be_memory``. Then nothing is asked.
     """
     own = source.limits.limiter if source.limits else None
-    settings = own.settings if own else source.settings
+    settings = source.running_settings
     store = settings.store
     if own and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
         store = own.store  # an object of the application

@@ -30,7 +30,6 @@ last_option: Callable[..., Any] = click.option(
 
 def check_recorded(source: Source, what: str) -> None:
     """Raise ``Failure`` unless the processes of the source record this where a command can read it."""
-    settings = source.limits.limiter.settings if source.limits else source.settings
-    if settings.record not in (what, "clients"):
+    if source.running_settings.record not in (what, "clients"):
         name = source.settings.source or "the application"
         raise Failure(f'{name} does not record {what}. Set record = "{what}", and restart your application')

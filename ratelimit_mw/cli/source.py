@@ -54,6 +54,11 @@ class Source:
         rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
+    @property
+    def running_settings(self) -> Settings:
+        """The settings of the limiter in the application, which may have been built in code; else those of the file."""
+        return self.limits.limiter.settings if self.limits else self.settings
+
     def rules_by_feature(self) -> dict[str, list[str]]:
         """Return the features that the rules need, each with the names of its rules."""
         users: dict[str, list[str]] = {}

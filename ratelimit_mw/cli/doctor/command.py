@@ -46,7 +46,7 @@ def doctor(source: Source, as_json: bool) -> None:
 
 
 def _examine(source: Source) -> Iterator[Finding]:
-    settings = source.limits.limiter.settings if source.limits else source.settings
+    settings = source.running_settings
     store = source.limits.limiter.store if source.limits else settings.store
     yield examine_versions(redacted_url(store))
     yield from examine_settings(source)

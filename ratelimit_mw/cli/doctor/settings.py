@@ -41,7 +41,7 @@ def examine_versions(store: str) -> Finding:
 def examine_settings(source: Source) -> Iterator[Finding]:
     """Yield the file in effect, the findings of ``check``, and files and variables that are not read."""
     settings = source.settings
-    origin = (source.limits.limiter.settings if source.limits else settings).origin
+    origin = source.running_settings.origin
     files = [os.path.realpath(path) for path in origin.files] if origin else []
     text = f"read from {', '.join(files)}" if files else "in the code of the application, without a file"
     yield Finding("settings", text, data={"files": files, "source": source.title})
@@ -52,12 +52,9 @@ def examine_settings(source: Source) -> Iterator[Finding]:
     report = check_source(source)
     for problem in report["problems"]:
         yield Finding("rules", problem, PROBLEM, "run `ratelimit-mw check` for the rule and its place")
+    with_own_finding = {NOT_ENABLED, *headers_of_no_proxy(settings), *notes_on_deployment(source)}
     for line in report["notes"]:
-        if line not in (
-            NOT_ENABLED,
-            *headers_of_no_proxy(settings),
-            *notes_on_deployment(source),
-        ):  # they have findings of their own
+        if line not in with_own_finding:
             yield Finding("rules", line, NOTE)
     names = [rule.name for rule in source.rules.rules]
     yield Finding("rules", f"{len(names)} in effect: {', '.join(names) or 'none'}", data={"rules": names})

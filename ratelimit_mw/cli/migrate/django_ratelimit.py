@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from .calls import find_checks
-from .findings import Findings, FoundLimit
+from .findings import INSTEAD_OF_FUNCTION, Findings, FoundLimit
 from .names import name_of_function, place_of
 
 _FILE: Final = "django_ratelimit/decorators.py"
@@ -103,10 +103,7 @@ def _decorator(findings: Findings, limit: dict[str, Any], groups: list[Any], whe
     if rate is None:
         return ""
     if isinstance(rate, str) and "." in rate.partition("/")[0]:  # the path of a function
-        findings.problems.append(
-            f"{where}: the function {rate} returns the rate. Write a table of limits,"
-            ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
-        )
+        findings.problems.append(f"{where}: the function {rate} returns the rate. {INSTEAD_OF_FUNCTION}")
     return findings.decorator(
         FoundLimit(
             limits=_limits(rate),

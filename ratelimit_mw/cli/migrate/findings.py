@@ -18,6 +18,10 @@ _UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]+")
 _STORE_URL: Final = "RATELIMIT_STORE_URL"
 _IP_FUNCTIONS: Final = ("get_remote_address", "get_ipaddr")
 """The key functions of the other packages that return the IP address."""
+INSTEAD_OF_FUNCTION: Final = (
+    'Write a table of limits, per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
+)
+"""The advice on a function that returns limits."""
 
 
 @dataclass(kw_only=True)
@@ -178,10 +182,7 @@ class Findings:
             if "key" in _parameters(found.limits):
                 self.note(f"{where}: the function {name} receives the value of the key, as before")
                 return Code(code if size == 1 else f"lambda *key: {code}(key[-1])")
-            self.problems.append(
-                f"{where}: the function {name} returns the limits. Write a table of limits,"
-                ' per={"plan": {"pro": "100/minute"}}, or a function of the value of the key'
-            )
+            self.problems.append(f"{where}: the function {name} returns the limits. {INSTEAD_OF_FUNCTION}")
             return Code(code)
         try:
             options: Any = {"algorithm": self.algorithm} if self.algorithm else {}
