@@ -68,6 +68,8 @@ def set_override(
         print_json(override_json(each, source.rules))
     else:
         _print(source, [each])
+    if "concurrent" in each.limits:
+        note("`ratelimit-mw serve` cannot decide concurrent limits: there, the client keeps the limits of the rule")
     _note_interval(source)
 
 

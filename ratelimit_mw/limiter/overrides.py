@@ -11,6 +11,7 @@ from ..keys.features import Features
 from ..quota import parse_duration
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import (
+    CheckLimits,
     ClientOverride,
     OverriddenRules,
     Overrides,
@@ -44,6 +45,8 @@ class RunTimeOverrides(Reloads, Resets):
     override_record: bytes | None = None
     """The record of the active overrides."""
     _override_reader: OverrideReader | None = None
+    _check_override: CheckLimits = staticmethod(lambda _: None)
+    """Raises ``ConfigError`` for the limits of an override that this process cannot decide."""
     _reported: frozenset[tuple[str, str]] = frozenset()
 
     def set_override(
@@ -195,7 +198,7 @@ class RunTimeOverrides(Reloads, Resets):
 
     def _overlaid(self, rules: RuleSet, overrides: Overrides) -> RuleSet:
         """Return rules with these overrides. Log those that the rules cannot have, once."""
-        rules = with_overrides(rules, overrides, self._time, self.rules)
+        rules = with_overrides(rules, overrides, self._time, self.rules, self._check_override)
         if isinstance(rules, OverriddenRules):
             problems = {(name, str(error)) for name, table in rules.tables.items() for error in table.errors}
             for name, problem in sorted(problems - self._reported):
@@ -209,7 +212,7 @@ class RunTimeOverrides(Reloads, Resets):
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
                 text = "; ".join(map(str, rule.source.parse_limits(limits)))
-            for limit in limits_of(rule, text):
+            for limit in limits_of(rule, text, self._check_override):
                 self.store.check(limit)
         with error_path("duration"):
             span = None if duration is None else parse_duration(duration)

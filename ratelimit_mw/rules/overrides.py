@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from hashlib import blake2b
@@ -54,6 +54,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
 
 
 Overrides = tuple[ClientOverride, ...]
+CheckLimits = Callable[[Sequence[Limit]], object]
 
 
 def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
@@ -90,18 +91,23 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
     """
 
     def __init__(
-        self, rule: CompiledRule, overrides: Iterable[ClientOverride], clock: Clock, before: OverrideTable | None
+        self,
+        rule: CompiledRule,
+        overrides: Iterable[ClientOverride],
+        clock: Clock,
+        before: OverrideTable | None,
+        check: CheckLimits,
     ) -> None:
         super().__init__()
         self._clock = clock
         self.sources: dict[str, ClientOverride] = {}
         self.errors: list[ConfigError] = []
-        """The reasons why overrides are not active: the rule has changed since."""
+        """The reasons why overrides are not active: the rule has changed since, or the process cannot decide them."""
         known = {} if before is None else {each.limits: before[key] for key, each in before.sources.items()}
         for each in overrides:
             try:
                 if each.limits not in known:
-                    known[each.limits] = limits_of(rule, each.limits)
+                    known[each.limits] = limits_of(rule, each.limits, check)
                 self[each.key] = known[each.limits]
                 self.sources[each.key] = each
             except ConfigError as error:
@@ -115,14 +121,15 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         return None if source.has_ended(self._clock()) else limits
 
 
-def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
-    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have."""
+def limits_of(rule: CompiledRule, text: str, check: CheckLimits) -> tuple[Limit, ...]:
+    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have, or ``check`` rejects."""
     if text == UNLIMITED:
         return NO_LIMITS
     limits = rule.build_checked(rule.source.parse_limits(text))
     for limit in limits:
         if (rule.fixed_cost or 0) > limit.limit:
             raise ConfigError(f"the cost {rule.fixed_cost} of the rule is above the limit {limit.text}")
+    check(limits)
     return limits
 
 
@@ -152,7 +159,9 @@ def bare_rules(rules: RuleSet) -> RuleSet:
     return rules.bare if isinstance(rules, OverriddenRules) else rules
 
 
-def with_overrides(rules: RuleSet, overrides: Sequence[ClientOverride], clock: Clock, before: RuleSet) -> RuleSet:
+def with_overrides(
+    rules: RuleSet, overrides: Sequence[ClientOverride], clock: Clock, before: RuleSet, check: CheckLimits
+) -> RuleSet:
     """Return rules with overrides. Those of other rules are left out: another application may have them.
 
     Args:
@@ -160,6 +169,7 @@ def with_overrides(rules: RuleSet, overrides: Sequence[ClientOverride], clock: C
         overrides: The overrides of all rules.
         clock: The time at which overrides end.
         before: The rules so far.
+        check: Raises ``ConfigError`` for the limits of an override that this process cannot decide.
     """
     by_rule: dict[str, list[ClientOverride]] = {}
     for each in overrides:
@@ -169,5 +179,5 @@ def with_overrides(rules: RuleSet, overrides: Sequence[ClientOverride], clock: C
         if rule := rules.by_name.get(name):
             old = before.tables.get(name) if isinstance(before, OverriddenRules) else None
             is_same = bare_rules(before).by_name.get(name) is rule
-            tables[name] = OverrideTable(rule, group, clock, old if is_same else None)
+            tables[name] = OverrideTable(rule, group, clock, old if is_same else None, check)
     return OverriddenRules(rules, tables) if tables else rules

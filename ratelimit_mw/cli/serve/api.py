@@ -17,7 +17,6 @@ from ...settings.schema import check_type
 from ..recorded import DEFAULT, parse_last
 from ..words import checked_duration, read_features
 from .access import Access, ProblemError
-from .checks import check_no_slots
 from .rules import ServedRules
 
 Fields = Mapping[str, Any]
@@ -159,10 +158,7 @@ async def set_override(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Change the limits of a client."""
     if "limits" not in fields:
         raise ConfigError('is missing, such as "1000/minute" or "unlimited"', "limits")
-    client, limits = _client(rules, fields), fields["limits"]
-    with error_path("limits"):
-        check_no_slots(limits)
-    override = await rules.limiter.aset_override(*client, limits, _duration(fields))
+    override = await rules.limiter.aset_override(*_client(rules, fields), fields["limits"], _duration(fields))
     return override_json(override, rules.limiter.rules)
 
 

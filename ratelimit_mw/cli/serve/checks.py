@@ -1,7 +1,9 @@
 """Checks of rules that the service cannot decide: no limit goes missing silently."""
 
+from collections.abc import Iterable
 from typing import Final
 
+from ...algorithms.limit import Limit
 from ...errors import ConfigError
 from ...http.rules import requires_user
 from ...rules.compiled import CompiledRule
@@ -43,10 +45,12 @@ def _check_sent(of: str, parts: tuple[str, ...], lacks_user: bool) -> None:
             raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
 
 
-def check_no_slots(limits: str) -> None:
+def check_no_slots(limits: Iterable[Limit]) -> None:
     """Raise ``ConfigError`` for limits of a client that would need the response."""
-    if "concurrent" in limits.lower():
-        raise ConfigError(f"the service sees no response, so it has no use for concurrent limits; got {limits!r}")
+    for limit in limits:
+        if limit.quota.concurrent:
+            message = "the service sees no response, so it has no use for concurrent limits"
+            raise ConfigError(f"{message}; got '{limit.quota}'")
 
 
 def check_decided_at_once(rule: CompiledRule) -> None:

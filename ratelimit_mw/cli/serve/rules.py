@@ -16,7 +16,7 @@ from ...rules.client_key import ClientKeyError, client_key
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
-from .checks import check_decided_at_once, check_for_gateway
+from .checks import check_decided_at_once, check_for_gateway, check_no_slots
 from .gateway import path_of_target
 from .readiness import Readiness
 
@@ -40,6 +40,7 @@ class ServedRules:
         self.limiter = limiter
         self.readiness = Readiness(limiter.store)
         self._has_gateway, self._has_users = has_gateway, has_users
+        limiter._check_override = check_no_slots  # before the limiter reads those that a command has set
         with limiter.adopting:
             self.renew(limiter.rules, limiter.settings)()
             limiter.users.add(self)
