@@ -67,6 +67,38 @@ def test_counts_are_those_of_events(rules: list[Rule], store: str) -> None:
     assert tally.counts.totals() == counted(events)
 
 
+@pytest.mark.parametrize("cache", ["1s", 0])
+def test_a_rejection_from_the_cache_counts_only_the_rules_that_rejected(cache: Any) -> None:
+    """The store is not asked, so other rules have no outcome. Without the cache, all of them have one."""
+    rules = [
+        Rule(name="api", limits="1/day"),
+        Rule(name="new", limits="1/day", mode="shadow"),
+        Rule(name="site", limits="9/day"),
+    ]
+    tally = Tally()
+    rate = Limiter(rules, SharedStore(), settings=load_settings({"rejection_cache": cache}), observers=[tally])
+    for _ in range(4):
+        rate.hit({"ip": "192.0.2.7"})
+    counts = {(rule, outcome): number for (rule, outcome, _), number in tally.counts.totals().items()}
+    first = {("api", "allowed"): 1, ("new", "allowed"): 1, ("api", "rejected"): 3}
+    asked = 3 if cache == 0 else 1
+    assert counts == {**first, ("new", "shadow"): asked, ("site", "allowed"): 1 + asked}
+
+
+def test_rules_that_deny_without_a_store_are_the_only_ones_that_count() -> None:
+    """Rules in shadow mode cannot deny, and rules that allow or count locally are not decided."""
+    rules = [
+        Rule(name=f"{policy}-{mode}", limits="9/day", on_store_error=policy, mode=mode)
+        for policy in ("deny", "allow", "local")
+        for mode in ("enforce", "shadow")
+    ]
+    tally, store = Tally(), SharedStore()
+    rate = Limiter(rules, store, observers=[tally])
+    store.down = True
+    rate.hit({"ip": "192.0.2.7"})
+    assert tally.counts.totals() == {("deny-enforce", "unavailable", "local"): 1}
+
+
 def test_most_requests_need_no_event() -> None:
     """An observer that needs events gets them, even beside one that does not."""
     alone, beside = Tally(), Tally()
