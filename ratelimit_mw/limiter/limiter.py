@@ -45,11 +45,12 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
     """Decides requests by rules.
 
     Args:
-        rules: The rules. All rules that match a request apply together.
-        store: A store URL, for example ``"redis://cache:6379/0"``, or a ``Store``.
+        rules: The rules, instead of those of the settings. All rules that match a request apply together.
+        store: A store URL, for example ``"redis://cache:6379/0"``, or a ``Store``, instead of the store of the
+            settings, which is ``"memory://"`` by default.
         clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default
             the store's own time counts.
-        settings: Settings from ``load_settings``. Their ``rules`` and ``store`` are not read; ``from_settings`` does.
+        settings: Settings from ``load_settings``. Default: each setting has its default.
         observers: Functions of an ``Event``, instead of those of the settings. Each is called once for every request.
 
     Raises:
@@ -78,8 +79,8 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
 
     def __init__(
         self,
-        rules: Iterable[Rule] = (),
-        store: str | Store = "memory://",
+        rules: Iterable[Rule] | None = None,
+        store: str | Store | None = None,
         clock: Clock | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer | str] | None = None,
@@ -88,7 +89,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         self._clock = None if clock is None else checked_clock(clock)
         self._time = self._clock or process_clock
         with error_path("store"):
-            self.store = open_store(store, self.settings.store_timeout)
+            self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None

@@ -34,11 +34,12 @@ class Reloads(Settlement):
     watch: Watch | None = None
     """Looks for changes of the settings and of overrides, when a request finds it due; None where nothing changes."""
 
-    def __init__(self, rules: Iterable[Rule], settings: Settings | None) -> None:
+    def __init__(self, rules: Iterable[Rule] | None, settings: Settings | None) -> None:
         super().__init__()
         self.settings = Settings() if settings is None else settings
-        self._is_from_settings = settings is not None and rules is settings.rules
-        self._own_rules = checked_rules(rules)
+        own = self.settings.rules if rules is None else rules
+        self._is_from_settings = settings is not None and own is settings.rules
+        self._own_rules = checked_rules(own)
         self._marks: dict[Mark, None] = {}
         self._has_adopted = False
         self.users = WeakSet[RulesUser]()

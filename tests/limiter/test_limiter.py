@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,11 +12,11 @@ import redis.asyncio
 from limiter_ways import ANN, WAYS, left, limiter, rule
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict
+from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict, load_settings
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import RateLimitError
 from ratelimit_mw.rules.decorators import make_mark
-from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.stores import LmdbStore, MemoryStore
 from ratelimit_mw.testing import ManualClock
 
 
@@ -32,6 +33,32 @@ def test_every_method_that_may_wait_has_an_async_form() -> None:
         blocking, awaited = getattr(Limiter, name), getattr(Limiter, f"a{name}")
         assert inspect.signature(blocking) == inspect.signature(awaited)
         assert inspect.iscoroutinefunction(awaited)
+
+
+def test_a_limiter_has_the_rules_and_the_store_of_its_settings(tmp_path: Path) -> None:
+    """Neither goes missing. Arguments replace them, even with nothing."""
+    url = f"lmdb://{tmp_path}/state"
+    settings = load_settings({"store": url, "rules": [{"name": "site", "limits": "9/day"}]})
+    for options, names, kind in [
+        ({}, ["site"], LmdbStore),
+        ({"rules": [rule("2/day", "own")]}, ["own"], LmdbStore),
+        ({"rules": []}, [], LmdbStore),
+        ({"store": "memory://"}, ["site"], MemoryStore),
+    ]:
+        rate = Limiter(**options, settings=settings)  # type: ignore[arg-type]
+        assert ([each.name for each in rate.rules.rules], type(rate.store)) == (names, kind)
+        rate.close()
+
+
+def test_a_limiter_with_the_rules_of_its_settings_follows_them() -> None:
+    """A reload reads them again, as with ``from_settings``. Rules of your own stay."""
+    table: Any = {"rules": [{"name": "site", "limits": "9/day"}]}
+    settings = load_settings(table)
+    rates = [Limiter(settings=settings), Limiter([rule("2/day")], settings=settings)]
+    table["rules"][0]["limits"] = "5/day"
+    for rate in rates:
+        rate.reload()
+    assert [left(rate, ANN) for rate in rates] == [[5], [2]]
 
 
 # -- all or nothing ----------------------------------------------------------------------------------------
