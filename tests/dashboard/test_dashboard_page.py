@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from collections.abc import Iterator
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from browser import Browser
 from dashboard_site import dashboard_site
-from folders import ROOT
+from recorded_requests import recorded_requests
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.cli.access_log import parse_line
 from ratelimit_mw.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 
 NOON = 1_767_268_800
-LOGS = [folder / "shared/data/apache-combined.log.gz" for folder in ROOT.parents]
-REAL_LOG = next(filter(Path.is_file, LOGS), None)
+FIRST_CLIENT = IPv4Address("198.18.0.0")
 CONTROLS = "a[href], button, input:not([type=hidden])"
 HOSTILE = "/<script>document.title = 'hacked'</script>\"'\u202e\n"
 
@@ -215,21 +213,18 @@ def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str)
     assert browser.run(f"{missed}.map((each) => each.outerHTML)") == []
 
 
-@pytest.mark.skipif(REAL_LOG is None, reason="the recorded log is beside the repository, in shared/data")
-def test_the_totals_are_those_of_a_real_log(browser: Browser, tmp_path: Path) -> None:
+def test_the_totals_are_those_of_recorded_requests(browser: Browser, tmp_path: Path) -> None:
     """Recorded days of a real site, decided by a limiter: the page has the counts of its decisions."""
-    clock = ManualClock(1.0)
+    clock = ManualClock(NOON)
     settings = load_settings({"traffic_log": f"sqlite:///{tmp_path}/traffic.db"})
     limiter = Limiter([Rule(name="site", limits="10/minute")], settings=settings, clock=clock)
-    counts = Counter[bool]()
-    with gzip.open(str(REAL_LOG)) as lines:
-        entries = sorted(map(parse_line, lines), key=lambda each: each.time)
-    for entry in entries:
-        clock.set(entry.time)
-        counts[limiter.hit({"ip": entry.client}).allowed] += 1
+    requests, counts = sorted(recorded_requests()), Counter[bool]()
+    for request in requests:
+        clock.set(NOON + request.second)
+        counts[limiter.hit({"ip": str(FIRST_CLIENT + request.client)}).allowed] += 1
     with dashboard_site(limiter) as url:
         browser.open(url + "?range=week")
         browser.wait(lambda: drawn(browser), "a chart")
-        assert sum(counts.values()) == 10_000
+        assert sum(counts.values()) == len(requests)
         assert legend(browser) == f"{counts[True]:,} allowed {counts[False]:,} rejected"
     limiter.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from recorded_requests import recorded_requests
 from traffic_records import NOW, BruteForce, Record, limit_to, ranges, record_all
 
 from ratelimit_mw.testing import ManualClock
@@ -18,8 +18,6 @@ from ratelimit_mw.traffic.estimate import Estimate, error_of
 from ratelimit_mw.traffic.retention import Retention
 
 pytestmark = pytest.mark.usefixtures("salt")
-# 10,000 requests of an access log (elastic/examples, Apache-2.0): the second, and numbers instead of client and path.
-REAL_LOG = Path(__file__).with_name("requests.txt.gz")
 HOUR, DAY = 3_600, 86_400
 
 
@@ -211,7 +209,7 @@ def test_the_figures_of_a_real_log_are_within_their_errors(
 ) -> None:
     """1,753 clients and 1,368 paths in three and a half days, which four workers record."""
     limit_to(room, monkeypatch)
-    rows = [tuple(map(int, line.split())) for line in gzip.decompress(REAL_LOG.read_bytes()).splitlines()]
+    rows = recorded_requests()
     begun = NOW // DAY * DAY - 4 * DAY
     logs = workers(url, clock, 4, "1h:7d,1d:90d")
     paths, clients = Counter[str](), Counter[str]()
