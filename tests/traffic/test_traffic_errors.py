@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recorded_requests import recorded_requests
 from traffic_records import NOW, BruteForce, Record, limit_to, ranges, record_all
@@ -254,16 +254,21 @@ def test_a_flood_of_clients_and_events_keeps_the_log_small(url: str, clock: Manu
     log.close()
 
 
-def zipf_batches(count: int, records: int, names: int) -> list[Counter[str]]:
-    """Return counts of clients with a Zipf distribution, divided into batches."""
-    chance = random.Random(7)
-    clients, weights = [f"192.0.2.{i}" for i in range(names)], list(accumulate(1 / i for i in range(1, names + 1)))
-    return [Counter(chance.choices(clients, cum_weights=weights, k=records // count)) for _ in range(count)]
-
-
 @pytest.fixture(scope="module")
 def skewed() -> list[Counter[str]]:
-    return zipf_batches(20, 5_000_000, 100_000)
+    """20 batches of five million records together, whose 20,000 clients have a Zipf distribution."""
+    chance, names = np.random.default_rng(7), 20_000
+    weights = chance.permutation(1 / np.arange(1, names + 1))
+    batches = chance.multinomial(250_000, weights / weights.sum(), 20).tolist()
+    return [Counter({f"192.0.2.{i}": count for i, count in enumerate(batch) if count}) for batch in batches]
+
+
+def added(batches: list[Counter[str]]) -> Counter[str]:
+    """Return the sum, as ``sum`` does with a copy for each batch."""
+    total = Counter[str]()
+    for batch in batches:
+        total.update(batch)
+    return total
 
 
 @pytest.mark.slow
@@ -276,7 +281,7 @@ def test_five_million_skewed_records_are_within_their_errors(
     for i, counts in enumerate(skewed):
         batch = {bucket: {"a": EventCounts(counts.total(), dict(counts))}}
         logs[i % len(logs)]._store.write(batch, f"token {i}", NOW)
-    exact = sum(skewed, Counter[str]())
+    exact = added(skewed)
     assert logs[0].total("a", NOW, NOW) == 5_000_000
     error = assert_clients_are_within_their_error(logs[0], "a", NOW, NOW, exact)
     assert 0 < error <= 5_000_000 / 1_001
@@ -298,7 +303,7 @@ def test_five_million_skewed_events_are_within_their_errors(
     for i, counts in enumerate(skewed[:4]):
         events = {name: EventCounts(number) for name, number in counts.items()}
         log._store.write({bucket: events}, f"token {i}", NOW)
-    exact, beyond = sum(skewed[:4], Counter[str]()), 0
+    exact, beyond = added(skewed[:4]), 0
     sample = random.Random(1).sample(sorted(exact), 400) + [name for name, _ in exact.most_common(100)]
     for name in sample:
         found = log.total(name, NOW, NOW)
