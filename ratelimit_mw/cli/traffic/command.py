@@ -2,7 +2,7 @@
 
 import difflib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -42,6 +42,22 @@ def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) ->
     return text
 
 
+class _Query(NamedTuple):
+    """The arguments and options of ``show``."""
+
+    url: str
+    event: str | None
+    start: float
+    end: float
+    by: str | None
+    top: int | None
+    points: int | None
+    plot: str | None
+    theme: str
+    as_csv: bool
+    as_json: bool
+
+
 @command(
     "ratelimit-mw traffic sqlite:///traffic.db",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
@@ -64,64 +80,44 @@ def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) ->
 @theme_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
-def show(
-    url: str,
-    event: str | None,
-    start: float,
-    end: float,
-    by: str | None,
-    top: int | None,
-    points: int | None,
-    plot: str | None,
-    theme: str,
-    as_csv: bool,
-    as_json: bool,
-) -> None:
+def show(**options: Any) -> None:
     """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.
     """
-    if event is None and (by or plot or top):
+    query = _Query(**options)
+    if query.event is None and (query.by or query.plot or query.top):
         raise click.UsageError("name an EVENT for --by, --plot and --top")
-    if top and (by or plot or points):
+    if query.top and (query.by or query.plot or query.points):
         raise click.UsageError("--top has no curve. Leave out --by, --plot and --points")
-    log = open_log(url)
-    if event is None:
-        _show_events(log, start, end, as_csv, as_json)
-    elif top:
-        _show_clients(log, event, start, end, top, as_csv, as_json)
+    log = open_log(query.url)
+    if query.event is None:
+        _show_events(log, query)
+    elif query.top:
+        _show_clients(log, query, query.event, query.top)
     else:
-        _show_curve(log, event, start, end, by, points, plot, theme, as_csv, as_json)
+        _show_curve(log, query, query.event)
 
 
-def _show_curve(
-    log: TrafficLog,
-    event: str,
-    start: float,
-    end: float,
-    by: str | None,
-    points: int | None,
-    plot: str | None,
-    theme: str,
-    as_csv: bool,
-    as_json: bool,
-) -> None:
+def _show_curve(log: TrafficLog, query: _Query, event: str) -> None:
+    by, plot = query.by, query.plot
     picture = None if plot in (None, _IN_TERMINAL) else Path(str(plot))
     if picture is not None:
         from ..replay.plot import THEMES
         from .plot import draw  # raises MissingExtraError without matplotlib
-    curve = log.curve(event, start, end, points or (300 if as_csv or as_json or picture else 50), by)
+    points = query.points or (300 if query.as_csv or query.as_json or picture else 50)
+    curve = log.curve(event, query.start, query.end, points, by)
     total = add_up(curve.counts)
     title = f"{event} by {by}" if by is not None else event
     period = f"{minute_text(curve.start)} to {minute_text(curve.end)} UTC"
     if picture is not None:
-        draw(curve, title, period, picture, THEMES[theme])
-    if as_json:
+        draw(curve, title, period, picture, THEMES[query.theme])
+    if query.as_json:
         start_end = {"start": curve.start, "end": curve.end, "step": curve.step}
         figures = {"total": total, "error": total.error, **start_end, "counts": curve.counts}
         print_json({"event": event, "by": by, **figures})
-    elif as_csv:
+    elif query.as_csv:
         _print_csv(curve)
     elif picture is None:
         _print_curve(curve, f"{title}: {number_text(total)} from {period}", plot is not None)
@@ -129,12 +125,13 @@ def _show_curve(
         _note_nothing(log, event, curve)
 
 
-def _show_clients(log: TrafficLog, event: str, start: float, end: float, top: int, as_csv: bool, as_json: bool) -> None:
+def _show_clients(log: TrafficLog, query: _Query, event: str, top: int) -> None:
+    start, end = query.start, query.end
     clients = log.top(event, start, end, top)
-    if as_json:
+    if query.as_json:
         rows = [{"client": each.client, "total": each.total, "error": each.error} for each in clients]
         print_json({"event": event, "from": start, "to": end, "clients": rows})
-    elif as_csv:
+    elif query.as_csv:
         rows_of_csv = ((each.client, each.total, each.error) for each in clients)
         click.echo(csv_text([("client", "total", "error"), *rows_of_csv]), nl=False)
     else:
@@ -144,13 +141,14 @@ def _show_clients(log: TrafficLog, event: str, start: float, end: float, top: in
         note(f"no client of {event!r} is recorded in this time")
 
 
-def _show_events(log: TrafficLog, start: float, end: float, as_csv: bool, as_json: bool) -> None:
+def _show_events(log: TrafficLog, query: _Query) -> None:
+    start, end = query.start, query.end
     events = log.events(start, end)
-    if as_json:
+    if query.as_json:
         errors = {event: total.error for event, total in events.items() if total.error}
         print_json({"from": start, "to": end, "events": events, "errors": errors})
         return
-    if as_csv:
+    if query.as_csv:
         columns = 3 if any(total.error for total in events.values()) else 2
         rows = [("event", "total", "error"), *((event, total, total.error) for event, total in events.items())]
         click.echo(csv_text(row[:columns] for row in rows), nl=False)
