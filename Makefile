@@ -8,8 +8,8 @@ STAMP := $(VENV)/.installed
 # The lowest versions of everything, as pyproject.toml has them. FastAPI keeps included routers in another way since
 # 0.137, so it is there twice. Warnings of old versions are ignored. Some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
-OLDEST_TESTS := $(addprefix tests/,starlette fastapi flask django asgi wsgi cli settings stores/lmdb stores/redis together \
-	http/test_body.py http/test_region.py testing/test_clock_of_tests.py testing/test_pytest_plugin.py docs/test_examples.py)
+OLDEST_TESTS := $(addprefix tests/,starlette fastapi flask django asgi wsgi cli dashboard metrics settings stores/lmdb \
+	stores/redis together http/test_body.py http/test_region.py testing/test_clock.py testing/test_pytest_plugin.py docs/test_examples.py)
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/starlette tests/fastapi
 PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)

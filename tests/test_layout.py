@@ -51,6 +51,14 @@ def test_a_test_file_has_its_own_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_the_tests_that_the_makefile_names_exist() -> None:
+    """The lists of `make cover` and `make test-oldest` name no file that is gone."""
+    lists = re.findall(r"\(addprefix tests/,([^)]+)\)", (ROOT / "Makefile").read_text())
+    named = [path for each in lists for path in each.replace("\\", " ").split()]
+    assert named
+    assert [path for path in named if not (ROOT / "tests" / path).exists()] == []
+
+
 def documented() -> dict[str, list[str]]:
     """The import paths and names that docs/index.md lists, by import path."""
     section = (DOCS / "index.md").read_text().partition("## Public names")[2].partition("\n## ")[0]
