@@ -181,19 +181,18 @@ class LogReader:
     def has_requests(self) -> bool:
         return self.lines > self.invalid + self.blank
 
+    def show_invalid(self, of: str = "") -> None:
+        """Print the number of invalid lines with examples. ``of`` names the file, where there are several."""
+        if self.invalid:
+            note(f"{of}{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
+        for line in self.examples:
+            note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
+
     def finish(self, has_requests: bool) -> None:
         """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
-        show_invalid(self.lines, self.invalid, self.examples)
+        self.show_invalid()
         if not has_requests:
             raise Failure(f"{self._file.name}: contains no request")
-
-
-def show_invalid(lines: int, invalid: int, examples: Iterable[Mapping[str, int | str]], of: str = "") -> None:
-    """Print the number of invalid lines with examples. ``of`` names the file, where there are several."""
-    if invalid:
-        note(f"{of}{invalid:,} of {lines:,} lines cannot be parsed. The first of them:")
-    for line in examples:
-        note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
 
 
 def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogEntry]:

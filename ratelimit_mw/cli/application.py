@@ -94,8 +94,9 @@ def open_application(name: str) -> Source:
 
 def _is_factory(app: object) -> bool:
     """Return whether it is a function that needs no arguments."""
-    required = inspect.signature(app).parameters.values() if inspect.isfunction(app) else [None]
-    return all(parameter is not None and parameter.default is not parameter.empty for parameter in required)
+    if not inspect.isfunction(app):
+        return False
+    return all(each.default is not each.empty for each in inspect.signature(app).parameters.values())
 
 
 def _source_of_framework(app: object, name: str) -> Source | None:

@@ -8,7 +8,7 @@ from typing import IO, Any, Final
 
 import click
 
-from .access_log import LogEntry, LogReader, in_order, show_invalid
+from .access_log import LogEntry, LogReader, in_order
 from .output import Failure, note
 
 _FIRST: Final = 1000  # the start of a file is the earliest of these requests
@@ -114,7 +114,7 @@ class LogFiles:
         """Print the invalid lines of each file. Raise `Failure` when the files have no request."""
         for path in self._paths:
             reader = self._readers[path]
-            show_invalid(reader.lines, reader.invalid, reader.examples, f"{path}: " if len(self._paths) > 1 else "")
+            reader.show_invalid(f"{path}: " if len(self._paths) > 1 else "")
             if requests and not reader.has_requests:
                 note(f"{path}: contains no request")
         if not requests:

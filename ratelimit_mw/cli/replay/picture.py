@@ -10,11 +10,10 @@ import click
 
 def check_picture(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Check the path of the picture before the work."""
-    is_picture = path is None or path.suffix.lower() in (".png", ".svg")
-    if path is not None and not (is_picture and os.access(path.absolute().parent, os.W_OK)):
-        expected = "a file name that ends in .png or .svg, in a writable folder"
-        raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
-    return path
+    if path is None or (path.suffix.lower() in (".png", ".svg") and os.access(path.absolute().parent, os.W_OK)):
+        return path
+    expected = "a file name that ends in .png or .svg, in a writable folder"
+    raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
 
 
 def plot_option(text: str) -> Callable[[Any], Any]:
