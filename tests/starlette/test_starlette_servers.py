@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from packaging.version import Version
 from servers import Server, running
 from uvicorn.config import WS_PROTOCOLS
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -68,7 +70,11 @@ def run_uvicorn(program: str, protocol: str, folder: Path) -> Any:
     return running(command, folder)
 
 
-@pytest.fixture(params=sorted(WS_PROTOCOLS.keys() - {"auto", "none"}))
+# Up to uvicorn 0.52.0, a rejected handshake of this one has two lengths, which clients cannot read.
+BROKEN = {"websockets-sansio"} if Version(uvicorn.__version__) < Version("0.52.1") else set()
+
+
+@pytest.fixture(params=sorted(WS_PROTOCOLS.keys() - {"auto", "none"} - BROKEN))
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

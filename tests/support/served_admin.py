@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import patch
+
 import django
 from django.conf import settings
 from django.core.asgi import get_asgi_application
@@ -51,7 +54,8 @@ from django.contrib import admin  # noqa: E402
 from django.contrib.auth.models import User  # noqa: E402
 
 urlpatterns = [path("admin/", admin.site.urls)]
-call_command("migrate", verbosity=0)
-for name in ("alice", "bob"):
-    User.objects.create_superuser(name, password="right")
+with patch.dict(os.environ, DJANGO_ALLOW_ASYNC_UNSAFE="yes"):  # old releases of uvicorn import it in their event loop
+    call_command("migrate", verbosity=0)
+    for name in ("alice", "bob"):
+        User.objects.create_superuser(name, password="right")
 wsgi, asgi = get_wsgi_application(), get_asgi_application()

@@ -10,6 +10,7 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import django
 from django.conf import settings
@@ -60,7 +61,8 @@ django.setup()
 from django.contrib.auth.models import User  # noqa: E402 - it needs the settings
 from django.contrib.auth.views import LoginView  # noqa: E402
 
-call_command("migrate", verbosity=0)
-User.objects.create_user("ann", password="secret")
+with patch.dict(os.environ, DJANGO_ALLOW_ASYNC_UNSAFE="yes"):  # old releases of uvicorn import it in their event loop
+    call_command("migrate", verbosity=0)
+    User.objects.create_user("ann", password="secret")
 urlpatterns = [path("", lambda request: HttpResponse("home")), path("login/", LoginView.as_view())]
 wsgi, asgi = get_wsgi_application(), get_asgi_application()
