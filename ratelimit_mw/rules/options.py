@@ -5,6 +5,8 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
+import msgspec
+
 from .. import algorithms
 from ..quota import Quota
 from .declaration import option
@@ -114,9 +116,14 @@ class BanOptions(_Ban, total=False):
     status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
 
 
-BanOption = Annotated[
-    BanOptions | Literal[False] | None, option("Ban a client that was rejected often. `false` for no ban.")
-]
+if TYPE_CHECKING:
+    Off = Literal[False]
+else:
+    # msgspec has a literal of a boolean since 0.22.
+    Off = Annotated[bool, msgspec.Meta(extra_json_schema={"enum": [False]})]
+
+
+BanOption = Annotated[BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.")]
 
 
 TimezoneOption = Annotated[str, option('The time zone of `schedule`, such as `"Europe/Berlin"`.', "UTC")]

@@ -9,6 +9,7 @@ import msgspec
 
 from ..errors import ConfigError, error_path
 from ..rules.declaration import check_names, hints_of
+from ..rules.options import Off
 from ..stores import Store
 from .options import SettingsDict
 
@@ -62,7 +63,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 def _kinds(hint: Any) -> list[Any]:
     """The alternatives of a type, without None."""
-    if get_origin(hint) is Annotated:
+    if get_origin(hint) is Annotated and hint != Off:
         return _kinds(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
         return [kind for part in get_args(hint) if part is not type(None) for kind in _kinds(part)]
@@ -78,8 +79,10 @@ def type_text(hint: Any) -> str:
 
 
 def _kind_text(kind: Any) -> str:
+    if kind == Off:
+        return "false"
     if get_origin(kind) is Literal:
-        return " or ".join("false" if value is False else repr(value) for value in get_args(kind))
+        return " or ".join(map(repr, get_args(kind)))
     words = _WORDS.get(get_origin(kind) or kind, "table")
     if "{}" in words:
         items = map(_kind_text, _kinds(get_args(kind)[0]))
