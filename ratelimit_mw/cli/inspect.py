@@ -95,6 +95,6 @@ def _print(source: Source, rows: Rows, decisions: list[Decision]) -> None:
     print_table(source.title, list(map(rows.row, decisions)))
     lines = list(dict.fromkeys(rows.reset_line(each) for each in decisions if not (each.allowed or each.shadow)))
     for line in lines[:_LINES]:
-        print_text(f"To unlock: {line}")
+        print_text(f"To reset: {line}")
     if len(lines) > _LINES:
         note(f"{len(lines) - _LINES:,} more clients are rejected. Their commands are in the output of --json")

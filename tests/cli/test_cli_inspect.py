@@ -145,8 +145,8 @@ def test_a_rejected_client_is_found_and_unlocked(site: Sites) -> None:
     [[rule, client, limit, remaining, state, *_]] = columns(result)
     assert (rule, client, limit, remaining) == ("login", "email=ann@example.com ip=192.0.2.7", "2/hour", "0 of 2")
     assert state.startswith("rejected until 2")
-    [line] = [line for line in result.stdout.splitlines() if line.startswith("To unlock: ")]
-    words = shlex.split(line.removeprefix("To unlock: "))
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("To reset: ")]
+    words = shlex.split(line.removeprefix("To reset: "))
     assert words == ["ratelimit-mw", "reset", str(shop.file), "login", "email=ann@example.com", "ip=192.0.2.7"]
     assert sorted(row[2:4] for row in columns(run(*words[1:]))) == [["2/hour", "2 of 2"], ["20/day", "2 of 20"]]
     assert not shop.inspect("--rejected", exit_code=1).stdout
@@ -350,8 +350,8 @@ def test_flask_has_the_same_commands(tmp_path: Path) -> None:
     client = app.test_client()
     assert [client.get("/items").status_code for _ in range(2)] == [200, 429]
     result = app.test_cli_runner().invoke(args=["ratelimit", "inspect", "--rejected"])
-    [line] = [line for line in result.output.splitlines() if line.startswith("To unlock: ")]
-    words = shlex.split(line.removeprefix("To unlock: "))
+    [line] = [line for line in result.output.splitlines() if line.startswith("To reset: ")]
+    words = shlex.split(line.removeprefix("To reset: "))
     assert words == ["flask", "ratelimit", "reset", "items", "ip=127.0.0.1"]
     assert app.test_cli_runner().invoke(args=words[1:]).exit_code == 0
     assert app.test_cli_runner().invoke(args=["ratelimit", "inspect", "--rejected"]).exit_code == 1

@@ -293,6 +293,13 @@ def test_attributes_of_a_feature(rules: Write, log: Write) -> None:
     assert (report["rules"][0]["matched"], report["rejected"]) == (2, 1)
 
 
+def test_a_log_without_routes_has_one_endpoint_for_the_paths_of_a_rule(rules: Write, log: Write) -> None:
+    settings = rules({**SITE, "match": {"path": ["/a", "/b"]}, "key": "endpoint", "limits": "1/minute"})
+    result = run("replay", settings, log([line(path="/a"), line(path="/b")]), "--json")
+    assert result.stderr == "the log does not contain routes, so all paths of a rule are one endpoint for site\n"
+    assert json.loads(result.stdout)["rejected"] == 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))
 def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
     """A limiter with the same times and statuses rejects the same requests."""

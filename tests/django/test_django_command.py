@@ -63,8 +63,8 @@ def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:
     settings = {"store": f"lmdb://{tmp_path}/db", "store_timeout": "10s", "rejection_cache": 0}
     with project(still(settings), path("", limit("1/hour", name="home", key=["ip"])(hello))):
         assert [Client().get("/").status_code for _ in range(2)] == [200, 429]
-        [line] = [line for line in run("inspect", "--rejected") if line.startswith("To unlock: ")]
-        assert line == "To unlock: manage.py ratelimit reset home ip=127.0.0.1"
+        [line] = [line for line in run("inspect", "--rejected") if line.startswith("To reset: ")]
+        assert line == "To reset: manage.py ratelimit reset home ip=127.0.0.1"
         assert "home ip=127.0.0.1 1/hour 1 of 1" in run("reset", "home", "ip=127.0.0.1")[3]
         assert Client().get("/").status_code == 200
         with pytest.raises(CommandError, match=r"has no counts of ip=192\.0\.2\.7"):

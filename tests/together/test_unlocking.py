@@ -61,7 +61,7 @@ def test_two_commands_unlock_a_customer(store: str, tmp_path: Path, redis_server
         found = run("inspect", "--app", "shop:app", "--feature", "header:x-customer=1042")
         assert "0 of 2" in found.stdout
         assert "rejected until 2" in found.stdout
-        [line] = [line for line in found.stdout.splitlines() if line.startswith("To unlock: ")]
+        [line] = [line for line in found.stdout.splitlines() if line.startswith("To reset: ")]
         assert run(*shlex.split(line)[3:]).returncode == 0
         assert status(port, "POST /orders", ip, customer) == 200
 
@@ -69,7 +69,7 @@ def test_two_commands_unlock_a_customer(store: str, tmp_path: Path, redis_server
         while status(port, "GET /", ip) != 429:
             pass
         found = run("inspect", "ratelimit.toml", "--feature", "ip=192.0.2.7")
-        [line] = [line for line in found.stdout.splitlines() if line.startswith("To unlock: ")]
+        [line] = [line for line in found.stdout.splitlines() if line.startswith("To reset: ")]
         assert shlex.split(line)[2:] == ["ratelimit-mw", "reset", "ratelimit.toml", "site", "ip=192.0.2.7"]
         assert "3 of 3" in run(*shlex.split(line)[3:]).stdout
         assert status(port, "GET /", ip) == 404

@@ -42,7 +42,7 @@ class CodeNames:
             name = self.unused(description or _description(thing))
             self._made_up[identity(thing)] = (name, thing)
             self._problems.append(
-                f"{where}: {name_of_function(thing)} cannot be imported by a name. Assign it to {name} in its module"
+                f"{where}: {name_of_function(thing)} has no name to import it by. Assign it to {name} in its module"
             )
         return self._made_up[identity(thing)][0]
 

@@ -58,7 +58,9 @@ def notes_on_logs(source: Source, parser: LineParser, report: ReplayReport) -> I
     attributes = attributes_of(source.rules.rules)
     for feature, rules in source.rules_by_feature().items():
         for name in dict.fromkeys(attributes.get(feature, [feature])):
-            if not is_logged(name) and name not in parser.found:
+            if name == "endpoint" and name not in parser.found:
+                yield f"the log does not contain routes, so all paths of a rule are one endpoint for {', '.join(rules)}"
+            elif not is_logged(name) and name not in parser.found:
                 yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
     if report.out_of_order:
         yield f"{report.out_of_order:,} requests are too far out of order. Pass each log as a separate file"
