@@ -52,6 +52,8 @@ class Admission(LaterDecisions):
     needs_settlement = False
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
+    has_slots = False
+    """Whether it holds slots, until the response is sent."""
     counts_outcomes: bool
     """Whether the start of the response changes what is consumed, by its status or a header."""
     true_costs: tuple[tuple[str, HeaderCost], ...] = ()
@@ -141,6 +143,7 @@ class Admission(LaterDecisions):
         self.true_costs += plan.true_costs
         self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
         if plan.has_slots:
+            self.has_slots = True
             self.limits.limiter.hold(verdict, self.limits.rules)
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:

@@ -108,7 +108,8 @@ class RateLimitMiddleware:
             if plan.may_delay and verdict.delay:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
-            if admission.needs_settlement or not is_complete(body, environ):
+            starts_late = admission.needs_settlement and admission.status is None
+            if admission.has_slots or starts_late or not is_complete(body, environ):
                 return ResponseBody(body, admission)
         except RateLimitExceeded as error:
             if admission.status is not None:

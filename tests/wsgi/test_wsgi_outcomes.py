@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 from calls import at_once, limiter
 from flask import Flask
-from wsgi_calls import HEADERS, Environ, Served, limited, listing, responding, statuses
+from wsgi_calls import HEADERS, Environ, Served, environ_of, limited, listing, responding, statuses
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware
+from ratelimit_mw.wsgi import RateLimitMiddleware, check
 
 
 def test_a_queue_delays_requests() -> None:
@@ -74,6 +75,87 @@ def test_an_error_counts_when_500_counts() -> None:
     with pytest.raises(ValueError, match="broken"):
         Served(app)
     assert statuses(app, 1) == [429]
+
+
+class LateStart:
+    """A body with a length that starts its response when the server iterates it."""
+
+    def __init__(self, start_response: Any) -> None:
+        self._start_response = start_response
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._start_response("200 OK", HEADERS)
+        yield b"x"
+
+
+def answer(app: Any, rate: Limiter, **environ: Any) -> tuple[Any, dict[str, str]]:
+    """Return the body and the headers that the server gets. The server has sent no byte yet."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+    guarded = RateLimitMiddleware(app, limiter=rate)
+    body = guarded(environ_of(**environ), lambda *start: started.append(start))  # type: ignore[arg-type, return-value]
+    return body, dict(started[0][1]) if started else {}
+
+
+@pytest.mark.parametrize("body", [[b"x"], (), io.BytesIO(b"x")], ids=["list", "empty", "file"])
+@pytest.mark.parametrize(
+    ("rule", "remaining"),
+    [
+        ({"count_when": {"status": 401}}, 10),
+        ({"count_when": {"marked": True}}, 10),
+        ({"count_unless": {"status": 401}}, 9),
+        ({"cost_from": {"header": "X-Used"}}, 6),
+    ],
+    ids=["status", "mark", "counting", "cost"],
+)
+def test_a_complete_body_is_settled_before_it_is_sent(body: Any, rule: dict[str, Any], remaining: int) -> None:
+    """A client may send its next request before the server closes the body. The store already has the true numbers."""
+
+    def app(environ: Environ, start_response: Any) -> Any:
+        start_response("200 OK", [*HEADERS, ("X-Used", "4")])
+        return body
+
+    rate = limiter("10/minute", key=[], **rule)
+    returned, headers = answer(app, rate)
+    assert returned is body
+    assert rate.peek({}, cost=0).decisions[0].remaining == remaining
+    assert headers["X-RateLimit-Remaining"] == ("9" if "cost_from" in rule else str(remaining))
+
+
+def test_a_complete_body_keeps_its_slot_until_it_is_closed() -> None:
+    """The response is not sent yet. The outcome of the same request is settled with the slot."""
+    rate = limiter("1 concurrent; 10/minute", key=[], count_when={"status": 401})
+    body, _ = answer(listing, rate)
+    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [0, 9]
+    body.close()
+    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 10]
+    rate.close()
+
+
+def test_a_slot_of_a_check_is_held_until_a_complete_body_is_closed() -> None:
+    """A rule that only the view checks takes a slot too."""
+    rate = limiter("1 concurrent", key=[], match={"view": ""})
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        check(environ, "api")
+        return listing(environ, start_response)
+
+    body, _ = answer(app, rate)
+    busy = rate.rules.plan_named("api", None)
+    assert not rate.decide(busy, {}, consume=False)
+    body.close()
+    assert rate.decide(busy, {}, consume=False)
+    rate.close()
+
+
+def test_the_outcome_of_a_body_that_starts_late_is_its_status() -> None:
+    """A body with a length may start the response when the server iterates it. Its outcome is not known before."""
+    rate = limiter("10/minute", key=[], count_when={"status": 401})
+    app = RateLimitMiddleware(lambda environ, start: LateStart(start), limiter=rate)  # type: ignore[arg-type, return-value]
+    assert Served(app).headers[2] == ("X-RateLimit-Remaining", "10")
+    assert rate.peek({}, cost=0).decisions[0].remaining == 10
 
 
 def settling_app(costs: dict[str, int], fails: bool = False) -> Any:
