@@ -163,7 +163,9 @@ class LoopClock:
     def _beat_in(self, seconds: float) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        now = self._catch_up()
+        self._beat_after(self._catch_up(), seconds)
+
+    def _beat_after(self, now: float, seconds: float) -> None:
         self._end = now + self._turn
         self._beat_at = now + min(max(seconds, 0.0), self._interval)
         self._latest = self._beat_at + self._interval
@@ -181,12 +183,13 @@ class LoopClock:
 
     def _beat(self) -> None:
         self._handle = None
-        now = self._catch_up() - self._stopped
+        loop_time = self._catch_up()
+        now = loop_time - self._stopped
         for timeout in self._timeouts:
             if timeout.deadline <= now:
                 self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
-        if self._timeouts:
-            self._beat_in(min(timeout.deadline for timeout in self._timeouts) - now)
+        if self._timeouts:  # From the same time on: this process may have been stopped since.
+            self._beat_after(loop_time, min(timeout.deadline for timeout in self._timeouts) - now)
 
 
 @cache

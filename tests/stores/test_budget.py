@@ -20,9 +20,13 @@ class Hands:
     """A monotonic clock that a test sets."""
 
     now = 1_000.0
+    pause = 0.0
+    """The seconds that pass after each look at the clock."""
 
     def monotonic(self) -> float:
-        return self.now
+        now = self.now
+        self.now += self.pause
+        return now
 
 
 @pytest.fixture
@@ -105,18 +109,42 @@ def test_busy_loop_does_not_use_up_the_budget() -> None:
 
 
 def test_clock_stops_while_a_beat_is_late() -> None:
-    """A call that starts on a busy loop has its whole budget. The time before the call does not count."""
+    """A call that starts on a busy loop has its whole budget. A busy turn counts as a twentieth of it."""
 
     async def test(clock: LoopClock) -> None:
+        hands = set_by_hand(clock)
         start = clock.time()
         with clock.timeout_at(start + 60):
-            for _ in range(3):
-                time.sleep(3 * BUDGET)
-                assert start < clock.time() < start + BUDGET
+            for turn in (1, 1, 2):  # the loop continues the task before it beats for the first time
+                hands.now += 3 * BUDGET
+                assert clock.time() - start == pytest.approx(turn * BUDGET / 20)
                 await asyncio.sleep(0)
-        assert start < clock.time() < start + BUDGET
+        assert clock.time() - start == pytest.approx(2 * BUDGET / 20)
 
     on_a_loop(test)
+
+
+def test_pause_at_any_place_does_not_use_up_the_budget() -> None:
+    """The process is stopped for 30 s after each look at the clock, in the middle of a beat as well."""
+
+    async def test(clock: LoopClock) -> None:
+        hands = set_by_hand(clock)
+        start = clock.time()
+        hands.pause = 30
+        with clock.timeout_at(start + 60):
+            for turn in range(1, 10):
+                await asyncio.sleep(0)
+                assert clock.time() - start <= turn * BUDGET / 20 + 1e-6
+        hands.pause = 0
+
+    on_a_loop(test)
+
+
+def set_by_hand(clock: LoopClock) -> Hands:
+    """Let a test set the time of the running loop."""
+    loop, hands = asyncio.get_running_loop(), Hands()
+    loop.time = hands.monotonic  # type: ignore[method-assign]
+    return hands
 
 
 def test_timeout_ends_a_block_that_waits() -> None:
