@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +100,7 @@ def test_every_key_expires_after_whatever_was_done(
     """Hits, rejections, charges, refunds: each leaves an expiry that covers the reset; a day when time is given."""
     limit = limit_of("5/minute", spec)
     one = hit(limit)
+    wait_for_time_in_minute(server)
     (first,) = store.apply([one], now)
     check_expiry(server, first, now)
     store.apply([one._replace(cost=9)], now)
@@ -107,6 +109,13 @@ def test_every_key_expires_after_whatever_was_done(
     check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
     store.correct([Correction(limit, one.key, 1, Charge(first.at_us, 1, first.delay_us))], now)
     check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
+
+
+def wait_for_time_in_minute(server: redis.Redis) -> None:
+    """Wait for the next minute if this one is about to end: a fixed window ends with it."""
+    left = 60 - server.time()[0] % 60
+    if left <= 5:
+        time.sleep(left)
 
 
 def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> None:
