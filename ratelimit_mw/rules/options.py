@@ -183,7 +183,10 @@ class RuleOptions(TypedDict, total=False):
     consistency: ConsistencyOption
     lease: Annotated[
         str | None,
-        option('The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'),
+        option(
+            'The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'
+            ' Beside `consistency = "exact"`, the rule ignores it.'
+        ),
     ]
 
 

@@ -193,9 +193,11 @@ class Rule:
             if chosen != "exact":
                 self._check_consistency(f'consistency = "{chosen}"')
             return chosen
-        if chosen != "leased" and "consistency" in self.given:
-            raise ConfigError(f'"{chosen}" takes no lease. Remove lease, or write "leased"')
-        return "leased"
+        if "consistency" not in self.given:
+            return "leased"
+        if chosen == "reported":
+            raise ConfigError('"reported" takes no lease. Remove lease, or write "leased"')
+        return chosen
 
     def _check_consistency(self, option: str) -> None:
         counts_otherwise = self.statuses is not None or self.ban is not None or isinstance(self.algorithm, Mapping)
@@ -211,6 +213,8 @@ class Rule:
         match = _PERCENT.fullmatch(str(lease))
         if match is None or not 1 <= int(match[1]) <= 50:
             raise ConfigError(f'expected a share from "1%" to "50%"; got {lease!r}')
+        if self.consistency == "exact":  # written out, beside a lease that waits for "leased"
+            return 0
         self._check_consistency("lease")
         return int(match[1])
 
@@ -277,11 +281,14 @@ def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
 
     A rule that cannot have the consistency of the defaults is exact, or has the lease that it was given.
     """
+    others = defaults.copy()
+    others.pop("consistency", None)
+    if "lease" in options:
+        defaults = others
     try:
         return Rule(**{**defaults, **options})
     except ConfigError as error:
-        others = defaults.copy()
-        if others.pop("consistency", None):
+        if "consistency" in defaults:
             return build_rule(options, others)
         try:
             Rule(**options)

@@ -287,12 +287,14 @@ def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: s
         ({"consistency": "leased"}, "leased", 2),
         ({"lease": "5%"}, "leased", 5),
         ({"consistency": "leased", "lease": "5%"}, "leased", 5),
+        ({"consistency": "exact", "lease": "5%"}, "exact", 0),
+        ({"consistency": "exact", "lease": "5%", "mode": "shadow"}, "exact", 0),
         ({"consistency": "reported"}, "reported", 0),
         ({"consistency": "reported", "limits": ["100/s", "2 concurrent"]}, "reported", 0),
     ],
 )
 def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent: int) -> None:
-    """``lease`` states the share, by default 2%."""
+    """``lease`` states the share, by default 2%. Beside "exact", it means nothing."""
     rule = Rule(**{"limits": "100/minute", **options})
     assert (rule.consistency, rule.lease_percent) == (consistency, percent)
 
@@ -301,10 +303,7 @@ def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent
     ("options", "message"),
     [
         ({"consistency": "lease"}, "consistency: expected .*; got 'lease'. Did you mean 'leased'?"),
-        (
-            {"consistency": "exact", "lease": "2%"},
-            'consistency: "exact" takes no lease. Remove lease, or write "leased"',
-        ),
+        ({"consistency": "exact", "lease": "99%"}, 'lease: expected a share from "1%" to "50%"; got \'99%\''),
         (
             {"consistency": "leased", "mode": "shadow"},
             'consistency: consistency = "leased" cannot be combined with mode = "shadow"',

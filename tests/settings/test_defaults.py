@@ -64,6 +64,14 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
 
 
+@pytest.mark.parametrize("consistency", ["exact", "leased", "reported"])
+def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency(consistency: Any) -> None:
+    """Only a rule that says "exact" itself ignores its lease."""
+    rules: Any = [{"limits": "9/minute", "lease": "5%"}, {"limits": "8/minute", "lease": "5%", "consistency": "exact"}]
+    settings = load_settings({"defaults": {"consistency": consistency}, "rules": rules})
+    assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [("leased", 5), ("exact", 0)]
+
+
 @pytest.mark.parametrize("consistency", ["leased", "reported"])
 def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: Any) -> None:
     """The default is for the rules that it fits. A lease of the rule itself has precedence."""
@@ -88,6 +96,8 @@ def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: A
         ({"lease": "5%"}, {"consistency": "leased"}, "leased", 5),
         ({"consistency": "reported"}, {"lease": "5%"}, "leased", 5),
         ({"consistency": "reported"}, {"limits": "200/minute"}, "reported", 0),
+        ({"consistency": "exact", "lease": "5%"}, {"consistency": "leased"}, "leased", 5),
+        ({"consistency": "exact"}, {"lease": "5%"}, "leased", 5),
     ],
 )
 def test_settings_override_the_consistency_of_a_decorator(

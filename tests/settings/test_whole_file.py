@@ -1,0 +1,78 @@
+"""A settings file with most of the settings, as the public names promise it."""
+
+from pathlib import Path
+
+import pytest
+
+from ratelimit_mw import Limiter, load_settings
+from ratelimit_mw.testing import ManualClock
+
+TOML = """
+enabled = true
+store = "${REDIS_URL}"                       # default "memory://"; ${NAME} is read from the environment in any text, and an unset one is an error
+trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]
+headers = ["x-ratelimit", "ratelimit"]       # which families to send; "ratelimit" = the IETF draft's fields
+on_store_error = "local"                     # "allow" | "deny" | "local" (the default)
+store_timeout = "50ms"
+rejection_cache = "1s"
+reload_interval = "2s"                       # 0 = never look again
+exempt = ["/health", "/static/**"]
+traffic_log = "sqlite:///traffic.db"         # default: none
+
+[defaults]                                   # for rules and decorators that do not say otherwise
+key = ["user|ip"]
+
+[[rules]]
+name = "login"
+match = { path = "/login", methods = ["POST"] }   # or view = "auth.login"
+key = ["email", "ip"]                        # both together; ["email|ip"] is one or the other
+limits = ["5/minute", "20/hour"]
+count_when = { status = [401, "403"] }       # only failures count; count_unless = { status = [302] }; "4xx"; marked = true
+
+[[rules]]
+name = "api"
+match = { path = "/api/**" }                 # * within a segment, ** across; {name} as in route templates
+key = ["user|ip"]
+limits = ["100/minute"]
+unit = "requests"
+mode = "enforce"                             # or "shadow"
+per_key = { "client-42" = ["1000/minute"] }  # one-part keys; or a file: per_key = "clients.json"  {client: limit}
+per = { plan = { free = ["100/minute"], pro = ["1000/minute"] } }   # by any feature: plan, group, region
+schedule = { "mon-fri 08:00-18:00" = ["50/minute"] }
+ban = { after = 10, within = "10m", for = "1h", growth = 2, max = "7d" }
+consistency = "exact"                        # or "leased", "reported"
+lease = "2%"
+
+[lists]
+allow = { ip = ["10.0.0.0/8"], user = ["monitoring"] }
+deny = { ip = ["203.0.113.0/24"] }
+"""  # noqa: E501 - as long as in the document that it is from
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REDIS_URL", "memory://")
+    path = tmp_path / "ratelimit.toml"
+    path.write_text(TOML, encoding="utf-8")
+    return path
+
+
+def test_the_whole_file_loads(file: Path) -> None:
+    """The lease beside consistency = "exact" is there for the day when the rule becomes "leased"."""
+    settings = load_settings(file)
+    login, api = settings.rules
+    assert (settings.store, settings.exempt, login.name) == ("memory://", ("/health", "/static/**"), "login")
+    assert (api.consistency, api.lease_percent) == ("exact", 0)
+    assert settings.defaults == {"key": ["user|ip"]}
+
+
+def test_its_rules_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the client raises the limit, and the deny list rejects."""
+    monkeypatch.chdir(file.parent)  # it has the traffic log
+    limiter = Limiter.from_settings(file, ManualClock(1_000_000.0))
+    try:
+        client = {"path": "/api/items", "method": "GET", "user": "ann", "ip": "192.0.2.7", "plan": "pro"}
+        assert [d.limit for d in limiter.hit(client).decisions] == [1000]
+        assert limiter.hit({**client, "ip": "203.0.113.9"}).denied
+    finally:
+        limiter.close()
