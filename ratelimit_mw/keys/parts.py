@@ -17,15 +17,20 @@ from .features import INVALID, Features, checked_name
 from .host import normalize_host
 from .networks import canonical_ip, widened
 from .path import path_feature
+from .region import region_form
 from .values import canonical, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
 _KINDS: Final[dict[str, type]] = {"int": int, "uuid": UUID}
 _RAW: Final = "raw"
-_NORMAL: Final[dict[str, Callable[[str], Any]]] = {"path": path_feature, "host": normalize_host}
+_NORMAL: Final[dict[str, Callable[[str], Any]]] = {
+    "path": path_feature,
+    "host": normalize_host,
+    "region": region_form,
+}
 # The middleware writes these itself. Paths, methods and templates that differ by case are different.
-_EXACT: Final = ("method", *_NORMAL, "endpoint", "region")
+_EXACT: Final = ("method", *_NORMAL, "endpoint")
 _TEXT_ONLY: Final = ("ip", "email", *_EXACT)
 
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)

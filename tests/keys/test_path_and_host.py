@@ -1,4 +1,4 @@
-"""Paths and hosts have one form in keys, lists, ``match`` and tables, with a middleware and without."""
+"""Paths, hosts and regions have one form in keys, lists, ``match`` and tables, with a middleware and without."""
 
 from __future__ import annotations
 
@@ -71,3 +71,34 @@ def test_an_ambiguous_path_is_denied_in_one_reading_and_allowed_in_all() -> None
         limiter = Limiter.from_settings({"rules": rules, **given})
         requests = [{"path": path} for path in static]
         assert allowed(limiter, *requests) == [True, True, True, False, False, True]
+
+
+REGIONS = ["AT", "at", " At", "\uff21\uff34", b"at"]
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_spellings_of_a_region_share_its_limits(region: object) -> None:
+    """It holds in keys, ``match``, lists and tables; keys show capitals."""
+    rules = [
+        Rule(name="key", limits="9/minute", key=["region"]),
+        Rule(name="match", limits="1/minute", key=[], match={"region": ["At"]}),
+        Rule(name="table", limits="2/minute", key=[], per={"region": {"at": "5/minute"}}),
+    ]
+    by_rule = {each.rule: each for each in Limiter(rules).hit({"region": region}).decisions}
+    assert (by_rule["key"].client, by_rule["table"].limit) == ("region=AT", 5)
+    assert "match" in by_rule
+    for kind, is_allowed in (("allow", True), ("deny", False)):
+        lists = Limiter.from_settings({"rules": [{"limits": "9/minute"}], "lists": {kind: {"region": ["at"]}}})
+        verdict = lists.hit({"region": region})
+        assert (verdict.allowed, len(verdict.decisions)) == (is_allowed, 0)
+
+
+def test_a_region_as_raw_has_its_own_spelling() -> None:
+    limiter = Limiter([Rule(limits="1/minute", key=["region as raw"])])
+    assert allowed(limiter, {"region": "AT"}, {"region": "at"}, {"region": "AT"}) == [True, True, False]
+
+
+def test_a_region_without_a_form_is_invalid() -> None:
+    """One value for all long texts, as elsewhere."""
+    limiter = Limiter([Rule(limits="1/minute", key=["region"])])
+    assert allowed(limiter, {"region": "\u00e9" * 400}, {"region": "\u00e8" * 500}) == [True, False]

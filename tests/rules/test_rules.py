@@ -150,7 +150,8 @@ def test_a_rule_matches_hosts_and_subdomains(host: str, path: str, expected: lis
     [
         ({"region": "DE"}, {"region": "DE"}, True),
         ({"region": ["DE", "AT"]}, {"region": "AT"}, True),
-        ({"region": ["DE", "AT"]}, {"region": "de"}, False),
+        ({"region": ["DE", "AT"]}, {"region": " de"}, True),
+        ({"region": ["DE", "AT"]}, {"region": "fr"}, False),
         ({"region": "DE"}, {}, False),
         ({"region": "DE"}, {"region": None}, False),
         ({"region": "DE"}, {"region": INVALID}, True),
