@@ -47,17 +47,20 @@ class ResponseBody:
         self._body = body
         self._next = iter(body).__next__
         self._admission = admission
-        self._closed = False
+        self._has_begun = self._closed = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         try:
-            return self._run(self._next)
+            part = self._run(self._next)
         except Exception:  # not every server closes an iterable that it has read to its end
             self._end()
             raise
+        if part and not self._has_begun:
+            self._begin()
+        return part
 
     def close(self) -> None:
         try:
@@ -66,6 +69,13 @@ class ResponseBody:
                 self._run(self._body.close)
         finally:
             self._end()
+
+    def _begin(self) -> None:
+        """Settle the outcome before the first bytes are sent, which make the status final."""
+        self._has_begun, admission = True, self._admission
+        if admission.needs_settlement and not admission.ends_with_body:
+            admission.is_streamed = True
+            admission.end(admission.status)
 
     def _run(self, step: Callable[[], Any]) -> Any:
         before = current.get()

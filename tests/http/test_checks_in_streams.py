@@ -149,3 +149,20 @@ def test_a_stream_that_is_closed_early_returns_its_slots() -> None:
 
     limited = in_wsgi.RateLimitMiddleware(app, limiter=stream.limiter)
     assert [Served(limited, chunks=1).body for _ in range(2)] == [b"word"] * 2
+
+
+def test_a_slot_of_a_stream_is_held_after_its_outcome_is_settled() -> None:
+    """The outcome of a stream is settled before its first bytes are sent, its slots are returned when it is closed."""
+    failed = Rule(name="failed", limits="9/minute", count_when={"status": 401})
+    limiter = Limiter([RULES[1], failed], clock=ManualClock(1_000_000.0))
+    busy = limiter.rules.plan_named("busy", None)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        yield b"first"
+        in_wsgi.check(environ, "busy")
+        assert not limiter.decide(busy, WHO, consume=False)
+        yield b"last"
+
+    assert Served(in_wsgi.RateLimitMiddleware(app, limiter=limiter)).body == b"firstlast"
+    assert limiter.decide(busy, WHO, consume=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -148,6 +149,45 @@ def test_a_slot_of_a_check_is_held_until_a_complete_body_is_closed() -> None:
     body.close()
     assert rate.decide(busy, {}, consume=False)
     rate.close()
+
+
+@pytest.mark.parametrize(("rule", "remaining"), [({"status": 401}, [10, 10]), ({"marked": True}, [9, 10])])
+def test_a_stream_is_settled_before_its_first_bytes_are_sent(rule: dict[str, Any], remaining: list[int]) -> None:
+    """The first bytes make the status final. A mark may follow until the end."""
+
+    def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
+        start_response("401 Unauthorized", HEADERS)
+        yield b""
+        try:
+            raise ValueError
+        except ValueError:
+            start_response("200 OK", HEADERS, sys.exc_info())
+        yield b"hel"
+        yield b"lo"
+
+    rate = limiter("10/minute", key=[], count_when=rule)
+    body, _ = answer(app, rate)
+
+    def left() -> int:
+        return rate.peek({}, cost=0).decisions[0].remaining
+
+    assert (next(body), left()) == (b"", 9)
+    assert (next(body), left()) == (b"hel", remaining[0])
+    assert list(body) == [b"lo"]
+    body.close()
+    assert left() == remaining[1]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_response_of_flask_is_settled_before_it_is_sent(method: str) -> None:
+    """Werkzeug wraps the body of each response. A response to HEAD has no bytes."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=lambda: "in")
+    rate = limiter("2/minute", key=[], count_when={"status": 401})
+    body, headers = answer(app.wsgi_app, rate, REQUEST_METHOD=method)
+    assert next(body, None) == (b"in" if method == "GET" else None)
+    assert (headers["X-RateLimit-Remaining"], rate.peek({}, cost=0).decisions[0].remaining) == ("2", 2)
+    body.close()
 
 
 def test_the_outcome_of_a_body_that_starts_late_is_its_status() -> None:
