@@ -124,7 +124,7 @@ HEAD = ("", "commands per request", "CPU of the client, µs", "CPU of the server
 
 def row(name: str, load: Load) -> tuple[str, ...]:
     progress(f"arrivals: {name}")
-    found = measure(replace(load, seconds=min(load.seconds, timing.most_rounds)))
+    found = measure(replace(load, seconds=min(load.seconds, timing.duration(timing.most_rounds))))
     cells = (f"{found[of]:.0f}" for of in ("worker_cpu_us", "server_cpu_us"))
     waits = (f"{found['latency_ms'][of]:.1f}" for of in ("p50", "p99"))
     return name, f"{found['commands_per_request']:.2f}", *cells, *waits

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.loops import gathered
 from benchmarks.servers import Nodes, redis_nodes
-from benchmarks.timing import Turn, in_turns, median, progress, ratio, table, timed
+from benchmarks.timing import Turn, duration, in_turns, median, progress, ratio, table, timed
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
@@ -124,7 +124,7 @@ def consistency_rows(runner: asyncio.Runner) -> list[tuple[str, ...]]:
             with redis_nodes(primaries) as nodes:
                 limiters = [consistent(each, keys, shared(nodes)) for each in CONSISTENCIES]
                 calls = [lambda i, limiter=limiter: limiter.ahit(CLIENTS[i]) for limiter in limiters]
-                turns = [timed(gathered(runner, call, AT_A_TIME, SECONDS), nodes.counters) for call in calls]
+                turns = [timed(gathered(runner, call, AT_A_TIME, duration(SECONDS)), nodes.counters) for call in calls]
                 found = in_turns(turns, 6)
                 for limiter in limiters:
                     runner.run(limiter.aclose())

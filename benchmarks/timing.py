@@ -95,6 +95,11 @@ def timed(run: Callable[[], int], counters: Callable[[], Counters] = Counters) -
     return turn
 
 
+def duration(seconds: float) -> float:
+    """Return how long a turn takes. A single round is a fifth as long: it only shows that a comparison runs."""
+    return seconds if most_rounds > 1 else seconds / 5
+
+
 def in_turns(candidates: Sequence[Callable[[], Turn]], rounds: int, patience: float = 10.0) -> list[list[Turn]]:
     """The turns of each candidate.
 
