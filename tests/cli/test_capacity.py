@@ -242,7 +242,7 @@ def test_admission_of_each_consistency() -> None:
     [
         ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "nodes are enough"),
         ({"rate": 100_000.0, "nodes": 2, "limits": 3}, "faster than they can be decided"),
-        ({"rate": 60_000.0, "nodes": 12, "workers": 1}, "workers are enough"),
+        ({"rate": 20_000.0, "nodes": 12, "workers": 1}, "workers are enough"),
         ({"workers": 10_000, "threads": 2}, "its maxclients is 10,000"),
         ({"clients": 1, "rate": 100_000.0, "nodes": 12, "limits": 3}, "more nodes do not help"),
         ({"consistency": "leased", "lease": 0.2}, "get smaller, and workers call more often"),
