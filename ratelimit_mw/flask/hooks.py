@@ -106,7 +106,7 @@ class FlaskHooks:
         limits = self.limits.in_force
         if limits.changes:
             limits = limits.at(environ)
-        plan = limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
+        plan = limits.plan(request, destination(request.endpoint, request.rule.endpoint if request.rule else "", marks))
         if DECIDED in environ:
             plan = limits.undecided(plan, environ)
         verdict = decide(limits, plan, request)

@@ -1,14 +1,18 @@
 """A Flask request as features are read from it: the template of its route, its path parameters, its user."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import flask
+from flask import has_request_context
+from flask.globals import request_ctx
+from werkzeug.exceptions import MethodNotAllowed
 
 from ..http.body import Body
 from ..http.request import Request
 from ..keys.features import INVALID, UNMATCHED
 from ..wsgi.request import WSGIRequest, remote_user
-from ..wsgi.url_map import route_template
+from ..wsgi.url_map import route_template, rule_of_path
 
 try:
     from flask_login import current_user
@@ -26,10 +30,16 @@ class FlaskRequest(WSGIRequest):
     def __init__(self, request: flask.Request) -> None:
         super().__init__(request.environ)
         self.framework_request = request
-        self.endpoint = UNMATCHED if request.url_rule is None else route_template(request.url_rule.rule)
+        rule: Any = request.url_rule
+        now: Mapping[str, Any] = request.view_args or {}
+        error = request.routing_exception
+        if isinstance(error, MethodNotAllowed):
+            rule, now = _rule_without_view(request, error)
+        self.rule = rule
+        self.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
         # Functions of the application may have removed parameters since the route was found, added some, replaced them
         # by objects, or merged their spellings.
-        sent, now = request.environ.get(SENT_PARAMS, {}), request.view_args or {}
+        sent = request.environ.get(SENT_PARAMS, {})
         same = {name: value for name, value in now.items() if name not in sent or type(value) is type(sent[name])}
         self.path_params = {**sent, **same}
         cached = vars(request)
@@ -44,6 +54,12 @@ class FlaskRequest(WSGIRequest):
         length = request.content_length or 0
         content = request.get_data() if length <= limit else b""
         return (content or None) if len(content) == length else INVALID
+
+
+def _rule_without_view(request: flask.Request, error: MethodNotAllowed) -> tuple[Any, Mapping[str, Any]]:
+    """Return the rule of the path of a 405, and its parameters. Outside its context no rule is known."""
+    urls = request_ctx.url_adapter if has_request_context() and request_ctx.request is request else None
+    return rule_of_path(urls, error) if urls else (None, {})
 
 
 def flask_user(request: Request) -> str | None:

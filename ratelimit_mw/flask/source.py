@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from flask import Flask
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source, environ_of
@@ -14,7 +14,7 @@ from ..http.notes import notes_on_stages
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
 from ..wsgi.middleware import RateLimitMiddleware
-from ..wsgi.url_map import route_template
+from ..wsgi.url_map import route_template, rule_of_path
 from .commands import EXTENSION
 from .hooks import FlaskHooks, marks_for, routes_of
 
@@ -33,10 +33,18 @@ class FlaskSource(Source):
         with suppress(HTTPException):
             environ = environ_of(request, self._app.config["SERVER_NAME"])
             urls: Any = self._app.create_url_adapter(self._app.request_class(environ))  # with subdomains
-            rule, params = urls.match(return_rule=True)
+            try:
+                rule, params = urls.match(return_rule=True)
+            except MethodNotAllowed as error:
+                return self._route_without_view(request, *rule_of_path(urls, error))
             marks = marks_for(self._app, self._views[rule.endpoint], request.method, rule)
             return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
         return Routed(request.sent_path, Destination(UNMATCHED))
+
+    def _route_without_view(self, request: ASGIRequest, rule: Any, params: Any) -> Routed:
+        """Return the route of a path that does not take the method. The marks of its view do not apply."""
+        there = Destination(UNMATCHED) if rule is None else Destination(route_template(rule.rule), rule.endpoint)
+        return Routed(request.sent_path, there, params)
 
     def notes(self) -> Iterator[str]:
         """Yield notes about WSGI middleware around the application."""

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
-from werkzeug.exceptions import HTTPException
-from werkzeug.routing import Map, Rule
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
 from ..forksafe import create_lock
@@ -48,6 +48,13 @@ def routes_of(url_map: Map, marks_of: Callable[[Rule, str], ViewMarks | None]) -
             template = route_template(rule.rule)
             deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
             yield Route(template, by_method, rule.arguments, name_of(rule.endpoint), deepen(template, deep))
+
+
+def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None, Mapping[str, Any]]:
+    """Return the rule of a path whose methods are others than that of the request, and the parameters in the path."""
+    with suppress(HTTPException):
+        return urls.match(method=min(error.valid_methods or (), default="GET"), return_rule=True)
+    return None, {}
 
 
 def name_of(endpoint: Any) -> str:
@@ -108,14 +115,25 @@ class MapRoutes:
     def find(self, request: WSGIRequest) -> Destination:
         """Return where a request goes. The request then has its endpoint and its path parameters."""
         request.endpoint = UNMATCHED
-        with suppress(HTTPException):  # no route, another method, or a redirect
+        with suppress(HTTPException):  # no route, or a redirect
             urls = self._map.bind_to_environ(dict(request.native), self.server_name)
-            rule, request.path_params = urls.match(return_rule=True)
+            try:
+                rule, request.path_params = urls.match(return_rule=True)
+            except MethodNotAllowed as error:
+                return self._find_without_view(request, urls, error)
             if rule.endpoint not in self._views:  # it was added later
                 self.adopt()
             request.endpoint = route_template(rule.rule)
             return destination(request.endpoint, name_of(rule.endpoint), self._marks_of(rule, request.method))
         return _NO_ROUTE
+
+    def _find_without_view(self, request: WSGIRequest, urls: MapAdapter, error: MethodNotAllowed) -> Destination:
+        """Return the route of a path that does not take the method. The marks of its view do not apply."""
+        rule, request.path_params = rule_of_path(urls, error)
+        if rule is None:
+            return _NO_ROUTE
+        request.endpoint = route_template(rule.rule)
+        return destination(request.endpoint, name_of(rule.endpoint))
 
     def _marks_of(self, rule: Rule, method: str) -> ViewMarks:
         return self._views[rule.endpoint].for_method(method)

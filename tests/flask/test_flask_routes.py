@@ -11,6 +11,8 @@ from flask import Blueprint, Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.flask.request import FlaskRequest
+from ratelimit_mw.keys.features import UNMATCHED
 from ratelimit_mw.wsgi.url_map import route_template
 
 
@@ -39,6 +41,16 @@ def test_endpoints_are_templates() -> None:
 def test_converters_are_dropped(rule: str, template: str) -> None:
     """Only the parameter's name stays, for every form of converter."""
     assert route_template(rule) == template
+
+
+def test_a_405_has_no_endpoint_outside_its_context() -> None:
+    """A thread or a stream that runs after the request has no routes to search."""
+    app = app_of(views={"/items/<id>": hello})
+    with app.test_request_context("/items/7", method="DELETE") as context:
+        inside = FlaskRequest(context.request)
+    outside = FlaskRequest(context.request)
+    assert (inside.endpoint, inside.path_params) == ("/items/{id}", {"id": "7"})
+    assert (outside.endpoint, outside.path_params) == (UNMATCHED, {})
 
 
 def test_path_parameters_are_features() -> None:
@@ -120,6 +132,7 @@ def test_a_request_is_explained() -> None:
         "item": "method: not POST",
         "home": "it is on /",
     }
+    assert explained("DELETE", "/api/items/7")["endpoint"] == "/api/items/{number}"  # a 405
     assert explained("GET", "/api/health")["api"] == "the view is exempt"
     assert explained("OPTIONS", "/api/health")["everyone"] == "method: the framework responds to OPTIONS"
     login = explained("POST", "/login", "--host", "example.com", "--feature", "ip=192.0.2.7")
