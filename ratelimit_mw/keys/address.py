@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
@@ -14,6 +15,7 @@ from .networks import EMBEDDINGS, Embedding, embedded_ipv4, parse_network
 
 MAX_ADDRESS: Final = 64
 """The most characters of an address that are read."""
+_KEPT: Final = 1024
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PORT: Final = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
@@ -40,11 +42,16 @@ def as_counted(
         name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
         for name, value in features.items()
     }
-    if isinstance(text := counted.get("ip"), str) and text not in ("", UNKNOWN_IP) and not has_own_ip:
+    ip = counted.get("ip")
+    if isinstance(ip, str | _IPAddress) and ip not in ("", UNKNOWN_IP) and not has_own_ip:
         with error_path("ip"):
-            short = text[:MAX_ADDRESS]
-            counted["ip"] = ip_key(short, ipv6_prefix, (*nat64, *EMBEDDINGS)) or _client_network(short, ipv6_prefix)
+            counted["ip"] = _counted_ip(str(ip)[:MAX_ADDRESS], ipv6_prefix, tuple(nat64))
     return counted
+
+
+@lru_cache(_KEPT)
+def _counted_ip(text: str, ipv6_prefix: int, nat64: tuple[Embedding, ...]) -> str:
+    return ip_key(text, ipv6_prefix, (*nat64, *EMBEDDINGS)) or _client_network(text, ipv6_prefix)
 
 
 def _client_network(text: str, ipv6_prefix: int) -> str:

@@ -181,7 +181,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             self.watch.look()
         get = features.get
         plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
-        verdict = self.decide(plan, features, cost)
+        verdict = self.decide(plan, self._with_network(features), cost)
         verdict.settler = self
         if self.is_observed:
             self.observers.report_one(verdict)
@@ -191,7 +191,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         """Async form of ``hit``."""
         if self.is_starting:
             await self.astart()
-        verdict = await self.adecide(self.match(features), features, cost)
+        verdict = await self.adecide(self.match(features), self._with_network(features), cost)
         verdict.settler = self
         if self.is_observed:
             self.observers.report_one(verdict)
@@ -210,13 +210,13 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         Raises:
             ConfigError: ``cost`` is not a whole number from 0 to 10**12.
         """
-        return self.decide(self.match(features), features, cost, consume=False)
+        return self.decide(self.match(features), self._with_network(features), cost, consume=False)
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``peek``."""
         if self.is_starting:
             await self.astart()
-        return await self.adecide(self.match(features), features, cost, consume=False)
+        return await self.adecide(self.match(features), self._with_network(features), cost, consume=False)
 
     def decide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None

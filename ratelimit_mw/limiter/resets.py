@@ -11,6 +11,7 @@ from weakref import WeakSet
 from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Verdict
 from ..errors import ConfigError, StoreError
+from ..keys.address import as_counted
 from ..keys.features import Features
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
@@ -40,6 +41,8 @@ class Resets(Settlement):
     """Forgets keys. ``Limiter`` inherits it."""
 
     users: WeakSet[RulesUser]
+    settings: Settings
+    _is_from_settings: bool
 
     def forget(self, verdict: Verdict, rule: str) -> None:
         """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
@@ -112,10 +115,27 @@ class Resets(Settlement):
         await self._chain.aforget(self._same_client(key))
 
     def _as_counted(self, features: Features) -> Features:
-        """Return the features of a client as its requests have them: a middleware counts IPv6 addresses by network."""
-        for user in tuple(self.users):
+        """Return the features of a client as its requests have them, with the network of an IPv6 address.
+
+        A limiter with rules of your code and without a middleware counts the addresses that you pass.
+        """
+        users, settings = tuple(self.users), self.settings
+        for user in users:
             features = user.as_counted(features)
+        if not users and self._is_from_settings and "ip" in features:
+            ip = as_counted({"ip": features["ip"]}, settings.ipv6_prefix, settings.nat64_prefixes)
+            features = {**features, **ip}
         return features
+
+    def _with_network(self, features: Features) -> Features:
+        """Return the features of a request with ``ip`` in the form that ``ban`` has. Other text stays as it is."""
+        ip = features.get("ip")
+        if ip is None or (type(ip) is str and ":" not in ip):
+            return features
+        try:
+            return {**features, **self._as_counted({"ip": ip})}
+        except ConfigError:
+            return features
 
     def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
         """Return a rule, and the part of its keys that names a client."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from typing import Any
 
 import httpx
@@ -86,6 +88,56 @@ def test_a_feature_of_your_own_is_taken_as_it_is() -> None:
     call = asgi(limiter, features={"ip": lambda _: "2001:db8::1"})
     limiter.ban("api", {"ip": "2001:db8::1"})
     assert call("192.0.2.7").status_code == 429
+
+
+def test_a_limiter_of_settings_means_the_clients_of_a_middleware() -> None:
+    """A program without HTTP shares the store and the settings with the middleware."""
+    table: Any = {"rules": [{"name": "api", "limits": "2/minute", "ban": BAN}], "ipv6_prefix": 56}
+    clock = ManualClock(1_000_000.0)
+    served = Limiter.from_settings(table, clock)
+    call, program = asgi(served), Limiter.from_settings(table, clock, served.store)
+    features = {"ip": "2001:db8::1"}
+    assert [call("2001:db8:0:7::7").status_code for _ in range(3)] == [200, 200, 429]
+    assert [decision.remaining for decision in program.inspect("api", features).decisions] == [0]
+    program.reset("api", features)
+    assert call("2001:db8::7").status_code == 200
+    program.ban("api", features)
+    assert call("2001:db8:0:ff::7").headers["retry-after"] == "3600"
+    assert program.unban("api", features)
+    program.set_override("api", features, "9/minute")
+    assert call("2001:db8::7").headers["x-ratelimit-limit"] == "9"
+    assert program.remove_override("api", features)
+
+
+FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::/64", IPv6Address("2001:db8::4")]
+
+
+@pytest.mark.parametrize("has_middleware", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_hit_and_ban_of_one_limiter_mean_one_client(form: object, has_middleware: bool) -> None:
+    limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
+    app = asgi(limiter) if has_middleware else None
+    limiter.ban("api", {"ip": "2001:db8::9"})
+    features = {"ip": form}
+    assert limiter.hit(features).banned
+    assert asyncio.run(limiter.ahit(features)).banned
+    assert limiter.peek(features).banned
+    assert asyncio.run(limiter.apeek(features)).banned
+    assert limiter.unban("api", features)
+    assert limiter.hit(features).allowed
+    del app
+
+
+@pytest.mark.parametrize("text", ["192.0.2.0/24", "2001:db8::/48", "office"])
+def test_a_limiter_of_settings_bans_clients_only(text: str) -> None:
+    """A ban of another text would have no effect. ``hit`` counts it as it is."""
+    limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
+    assert limiter.hit({"ip": text}).decisions[0].client == f"ip={text}"
+    for method in (limiter.ban, limiter.unban, limiter.reset, limiter.inspect, limiter.remove_override):
+        with pytest.raises(ConfigError, match="ip: expected an IP address"):
+            method("api", {"ip": text})
+    with pytest.raises(ConfigError, match="ip: expected an IP address"):
+        limiter.set_override("api", {"ip": text}, "1/minute")
 
 
 def test_a_limiter_without_a_middleware_cuts_no_address() -> None:
