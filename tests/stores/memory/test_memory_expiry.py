@@ -74,6 +74,17 @@ def test_a_backward_clock_frees_no_client() -> None:
         assert not hit(rate, "a")
 
 
+@pytest.mark.parametrize(("ahead", "allowed"), [(59, False), (180, True)])
+def test_a_clock_that_goes_ahead_and_back_may_lose_counts(ahead: int, allowed: bool) -> None:
+    """Within a span nothing is lost. After it, a hit of another client frees the states, even on a given clock."""
+    rate = limiter("3/minute", algorithm="fixed-window")
+    hit(rate, "a", 3)
+    clock_of(rate).advance(ahead)
+    hit(rate, "another client")
+    clock_of(rate).advance(-ahead)
+    assert hit(rate, "a") is allowed
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_state_is_dropped_before_it_expires(algorithm: str) -> None:
     """Tables rotate in between, and a key is allowed exactly at its reset time."""
