@@ -21,6 +21,7 @@ from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
+from ..settings.rules import DEFAULT_RULE
 from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
@@ -84,6 +85,8 @@ class HttpRules:
         waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
+        self.has_names = any(map(_has_name, rules.rules))
+        """Whether code of the application may know a rule by its name, for ``check``."""
         self.rules = rules
         self.plan = rules.plan_for
         # They are forgotten with these rules.
@@ -227,6 +230,10 @@ def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
     return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+
+
+def _has_name(rule: CompiledRule) -> bool:
+    return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
 
 
 def _check_cost(rule: CompiledRule) -> None:

@@ -22,7 +22,7 @@ from ..limiter.limiter import Limiter
 from ..rules.guard import current
 from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
-from .response import ResponseBody, WSGIAdmission, is_complete
+from .response import ResponseBody, WSGIAdmission
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -108,8 +108,7 @@ class RateLimitMiddleware:
             if plan.may_delay and verdict.delay:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
-            starts_late = admission.needs_settlement and admission.status is None
-            if admission.has_slots or starts_late or not is_complete(body, environ):
+            if admission.ends_with(body):
                 return ResponseBody(body, admission)
         except RateLimitExceeded as error:
             if admission.status is not None:

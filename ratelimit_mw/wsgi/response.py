@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..http.admission import Admission
 from ..http.headers import TextHeader
+from ..http.rules import DECIDED
 from ..http.true_costs import read_costs
+from ..rules.decorators import marks_made
 from ..rules.guard import current
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse
 
 
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
@@ -38,6 +40,20 @@ class WSGIAdmission(Admission):
             return self.server_start(status, headers, exc_info)
         finally:
             del exc_info  # the traceback would keep every frame of the failure alive
+
+    def ends_with(self, body: object) -> bool:
+        """Return whether the request lasts until its body is closed, because something is settled or decided then."""
+        if self.needs_settlement and (self.has_slots or self.status is None):
+            return True
+        if self.needs_settlement or self.limits.has_names or marks_made or self._has_open_inner:
+            return not _is_complete(body, self.native)
+        return False
+
+    @property
+    def _has_open_inner(self) -> bool:
+        """Whether an inner middleware waits for the body. Its code may name the rules of that one."""
+        innermost = next(reversed(self.native.get(DECIDED, {}).values()), self)
+        return innermost is not self
 
 
 class ResponseBody:
@@ -89,6 +105,6 @@ class ResponseBody:
         self._admission.close(self._admission.status or 500)
 
 
-def is_complete(body: Any, environ: WSGIEnvironment) -> bool:
+def _is_complete(body: Any, environ: Mapping[str, Any]) -> bool:
     """Return whether no code of the application runs in a body: in lists and files, which servers recognize."""
     return type(body) is environ.get("wsgi.file_wrapper") or any(hasattr(body, name) for name in _COMPLETE)

@@ -6,14 +6,16 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from calls import limiter
 from flask import Flask
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
-from ratelimit_mw import ConfigError
-from ratelimit_mw.wsgi import RateLimitMiddleware
+from ratelimit_mw import ConfigError, RateLimitExceeded
+from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.wsgi import RateLimitMiddleware, check, limit
 
 COUNTING = {"count_when": {"status": [401, 500]}}
 
@@ -129,6 +131,78 @@ def test_the_iterable_of_the_application_is_returned() -> None:
 
         environ = environ_of(**{"wsgi.file_wrapper": Body})
         assert RateLimitMiddleware(app, limiter=limiter())(environ, lambda *_: None) is body  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture
+def _no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the decorators of other tests in this process."""
+    monkeypatch.setattr("ratelimit_mw.wsgi.response.marks_made", WeakSet())
+
+
+UNNAMED: list[dict[str, Any]] = [
+    {"limits": "5/minute"},
+    {"settings": {"rules": [{"limits": "5/minute"}]}},
+    {"settings": {"rules": [{"match": {"path": "/nothing"}, "limits": "5 concurrent"}]}},
+    {"settings": {"rules": [{"limits": "5/minute", "match": {"path": "/nothing"}, "count_when": {"status": 401}}]}},
+    {"settings": {"lists": {"deny": {"ip": ["203.0.113.7"]}}}},
+]
+LASTING: list[dict[str, Any]] = [
+    {"settings": {"rules": [{"name": "api", "limits": "5/minute"}]}},
+    {"settings": {"rules": [{"match": {"view": ""}, "limits": "5/minute"}]}},
+    {"settings": {"rules": [{"limits": "5 concurrent"}]}},
+    {"settings": {"rules": [{"limits": "5/minute", "count_when": {"status": 401}}]}},
+    {"settings": {"rules": [{"limits": "5/minute", "cost_from": {"header": "X-Used"}}]}},
+]
+
+
+@pytest.mark.usefixtures("_no_marks")
+@pytest.mark.parametrize(
+    ("options", "is_same"), [*((each, True) for each in UNNAMED), *((each, False) for each in LASTING)]
+)
+@pytest.mark.parametrize("app", [start_late, lambda environ, start: start("200 OK", HEADERS) or Body([b"x"])])
+def test_a_stream_is_returned_where_its_request_is_over(app: Any, options: dict[str, Any], is_same: bool) -> None:
+    """Nothing is settled at its end, and its code knows no rule by its name."""
+    bodies: list[Any] = []
+
+    def remember(environ: Environ, start_response: Any) -> Any:
+        bodies.append(app(environ, start_response))
+        return bodies[0]
+
+    environ = environ_of()
+    returned = RateLimitMiddleware(remember, **options)(environ, lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert (returned is bodies[0]) == is_same
+    assert (DECIDED not in environ) == is_same
+
+
+@pytest.mark.usefixtures("_no_marks")
+def test_a_stream_runs_in_the_request_of_an_inner_middleware() -> None:
+    """The rules of the outer middleware have no names, those of the inner one do."""
+
+    def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        check(environ, "api")
+        yield b"x"
+
+    inner = limiter("2/minute", key=[])
+    served = Served(RateLimitMiddleware(RateLimitMiddleware(app, limiter=inner), limits="5/minute"))
+    assert served.body == b"x"
+    assert inner.peek({}, cost=0).decisions[0].remaining == 0
+    assert DECIDED not in served.environ
+
+
+def test_a_limited_function_may_be_called_in_a_stream() -> None:
+    """Rules without names leave the request open for the functions with decorators."""
+    helper = limit("1/minute", unrouted=True)(lambda: None)
+
+    def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        helper()
+        yield b"x"
+
+    guarded = RateLimitMiddleware(app, limits="5/minute")
+    assert Served(guarded).body == b"x"
+    with pytest.raises(RateLimitExceeded):
+        Served(guarded)
 
 
 @RULES
