@@ -97,14 +97,12 @@ class ASGIRequest(Request):
     def header_names(self) -> list[str]:
         return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
 
+    @property
+    def has_body(self) -> bool:
+        return BODY in self.native or self.native["type"] != "http"
+
     def body(self, limit: int) -> object:
-        if self.native["type"] != "http":
-            return None
-        try:
-            return self.native[BODY]
-        except KeyError:
-            message = "a rule needs a field of the body, which was not read ahead. In a view, pass the feature to check"
-            raise RuntimeError(message) from None
+        return self.native[BODY] if self.native["type"] == "http" else None
 
 
 def asgi_user(request: Request, is_needed: bool) -> Any:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from ..errors import ConfigError
 from ..keys.email import normalized_email
 from ..keys.features import INVALID
 from .multipart import parse_fields
@@ -120,13 +121,29 @@ class Body:
         return other is None or other.get(name) != fields.get(name)
 
 
+class UnreadBodyError(ConfigError):
+    """A feature is in a body that the middleware has not read ahead."""
+
+    def __init__(self, name: str) -> None:
+        read = "the middleware reads bodies only for the rules that match a request"
+        super().__init__(f"the rule uses the feature {name!r}, but {read}. Pass {name}=VALUE")
+
+
 def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
     """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
     read = {"form": Body.form, "json": Body.json, "field": Body.field}.get(family)
     if name == "email":
         read, field = Body.email, email_field
-    return (lambda request: read(_parsed_body(request, limit), field)) if read and field else None
+    if not read or not field:
+        return None
+
+    def feature(request: Request) -> Any:
+        if request.parsed_body is None and not request.has_body:
+            raise UnreadBodyError(name)
+        return read(_parsed_body(request, limit), field)
+
+    return feature
 
 
 def _parsed_body(request: Request, limit: int) -> Body:

@@ -2,7 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ from ..rules.names import printable
 from ..rules.plan import Plan
 from ..testmode import testmode
 from .admission import Admission
+from .body import UnreadBodyError
 from .features import FeatureReader, aread, read
 from .rules import DECIDED
 
@@ -40,7 +42,10 @@ class NamedRule:
         return Verdict() if self._admission is None else self._admission.check(self._plan, self._features)
 
     async def acheck(self) -> Verdict:
-        return Verdict() if self._admission is None else await self._admission.acheck(self._plan, self._features)
+        if (admission := self._admission) is None:
+            return Verdict()
+        with self._naming_rule():
+            return await admission.acheck(self._plan, self._features)
 
     def peek(self) -> Verdict:
         if (admission := self._admission) is None:
@@ -53,7 +58,8 @@ class NamedRule:
         if (admission := self._admission) is None:
             return Verdict()
         request, limiter = admission.now, admission.limits.limiter
-        features = await aread(admission.limits, self._plan, request, self._features)
+        with self._naming_rule():
+            features = await aread(admission.limits, self._plan, request, self._features)
         return await limiter.adecide(self._plan, features, None, False, request)
 
     def reset(self) -> None:
@@ -63,8 +69,17 @@ class NamedRule:
 
     async def areset(self) -> None:
         if (admission := self._admission) is not None:
-            features = await aread(admission.limits, self._plan, admission.now, self._features)
+            with self._naming_rule():
+                features = await aread(admission.limits, self._plan, admission.now, self._features)
             await admission.limits.limiter.aforget_key(admission.verdict, self._name, features, admission.limits.rules)
+
+    @contextmanager
+    def _naming_rule(self) -> Iterator[None]:
+        """Name the rule in the error of a body that was not read ahead. Only ASGI has such bodies."""
+        try:
+            yield
+        except UnreadBodyError as error:
+            raise ConfigError(error.message, f"check({self._name!r})") from None
 
 
 def find_admissions(

@@ -55,6 +55,11 @@ class Request(Mapping[str, Any]):
         return self.framework_request or self
 
     @property
+    def has_body(self) -> bool:
+        """Whether ``body`` can be read now."""
+        return True
+
+    @property
     @abstractmethod
     def method(self) -> str:
         """In upper case."""

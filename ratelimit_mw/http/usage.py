@@ -10,6 +10,7 @@ from ..rules.compiled import CompiledRule
 from ..rules.names import printable
 from ..rules.plan import Plan
 from .admission import Admission
+from .body import UnreadBodyError
 from .checks import check_features, find_admissions, needs_loop
 from .features import aread, read
 from .rules import HttpRules
@@ -72,9 +73,14 @@ class ClientUsage:
 
     @contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Without names, leave out a rule by a feature whose function raises an error: it may need its own routes."""
+        """Leave out a rule by a field of a body that was not read.
+
+        Without names, leave out a rule by a feature whose function raises an error, too: it may need its own routes.
+        """
         try:
             yield
+        except UnreadBodyError:
+            pass
         except ConfigError:
             raise
         except Exception:

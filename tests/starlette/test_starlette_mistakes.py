@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from calls import ask
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.starlette import exempt, limit
+from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, usage
 
 
 def test_a_limited_view_without_the_middleware_does_not_run() -> None:
@@ -109,3 +109,30 @@ def test_a_mistake_in_a_late_route_is_raised_until_it_is_fixed() -> None:
             ask(app)
     app.routes.pop()
     assert statuses(app, "/") == [200]
+
+
+LOGIN: Any = {"name": "login", "limits": "5/minute", "key": ["email"], "match": {"view": ""}}
+
+
+@pytest.mark.parametrize("method", [check, check.peek, check.reset])
+def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> None:
+    """The middleware reads bodies only for the rules that match. The view knows the value."""
+
+    async def view(request: Any) -> Response:
+        await method(request, "login", **request.query_params)
+        return PlainTextResponse("hello")
+
+    app = Starlette(routes=[Route("/", view)])
+    app.add_middleware(RateLimitMiddleware, settings={"rules": [LOGIN]})
+    assert ask(app, "/?email=ann@x.org").status_code == 200
+    with pytest.raises(ConfigError, match=r"check\('login'\): the rule uses the feature 'email', .* Pass email=VALUE"):
+        ask(app)
+
+
+def test_usage_leaves_a_rule_by_a_body_that_was_not_read_out() -> None:
+    async def view(request: Any) -> Response:
+        return JSONResponse([*await usage(request, "login", "site"), *await usage(request)])
+
+    app = Starlette(routes=[Route("/", view)])
+    app.add_middleware(RateLimitMiddleware, settings={"rules": [LOGIN, {"name": "site", "limits": "9/minute"}]})
+    assert ask(app).json() == ["site", "site"]
