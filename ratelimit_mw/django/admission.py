@@ -12,11 +12,12 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync, sync_to_async
 
 from ..decision import Verdict, combine_verdicts
-from ..errors import RateLimitExceeded
+from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission
 from ..http.features import read
 from ..http.rules import HttpRules
 from ..http.true_costs import read_costs
+from ..limiter.slot_queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
 from ..wsgi.response import ResponseBody
@@ -30,7 +31,13 @@ _FIRST_ERROR: Final = 400
 
 def resolve(value: Any) -> Any:
     """Return the value of a function, which may be async."""
-    return async_to_sync(resolve_async)(value) if inspect.isawaitable(value) else value
+    if not inspect.isawaitable(value):
+        return value
+    if is_on_event_loop():
+        getattr(value, "close", int)()
+        problem = "an async view waits for a feature, such as the user"
+        raise ConfigError(f"{problem}. Write await acheck(...) for check, and await ausage(...) for usage")
+    return async_to_sync(resolve_async)(value)
 
 
 async def resolve_async(value: Any) -> Any:

@@ -13,10 +13,9 @@ from ..http.notes import authentication_in, count_workers, notes_on_allow_list
 from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits
-from .middleware import RateLimitMiddleware, cors_after, positions_of
+from .middleware import BEFORE_USER, RateLimitMiddleware, cors_after, is_before_user, positions_of
 from .pages import problem_of_template
 
-_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
 _WORKERS: Final = "WEB_CONCURRENCY"
 _OWN: Final = "ratelimit_mw."
@@ -30,10 +29,7 @@ _WARNINGS: Final = {
         f"{SETTING} counts in the memory of each process: {{}} allow that many times each limit.",
         'Set a store that the workers share: "redis://..." or "lmdb:///...". With one worker, silence this check.',
     ),
-    "W003": (
-        "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
-        f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
-    ),
+    "W003": BEFORE_USER,
     "W005": (
         "{} runs after RateLimitMiddleware: rejections have no CORS headers, and preflights count.",
         "Move it before RateLimitMiddleware.",
@@ -63,12 +59,11 @@ def check_project(**_: Any) -> list[Any]:
         has_marks = project.routes().has_marks
     except RateLimitError as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
-    by_user = "user" in project.middleware_needs and not project.gives_user
     by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
-    position, authentication, locale = (_position_of(one) for one in (RateLimitMiddleware, _AUTHENTICATION, _LOCALE))
+    position, locale = (_position_of(one) for one in (RateLimitMiddleware, _LOCALE))
     found = {
         "W001": has_marks and position is None,
-        "W003": by_user and position is not None and (authentication is None or position < authentication),
+        "W003": is_before_user(project),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
     shown = [_warning(name) for name, applies in found.items() if applies]

@@ -4,10 +4,11 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.apps import apps
 from django.core.handlers.base import BaseHandler
 from django.core.signals import got_request_exception
 from django.dispatch import receiver
@@ -20,10 +21,17 @@ from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_all, log_note, notes_on_allow_list
 from ..rules.guard import current
+from ..settings.framework import SETTING
 from ..stores.blocking import run_blocking
 from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
 from .limits import ProjectLimits, plan_of, project_limits
 from .pages import arespond, respond
+
+_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+BEFORE_USER: Final = (
+    "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
+    f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
+)
 
 
 class RateLimitMiddleware:
@@ -52,6 +60,8 @@ class RateLimitMiddleware:
         for name in cors_after(positions):
             log_note(f"{name} runs after RateLimitMiddleware, so rejections have no CORS headers. Move it before")
         project_limits().routes()
+        if not apps.is_installed("ratelimit_mw.django") and is_before_user(project_limits()):  # nothing runs W003
+            log_note(" ".join(BEFORE_USER))
         if self._is_listed_twice:
             log_all(*notes_on_allow_list(project_limits().limits))
 
@@ -146,6 +156,14 @@ def positions_of(middleware: str | type) -> list[int]:
         for position, entry in enumerate(map(import_string, django.conf.settings.MIDDLEWARE))
         if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(entry, "__mro__", ()))
     ]
+
+
+def is_before_user(project: ProjectLimits) -> bool:
+    """Return whether a rule counts by user, and the last position of the middleware is before the user is known."""
+    if "user" not in project.middleware_needs or project.gives_user:
+        return False
+    position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))
+    return position >= 0 and (authentication < 0 or position < authentication)
 
 
 def cors_after(positions: list[int]) -> list[str]:

@@ -16,7 +16,8 @@ from django.urls import path
 from django_calls import MIDDLEWARE, SESSIONS, hello, project
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
+from ratelimit_mw.http.notes import log_note
 
 
 def ids(deploy: bool = False) -> list[str]:
@@ -137,3 +138,35 @@ def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.Monkey
         assert ids(deploy=True) == []
     with project({"rules": [{"limits": "5/minit"}]}):
         assert ids(deploy=True) == ["ratelimit_mw.E001"]
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_without_the_application_the_middleware_logs_w003(
+    is_installed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Django runs the checks of installed applications only. The log has the text once."""
+    log_note.cache_clear()
+    monkeypatch.setattr(apps, "is_installed", lambda _: is_installed)
+    for middleware in ([*MIDDLEWARE, *SESSIONS], [*MIDDLEWARE, *SESSIONS], [*SESSIONS, *MIDDLEWARE]):
+        with project(BY_USER, middleware=middleware):
+            Client().get("/")
+    texts = [text for text in caplog.messages if "A rule counts by user" in text]
+    assert len(texts) == (not is_installed)
+    assert all("Move it after AuthenticationMiddleware" in text for text in texts)
+    log_note.cache_clear()
+
+
+@pytest.mark.parametrize("call", [usage, check])
+def test_a_blocking_call_in_an_async_view_names_its_async_form(call: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def view(request: Any) -> Any:
+        call(request, "mine")
+
+    async def user(request: Any) -> str:
+        return "ann"
+
+    rule = {"name": "mine", "limits": "5/minute", "key": ["user"], "match": {"view": ""}}
+    settings = {"rules": [rule], "features": {"user": user}}
+    with project(settings, path("", view), is_async=True) as served:
+        assert served.ask().status_code == 500
+    assert "ConfigError: an async view waits for a feature" in caplog.text
+    assert "Write await acheck(...) for check, and await ausage(...) for usage" in caplog.text
