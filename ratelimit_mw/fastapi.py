@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Never, Unpack
 
-from .asgi.dependencies import DependencyLimit, check_provided, decisions_of
+from .asgi.dependencies import DependencyLimit, DependencyObject, check_provided, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
@@ -146,7 +146,7 @@ def _dependencies(features: Any) -> dict[str, Depends]:
     return dependencies
 
 
-class Usage:
+class Usage(DependencyObject):
     """A dependency whose value is how much is left of each rule for the client. It consumes nothing.
 
     Args:

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from .middleware import ASGIAdmission
 
 
-class DependencyLimit:
+class DependencyObject:
+    """A dependency that is an object. Its class in its place would take arguments from the query of the client."""
+
+    arguments = ""
+    """Arguments of the class, for an example."""
+
+
+class DependencyLimit(DependencyObject):
     """A limit that a dependency carries. Objects with the same mark are one limit.
 
     ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
     """
+
+    arguments = '"5/minute"'
 
     def __init__(self, mark: Mark, provides: Mapping[str, object], place: str) -> None:
         self.mark = mark

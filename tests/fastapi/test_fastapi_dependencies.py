@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.fastapi import RateLimit, limit
+from ratelimit_mw.fastapi import RateLimit, Usage, limit
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
@@ -293,4 +293,8 @@ def test_the_class_instead_of_an_object_is_a_mistake() -> None:
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(RateLimit)])
     with pytest.raises(ConfigError, match=r'expected Depends\(RateLimit\("5/minute"\)\); got Depends\(RateLimit\)'):
+        ask(limited(app))
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(Usage)])
+    with pytest.raises(ConfigError, match=r"expected Depends\(Usage\(\)\); got Depends\(Usage\)"):
         ask(limited(app))

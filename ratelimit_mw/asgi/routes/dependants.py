@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from ...keys.annotations import types_in
 from ...keys.values import CANONICAL, canonical
-from ..dependencies import DependencyLimit, share_mark
+from ..dependencies import DependencyLimit, DependencyObject, share_mark
 
 
 class _Annotated(NamedTuple):
@@ -35,8 +35,9 @@ def calls_before(dependant: Any) -> Iterator[object]:
     """Yield the functions that FastAPI calls before a view, the outermost first."""
     for inner in getattr(dependant, "dependencies", ()):
         call = inner.call
-        if inspect.isclass(call) and issubclass(call, DependencyLimit):
-            raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
+        if inspect.isclass(call) and issubclass(call, DependencyObject):
+            name = call.__name__
+            raise ConfigError(f"expected Depends({name}({call.arguments})); got Depends({name})")
         if isinstance(call, DependencyLimit) and inner.name is not None:
             share_mark(call, dependant.call, inner.name)
         yield from calls_before(inner)
