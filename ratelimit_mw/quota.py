@@ -33,6 +33,7 @@ _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 # "5per minute" and "5 perminute" are valid in the package limits.
 _PERIOD = rf"\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?"
 _QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
+_LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_NUMBER})?\s*([a-z]+))?\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
@@ -118,7 +119,8 @@ class Quota:
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
             close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
-            hint = f" Did you mean {match[0].strip().replace(match[3], close[0])!r}?" if match and close else ""
+            right = match[0].strip().replace(match[3], close[0]) if match and close else _closest(text)
+            hint = f" Did you mean {right!r}?" if right else ""
             raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{hint}")
         amount, count, unit, burst = match.groups()
         period = 0 if unit is None else _microseconds(count or "1", unit)
@@ -140,6 +142,21 @@ class Quota:
             return f"{self.amount} concurrent"
         burst = "" if self.burst is None else f" burst {self.burst}"
         return f"{self.amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
+
+
+def _closest(text: str) -> str:
+    """Return a quota that a text with a sign, an extra word or no period may mean; "" for other text."""
+    match = _LOOSE.fullmatch(text)
+    if match is None or not int(match[1]):
+        return ""
+    amount, word, count, unit = match.groups("")
+    if unit:
+        known = difflib.get_close_matches(unit.lower(), _UNITS, 1)
+        period = "2 weeks" if unit.lower() == "fortnight" and not count else f"{count}{known[0]}" if known else ""
+        return f"{amount}/{period}" if period else ""
+    if difflib.get_close_matches(word.lower(), ("concurrent",), 1):
+        return f"{amount} concurrent"
+    return "" if word else f"{amount}/minute"
 
 
 def parse_quotas(limits: object) -> tuple[Quota, ...]:

@@ -309,3 +309,29 @@ def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: i
 def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
     """Units that have a name are named, others are the largest unit that is exact."""
     assert (str(quota), repr(quota)) == (text, f"Quota({text!r})")
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("10 concurent", "10 concurrent"),
+        ("10concurrent", "10 concurrent"),
+        ("5/fortnight", "5/2 weeks"),
+        ("5 requests per minute", "5/minute"),
+        ("5 requests / 2 hour", "5/2hour"),
+        ("-5/minute", "5/minute"),
+        (" 5 ", "5/minute"),
+        ("5/minut", "5/minute"),
+        ("five/minute", ""),
+        ("5 minute", ""),
+        ("0", ""),
+        ("5/parsec of light", ""),
+    ],
+)
+def test_an_error_names_the_closest_quota(text: str, right: str) -> None:
+    """What it names can be parsed."""
+    with pytest.raises(ConfigError) as error:
+        Quota.parse(text)
+    hint = f"{EXPECTED}. Did you mean {right!r}?" if right else f"{EXPECTED}."
+    assert str(error.value).endswith(hint)
+    assert not right or Quota.parse(right)
