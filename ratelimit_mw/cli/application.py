@@ -37,7 +37,7 @@ class MiddlewareSource(Source):
         try:
             self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         except ConfigError as error:
-            hint = _hint(app) if error.of.startswith("rule ") else ""
+            hint = _hint(app) if error.of.startswith("rule ") or ": rules[" in error.message else ""
             raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
         if not is_asgi and middleware.is_outer is None:
             middleware.look_around()

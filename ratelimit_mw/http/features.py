@@ -21,6 +21,7 @@ from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from .client_ip import ClientIP, key_without_address
 from .identity import Identify
+from .needs import Need
 from .region import Region
 from .request import Request
 
@@ -55,7 +56,7 @@ class FeatureReader:
 
     def __init__(
         self,
-        needs: Mapping[str, str],
+        needs: Mapping[str, Need],
         client_ip: ClientIP,
         own: OwnFeatures,
         adapter: Mapping[str, Read],
@@ -83,10 +84,10 @@ class FeatureReader:
         self._body_feature = body_feature
         self._in_body: set[str] = set()
         self._needed = {part_of(part).feature for part in (*needs, *passed)}
-        self._reads = {part_of(part).feature: self._find(part_of(part), needed_by) for part, needed_by in needs.items()}
+        self._reads = {part_of(part).feature: self._find(part_of(part), need) for part, need in needs.items()}
         for part in map(part_of, passed):
             with suppress(ConfigError):
-                self._reads.setdefault(part.feature, self._find(part, ""))
+                self._reads.setdefault(part.feature, self._find(part, Need()))
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
         own_reads = (*adapter.items(), *self._own.items())
@@ -103,12 +104,12 @@ class FeatureReader:
     def knows(self, part: str) -> bool:
         """Return whether the part of a key is known, even where the routes of the application are not."""
         with suppress(ConfigError):
-            return bool(self._find(part_of(part), "")) and (self._routes or part != "endpoint")
+            return bool(self._find(part_of(part), Need())) and (self._routes or part != "endpoint")
         return False
 
     def value(self, name: str, request: Request) -> Any:
         """Return one feature, whether a rule needs it or not. It may be an awaitable."""
-        return self._find(part_of(name), "")(request)
+        return self._find(part_of(name), Need())(request)
 
     def address(self, text: str) -> str | None:
         """Return the text that an IP address is counted under; None for another text."""
@@ -148,18 +149,18 @@ class FeatureReader:
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
 
-    def _find(self, part: Part, needed_by: str) -> Read:
+    def _find(self, part: Part, need: Need) -> Read:
         name, identify = part.feature, self._identify
         if identify is None or not identify.may_return(name):
-            return self._read_of(part, needed_by)
+            return self._read_of(part, need)
         otherwise: Read | None = None
         if name in self._built_in or name in HINTS:
             with suppress(ConfigError):
-                otherwise = self._read_of(part_of(name), needed_by)
+                otherwise = self._read_of(part_of(name), need)
         with error_path("features"):
             return identify.reader(name, otherwise, self._needed)
 
-    def _read_of(self, part: Part, needed_by: str) -> Read:
+    def _read_of(self, part: Part, need: Need) -> Read:
         name = part.feature
         if name in self._own:
             with error_path(f"features[{name!r}]"):
@@ -167,8 +168,9 @@ class FeatureReader:
             return self._own[name]
         if part.attribute and name in self._built_in:
             raise ConfigError(
-                f"{needed_by} uses {part.name!r}, but the built-in feature {name!r} is a text. Write {name!r}, or pass"
-                f" features={{{name!r}: function_of_the_request}} to the middleware"
+                f"uses {part.name!r}, but the built-in feature {name!r} is a text. Write {name!r}, or pass"
+                f" features={{{name!r}: function_of_the_request}} to the middleware",
+                *need,
             )
         family, _, rest = name.partition(":")
         if rest and family in _FAMILIES:
@@ -176,7 +178,7 @@ class FeatureReader:
         if rest and family == "path" and self._routes:
             return lambda request: parameter(request.path_params.get(rest))
         if rest and is_email(name):
-            field = self._read_of(part_of(rest), needed_by)
+            field = self._read_of(part_of(rest), need)
             self._in_body |= {name} if rest in self._in_body else set()
             return lambda request: normalized_email(text) if isinstance(text := field(request), str) else text
         if name in self._built_in:
@@ -187,8 +189,9 @@ class FeatureReader:
         close = [] if rest else difflib.get_close_matches(name, {*BUILT_IN, *self._own} - {name}, 1, 0.75)
         hint = HINTS.get(name) or (f"Did you mean {close[0]!r}? If not, pass " if close else "Pass ")
         raise ConfigError(
-            f"{needed_by} uses the feature {name!r}, but nothing provides it."
-            f" {hint}features={{{name!r}: function_of_the_request}} to the middleware"
+            f"uses the feature {name!r}, but nothing provides it."
+            f" {hint}features={{{name!r}: function_of_the_request}} to the middleware",
+            *need,
         )
 
 

@@ -108,13 +108,15 @@ class HttpLimiter:
 
     def _prepare(self, every: RuleSet, by_mark: Mapping[Mark, Collection[str]] = MappingProxyType({})) -> None:
         """Put all rules into effect. Nothing changes before all checks have passed."""
-        self.in_force = HttpRules(self, every, self.limiter.settings, by_mark)
+        with self.limiter.located(*self.options):
+            self.in_force = HttpRules(self, every, self.limiter.settings, by_mark)
         self._provided = dict(by_mark)
 
     def check(self, key: object, check: Callable[[HttpRules], object]) -> None:
         """Check the rules in effect, and later rules before they are used. It replaces the check of this ``key``."""
         with self.limiter.adopting:
-            check(self.in_force)
+            with self.limiter.located(*self.options):
+                check(self.in_force)
             self._checks[key] = check
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
@@ -126,9 +128,10 @@ class HttpLimiter:
         for name in self.named - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
-        later = HttpRules(self, rules, settings, self._provided)
-        for check in tuple(self._checks.values()):
-            check(later)
+        with self.limiter.located(*self.options, settings=settings):
+            later = HttpRules(self, rules, settings, self._provided)
+            for check in tuple(self._checks.values()):
+                check(later)
         later.previous, later.changes = self.in_force, True
 
         def use() -> None:

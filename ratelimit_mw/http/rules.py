@@ -27,6 +27,7 @@ from .body import body_feature
 from .client_ip import ClientIP
 from .features import IDENTIFY, FeatureReader
 from .headers import HeaderWriter
+from .needs import Need, needs_of_lists, needs_of_rule
 from .region import Region
 from .route_checks import check_no_views
 
@@ -75,7 +76,8 @@ class HttpRules:
         rules, parts, unknown = self._decided_here(every)
         provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
         self._check_addresses(rules, provided)
-        self.reader = self._reader_for(rules, dict.fromkeys(parts, "a list"), unknown, provided)
+        needs = {part: need for part, need in needs_of_lists(rules.lists).items() if part in parts}
+        self.reader = self._reader_for(rules, needs, unknown, provided)
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
@@ -127,7 +129,7 @@ class HttpRules:
     def _reader_for(
         self,
         rules: RuleSet,
-        needs: dict[str, str],
+        needs: dict[str, Need],
         unknown: Collection[CompiledRule],
         provided: Mapping[CompiledRule, Collection[str]],
     ) -> FeatureReader:
@@ -143,10 +145,10 @@ class HttpRules:
         passed = [part for rule in named for part in rule.source.parts]
         return self._build_reader(needs, routes=self.owner.has_routes, passed=passed)
 
-    def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, str]:
-        """Return the parts that the reader has to provide for a rule, each with the rule."""
+    def _needs_of(self, rule: CompiledRule, provided: Collection[str]) -> dict[str, Need]:
+        """Return the parts that the reader has to provide for a rule, each with the option that needs it."""
         given = {*provided, *(() if self.owner.has_routes else rule.captures.names)}
-        return {part: f"rule {rule.name!r}" for part in rule.source.parts if feature_of(part) not in given}
+        return {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in given}
 
     def settle_stated(self, verdict: Verdict) -> None:
         """Keep the stated costs until the end of the response."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..clock import Clock, checked_clock
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
-from ..errors import error_path
+from ..errors import error_of, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import arun, run
@@ -88,7 +88,9 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         super().__init__(rules, settings)
         self._clock = None if clock is None else checked_clock(clock)
         self._time = self._clock or process_clock
-        with error_path("store"):
+        given = {"store": store, "observers": observers}
+        arguments = [name for name, value in given.items() if value is not None]
+        with self.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
@@ -100,18 +102,19 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain, self._override_reader)
-        with error_path("record"):
-            self.recorder = recorder_of(self)
-        with error_path("observers"):
-            functions = self.settings.observers if observers is None else checked_observers(observers)
-        with error_path("traffic_log"):
-            feed = feed_of(self)
-        self.traffic_log = None if feed is None else feed.log
-        functions = (*functions, *(own for own in (self.recorder, feed) if own is not None))
-        self.observers = Observers(functions, self.settings.event_features, self.store)
-        self.is_observed = bool(functions)
         self.breaker = self._failover.breaker if self._failover else None
-        self._check(self.rules)
+        with self.located(*arguments):
+            with error_path("record"):
+                self.recorder = recorder_of(self)
+            with error_path("observers"):
+                functions = self.settings.observers if observers is None else checked_observers(observers)
+            with error_path("traffic_log"):
+                feed = feed_of(self)
+            self.traffic_log = None if feed is None else feed.log
+            functions = (*functions, *(own for own in (self.recorder, feed) if own is not None))
+            self.observers = Observers(functions, self.settings.event_features, self.store)
+            self.is_observed = bool(functions)
+            self._check(self.rules)
         self.reloader = reloader_of(self)
         self._follow_overrides()
         self.watch = self.watch_of(self.settings)
@@ -136,7 +139,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             ConfigError: A setting is invalid. The message names the file and the line.
         """
         loaded = with_options(settings, {} if store is None else {"store": store})
-        return cls(loaded.rules, loaded.store, clock, loaded, observers)
+        return cls(None, None, clock, loaded, observers)
 
     @property
     def local_decisions(self) -> int:
@@ -148,7 +151,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         for rule in rules.rules:
             rule.check = self._chain.check
             for limit in rule.all_limits():
-                with error_path(f"rule {limit.rule!r}"):
+                with error_of(f"rule {limit.rule!r}"):
                     rule.check(limit)
         if self._failover and self._leases is None and any(rule.may_decide_here for rule in rules.rules):
             self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)

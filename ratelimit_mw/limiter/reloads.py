@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from weakref import WeakSet
 
 from ..errors import ConfigError
@@ -60,11 +61,25 @@ class Reloads(Settlement):
         """
         with self.adopting:
             every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
-            every, rules = self._compile(self._own_rules, every, self.settings)
-            self._check(rules.require_complete())
-            rules = self._with_overrides(rules)
-            prepare(rules)
+            with self.located():
+                every, rules = self._compile(self._own_rules, every, self.settings)
+                self._check(rules.require_complete())
+                rules = self._with_overrides(rules)
+                prepare(rules)
             self._marks, self.rules, self._has_adopted = every, rules, True
+
+    def located(self, *arguments: str, settings: Settings | None = None) -> AbstractContextManager[None]:
+        """Put file and line in front of each ``ConfigError`` of a block about a setting of the file.
+
+        Args:
+            arguments: The settings that arguments replace.
+            settings: The settings that are about to replace those of the limiter.
+
+        Returns:
+            The context manager.
+        """
+        own = () if self._is_from_settings else ("rules", "limits")
+        return (settings or self.settings).located(*own, *arguments)
 
     def reload(self) -> None:
         """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
@@ -104,10 +119,11 @@ class Reloads(Settlement):
         """
         settings, unchanged = loaded_again(self.settings)
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
-        marks, rules = self._compile(own, self._marks, settings)
-        self._check(rules.require_complete() if self._has_adopted else rules)
-        rules = self._with_overrides(rules)
-        renewals = [user.renew(rules, settings) for user in tuple(self.users)]
+        with self.located(settings=settings):
+            marks, rules = self._compile(own, self._marks, settings)
+            self._check(rules.require_complete() if self._has_adopted else rules)
+            rules = self._with_overrides(rules)
+            renewals = [user.renew(rules, settings) for user in tuple(self.users)]
 
         def use() -> None:
             self._own_rules, self._marks, self.settings, self.rules = own, marks, settings, rules

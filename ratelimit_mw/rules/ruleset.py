@@ -40,6 +40,7 @@ class Amendment(NamedTuple):
 class RuleSet:
     """Rules with unique names. While an amendment has no mark, no plan is built: see ``require_complete``.
     Where it is not ``enabled``, all plans are empty. Rules of ``before`` that are the same keep the limits they know.
+    ``limits_rule`` is the name of the rule of the setting ``limits``.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class RuleSet:
         secret: Secret = NO_SECRET,
         defaults: RuleDefaults | None = None,
         enabled: bool = True,
+        limits_rule: str = "",
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
         rules, amendments, before = checked_rules(rules), amendments or {}, before or {}
         everywhere = len(rules)
         marks, self._of_mark = _number_marks(marks, everywhere)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
-        places = _places(len(rules), amendments) + [f"the limit on {mark.view}" for mark in marks]
+        places = _places(names[:everywhere], amendments, limits_rule) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
@@ -261,10 +263,11 @@ def _names(marks: Sequence[Mark]) -> list[str]:
     return names
 
 
-def _places(count: int, amendments: Mapping[str, Amendment]) -> list[str]:
+def _places(names: Sequence[str], amendments: Mapping[str, Amendment], limits_rule: str) -> list[str]:
     """The paths of the rules in the settings, where rules with ``overrides`` may be between them."""
     amending = {amendment.position for amendment in amendments.values()}
-    return [f"rules[{i}]" for i in range(count + len(amending)) if i not in amending][:count]
+    positions = (i for i in range(len(names) + len(amending)) if i not in amending)
+    return ["limits" if name == limits_rule else f"rules[{i}]" for name, i in zip(names, positions, strict=False)]
 
 
 def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> Rule:
@@ -290,6 +293,8 @@ def _check_unique(names: Iterable[tuple[str, str]]) -> None:
     seen: dict[str, str] = {}
     for name, place in names:
         if name in seen:
-            message = f"the name {name!r} is already used by {seen[name]}. Give each rule a name of its own"
-            raise ConfigError(message, f"{place}.name" if place.startswith("rules[") else place)
+            settings = [each for each in (place, seen[name]) if each.startswith("rules[")]
+            wrong, other = (place, seen[name]) if place in settings or not settings else (seen[name], place)
+            message = f"the name {name!r} is already used by {other}. Give each rule a name of its own"
+            raise ConfigError(message, f"{wrong}.name" if settings else wrong)
         seen[name] = place

@@ -1,6 +1,7 @@
 """Load settings from a file or a dictionary: strict, and with the place of every mistake in the error."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import count
@@ -24,9 +25,10 @@ from ..stores import Store
 from ..traffic.address import checked_log_url
 from .environment import with_variables
 from .files import read
-from .locate import places_in, steps_of
+from .locate import places_in
 from .options import HttpOptions, SettingsDict
 from .origin import Origin, recording
+from .places import find_place, locate, split_rule
 from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
 from .schema import check_table, schema
 from .values import (
@@ -147,19 +149,41 @@ class Settings:
             place = places_in(self.source)
         except OSError:  # there is no file, or no longer
             return {}
+        return {name: place(path) for name, path in self.rule_paths.items()}
+
+    @cached_property
+    def rule_paths(self) -> dict[str, str]:
+        """The path of each rule in the settings, such as "rules[0]", by the name of the rule."""
         amended = {each.position: name for name, each in self.amendments.items()}
         positions = (i for i in count() if i not in amended)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(self.rules)]
         steps = {name: f"rules[{next(positions)}]" for name in names}
         if self.has_limits:
             steps[DEFAULT_RULE] = "limits"
-        steps |= {name: f"rules[{i}]" for i, name in amended.items()}
-        return {name: place(step) for name, step in steps.items()}
+        return steps | {name: f"rules[{i}]" for i, name in amended.items()}
+
+    @contextmanager
+    def located(self, *arguments: str) -> Iterator[None]:
+        """Put file and line in front of each ``ConfigError`` of this block about a setting of the file.
+
+        Args:
+            arguments: The settings that arguments replace, besides those of the middleware. They are not of the file.
+
+        Returns:
+            The context manager.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            if self.origin is None or not self.source:
+                raise
+            raise locate(error, self, {*arguments, *self.origin.arguments}) or error from None
 
     @property
     def of_rule_set(self) -> dict[str, Any]:
         """The settings that a ``RuleSet`` takes, besides the rules."""
-        return {name: getattr(self, name) for name in _OF_RULE_SET}
+        limits_rule = DEFAULT_RULE if self.has_limits else ""
+        return {name: getattr(self, name) for name in _OF_RULE_SET} | {"limits_rule": limits_rule}
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -221,15 +245,12 @@ def loaded_again(settings: Settings) -> tuple[Settings, list[str]]:
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
-    steps, path = steps_of(error.path), error.path
-    if len(steps) > 1 and steps[0] == "rules" and isinstance(steps[1], int):
-        rule = data["rules"][steps[1]]
-        name = rule.get("name", rule.get("overrides")) if isinstance(rule, Mapping) else None
-        rest = path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
-        named = f'rules[{steps[1]}] "{name}"' if isinstance(name, str) else f"rules[{steps[1]}]"
-        path = f"{named}: {rest}" if rest else named
-    located = ConfigError(error.message, path)
-    return ConfigError(f"{places_in(source)(error.path)}: {located}") if source else located
+    tables = data.get("rules") if isinstance(data, Mapping) else None
+    rules = tables if isinstance(tables, list | tuple) else ()
+    named = ((i, rule.get("name", rule.get("overrides"))) for i, rule in enumerate(rules) if isinstance(rule, Mapping))
+    names = {f"rules[{i}]": name for i, name in named if isinstance(name, str)}
+    located = ConfigError(error.message, ": ".join(filter(None, split_rule(error.path, names))))
+    return ConfigError(f"{find_place(source, error.path)}: {located}") if source else located
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
@@ -270,5 +291,6 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
     changed_settings = replace(settings, **changed)
     if (origin := settings.origin) is None:
         return changed_settings
-    again = origin._replace(load=lambda: with_options(origin.load(), options))
+    arguments = (*origin.arguments, *given)
+    again = origin._replace(load=lambda: with_options(origin.load(), options), arguments=arguments)
     return _with_origin(changed_settings, again)

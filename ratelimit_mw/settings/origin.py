@@ -31,6 +31,8 @@ class Origin(NamedTuple):
     """Loads the settings again. A file that is empty now is an error."""
     files: Mapping[Path, FileState]
     """The files that were read."""
+    arguments: tuple[str, ...] = ()
+    """The settings that arguments of a middleware have replaced."""
 
 
 _reading: ContextVar[dict[Path, FileState] | None] = ContextVar("ratelimit_mw.reading", default=None)

@@ -11,6 +11,7 @@ import pytest
 from command_line import run, start
 from django.urls import path as django_path
 from django_calls import hello, project
+from misplaced import each_mistake, settings_file
 
 from ratelimit_mw.django import limit
 
@@ -337,3 +338,29 @@ def test_explain_shows_the_name_of_a_function_of_limits() -> None:
     answer = explained("flasks:found", "GET", "/orders", "--feature", "ip=192.0.2.7")
     limits = {rule["rule"]: rule["limits"] for rule in answer["rules"] if rule["applies"]}
     assert limits["orders"] == [{"limit": "flasks.<lambda>()", "policy": "orders", "cost": 1}]
+
+
+@each_mistake
+def test_check_shows_the_place_of_a_mistake(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place is that of the setting in the file, not the module of the application."""
+    file = settings_file(tmp_path, text)
+    module = f"""
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware
+
+async def hello(request):
+    return PlainTextResponse("hello")
+
+app = Starlette(routes=[Route("/login", hello)])
+app.add_middleware(RateLimitMiddleware, settings={str(file)!r})
+"""
+    (tmp_path / "misplaced_app.py").write_text(module, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "misplaced_app", raising=False)
+    result = run("check", "--app", "misplaced_app:app")
+    assert result.exit_code == 1
+    assert f"{file}:{message}" in result.stderr.replace("\n", " ")

@@ -304,7 +304,7 @@ def test_the_settings_override_a_decorator() -> None:
             limit("1/minute", name="api"),
             "the name 'api' is already used",
         ),
-        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' uses the feature 'plan'"),
+        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>': key: uses the feature 'plan'"),
         ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>: key: / has no parameter 'pk'"),
         (
             {"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]},

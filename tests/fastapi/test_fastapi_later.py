@@ -261,7 +261,7 @@ def test_a_feature_of_one_limit_is_missing_for_others() -> None:
     features = {"tenant": current_user}
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=["tenant"], features=features, name="given"))])
     app.add_api_route("/", view, dependencies=[Depends(RateLimit("1/minute", key=["tenant"], name="other"))])
-    with pytest.raises(ConfigError, match=r"rule 'other' uses the feature 'tenant', but nothing provides it"):
+    with pytest.raises(ConfigError, match=r"rule 'other': key: uses the feature 'tenant', but nothing provides it"):
         ask(limited(app))
 
 

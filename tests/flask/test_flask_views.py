@@ -237,7 +237,7 @@ def test_the_settings_override_a_decorator() -> None:
             limit("1/minute", name="api"),
             "the name 'api' is already used",
         ),
-        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' uses the feature 'plan'"),
+        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>': key: uses the feature 'plan'"),
         ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>: key: / has no parameter 'id'"),
         (
             {"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]},

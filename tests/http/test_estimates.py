@@ -217,7 +217,7 @@ def test_a_view_passes_the_estimate_to_check() -> None:
 
 def test_a_feature_that_nothing_provides_stops_the_start() -> None:
     """A misspelt feature would give each request the default cost."""
-    with pytest.raises(ConfigError, match="rule 'tokens' uses the feature 'tokns', but nothing provides it"):
+    with pytest.raises(ConfigError, match="rule 'tokens': cost: uses the feature 'tokns', but nothing provides it"):
         calls.limited(calls.OK, limiter(Rule(name="tokens", limits="9/minute", cost="tokns")))
 
 

@@ -134,7 +134,7 @@ def test_an_override_without_its_rule_suggests_similar_names() -> None:
 def test_a_name_in_a_decorator_and_the_settings_names_both_places() -> None:
     """A name in two decorators names both places, too."""
     limiter = Limiter.from_settings({"rules": [{"name": "a", "limits": "5/minute"}]})
-    with pytest.raises(ConfigError, match=r"^the limit on shop\.a: the name 'a' is already used by rules\[0\]. "):
+    with pytest.raises(ConfigError, match=r"^rules\[0\]\.name: the name 'a' is already used by the limit on shop\.a. "):
         limiter.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])
     marks = [make_mark("5/minute", {"name": "b"}, view) for view in ("shop.b", "shop.c")]
     with pytest.raises(
