@@ -184,7 +184,10 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             self.watch.look()
         get = features.get
         plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
-        verdict = self.decide(plan, self._with_network(features), cost)
+        ip = get("ip")
+        if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
+            features = self._with_network(features)
+        verdict = self.decide(plan, features, cost)
         verdict.settler = self
         if self.is_observed:
             self.observers.report_one(verdict)
