@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable
+from typing import Any, cast
+
+from .errors import ConfigError
 
 Clock = Callable[[], int]
 """A function that returns the time in whole microseconds since 1970."""
@@ -22,11 +25,14 @@ def to_us(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-def checked_clock(clock: Clock) -> Clock:
+def checked_clock(clock: Any) -> Clock:
     """Return the clock. Raise ``TypeError`` unless it returns an int: a clock in seconds returns a float."""
+    if not callable(clock):
+        fix = "Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
+        raise ConfigError(f"expected a function that returns whole microseconds; got {clock!r}. {fix}", "clock")
     if type(clock()) is not int:
         raise TypeError(
             f"a clock must return whole microseconds as an int, {clock!r} returned {clock()!r}."
             " Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
         )
-    return clock
+    return cast(Clock, clock)

@@ -1,7 +1,6 @@
 """A limiter that speaks HTTP: features, headers and rejections, built once from the arguments of a middleware."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -14,12 +13,20 @@ from ..rules.declaration import check_names, checked_call
 from ..rules.decorators import called_later
 from ..rules.marks import Mark, ViewMarks
 from ..rules.ruleset import RuleSet
-from ..settings import OF_LIMITER, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
+from ..settings import (
+    OF_LIMITER,
+    HttpOptions,
+    Settings,
+    SettingsDict,
+    SettingsSource,
+    checked_source,
+    load_settings,
+    with_options,
+)
 from .features import OwnFeatures, Read, checked_functions
 from .rules import HttpRules, is_from_settings
 
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
-_SOURCES: Final = (str, PathLike, Mapping, Settings)
 
 
 class HttpLimiter:
@@ -189,8 +196,8 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: 
                 'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...). '
                 "For limits in decorators only, pass settings={}"
             )
-        if settings is not None and not isinstance(settings, _SOURCES):
-            raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
+        if settings is not None:
+            checked_source(settings)
         return Limiter.from_settings(with_options(settings, options))
     if settings is not None:
         raise ConfigError("give the middleware either settings or a limiter, which has settings of its own")

@@ -18,7 +18,7 @@ from ..rules.lookup import arun, run
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
-from ..settings import Settings, SettingsSource, with_options
+from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
@@ -138,7 +138,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.
         """
-        loaded = with_options(settings, {} if store is None else {"store": store})
+        loaded = with_options(checked_source(settings), {} if store is None else {"store": store})
         return cls(None, None, clock, loaded, observers)
 
     @property

@@ -37,6 +37,10 @@ class Reloads(Settlement):
 
     def __init__(self, rules: Iterable[Rule] | None, settings: Settings | None) -> None:
         super().__init__()
+        given: object = settings
+        if not isinstance(given, Settings | None):
+            fix = "Write Limiter.from_settings(...), or pass load_settings(...)"
+            raise ConfigError(f"expected Settings; got {type(given).__name__}. {fix}", "settings")
         self.settings = Settings() if settings is None else settings
         own = self.settings.rules if rules is None else rules
         self._is_from_settings = settings is not None and own is settings.rules

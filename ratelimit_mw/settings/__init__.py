@@ -208,7 +208,15 @@ def load_settings(source: SettingsFile) -> Settings:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
         'api'
     """
-    return _load(source)
+    return _load(checked_source(source, str, PathLike, Mapping))
+
+
+def checked_source(source: Any, *kinds: type) -> Any:
+    """Return the source of settings; ``ConfigError`` for one of another kind."""
+    if isinstance(source, kinds or (str, PathLike, Mapping, Settings)):
+        return source
+    last = "or a dictionary" if kinds else "a dictionary or Settings"
+    raise ConfigError(f"expected the path of a file{' ' if kinds else ', '}{last}; got {source!r}", "settings")
 
 
 def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:

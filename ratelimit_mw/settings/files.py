@@ -69,7 +69,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
-    ".toml": msgspec.toml.decode,
+    ".toml": lambda content: msgspec.toml.decode(content.decode("utf-8-sig")),  # an editor may write a mark
     ".json": partial(json.loads, object_pairs_hook=_unique),
     ".yaml": _yaml,
     ".yml": _yaml,

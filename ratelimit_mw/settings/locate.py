@@ -30,7 +30,7 @@ def places_in(source: str) -> Callable[[str], str]:
     """
     file = Path(source)
     prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
-    text = file.read_bytes().decode(errors="replace")
+    text = file.read_bytes().decode("utf-8-sig", errors="replace")
     lines = _toml_lines(text) if file.suffix.lower() == ".toml" else yaml_lines(text)
 
     def place_of(path: str) -> str:

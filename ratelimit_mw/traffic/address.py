@@ -40,9 +40,10 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     if scheme not in FAMILIES:
         raise ConfigError(f"a traffic log has no store {scheme!r}{suggestion(scheme, FAMILIES)}")
     rest, found = without_retention(url)
-    if found and retention:
+    if found is not None and retention is not None:
         raise ConfigError("the URL sets retention too. Set it once")
-    kept = Retention(retention or found or DEFAULT)
+    chosen = found if retention is None else retention
+    kept = Retention(DEFAULT if chosen is None else chosen)
     if scheme == "sqlite":
         return LogAddress("sqlite", _path_of(rest), kept)
     return LogAddress(FAMILIES[scheme], check_store_url(rest)[1], kept)

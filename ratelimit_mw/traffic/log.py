@@ -151,15 +151,17 @@ class TrafficLog(CountWriter):
             event: The event.
             start: The start of the range, in seconds since 1970.
             end: The end of the range, in seconds since 1970.
-            k: The most clients to return.
+            k: The most clients to return, at least 1.
 
         Returns:
             The clients, the highest counts first.
 
         Raises:
-            ConfigError: The range ends before its start, or the log has another retention.
+            ConfigError: The range ends before its start, ``k`` is too small, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
+        if type(k) is not int or k < 1:
+            raise ConfigError(f"expected a whole number of at least 1; got {k!r}", "k")
         name, runs = name_of("event", event), self._runs(start, end)
         unknown = self._without_series(runs, name)
         found = self._store.clients(runs, name).top(k)

@@ -314,6 +314,15 @@ def test_a_clock_in_seconds_is_an_error() -> None:
         ({"rules": rule()}, "rules: expected a list of rules such as .*; got Rule"),
         ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule; got '5/minute'"),
         ({"rules": [rule(), rule()]}, "the name 'r' is already used"),
+        (
+            {"settings": {"rules": []}},
+            r"settings: expected Settings; got dict\. Write Limiter\.from_settings\(\.\.\.\)",
+        ),
+        ({"settings": "r.toml"}, r"settings: expected Settings; got str\. .*, or pass load_settings\(\.\.\.\)$"),
+        (
+            {"clock": 5},
+            r"^clock: expected a function that returns whole microseconds; got 5\. Use lambda: .*ManualClock$",
+        ),
         ({"store": "nothing://x"}, "store: unknown scheme 'nothing' of a store URL"),
         ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
         ({"store": 7}, "store: expected a store URL or a Store; got int$"),

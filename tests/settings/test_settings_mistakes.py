@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw import ConfigError, Limiter, load_settings
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -20,6 +20,32 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 RULE = {"limits": "5/minute"}
+
+
+@pytest.mark.parametrize("source", [None, 5])
+def test_settings_of_another_kind_are_an_error(source: Any) -> None:
+    """None could be a variable that is not set: it does not mean that there are no limits."""
+    with pytest.raises(
+        ConfigError, match=f"^settings: expected the path of a file, a dictionary or Settings; got {source}$"
+    ):
+        Limiter.from_settings(source)
+    with pytest.raises(ConfigError, match=f"^settings: expected the path of a file or a dictionary; got {source}$"):
+        load_settings(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.toml", 'store = "nothing://"\n'),
+        ("r.json", '{"store": "nothing://"}'),
+        ("r.yaml", "store: nothing://\n"),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path, name: str, text: str) -> None:
+    """Editors on Windows write it. The first line keeps its number."""
+    file = written(tmp_path, name, f"\ufeff{text}")
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}:1: store: unknown scheme 'nothing'"):
+        load_settings(file)
 
 
 @pytest.mark.parametrize(

@@ -420,3 +420,17 @@ def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
             log.record("b")
         log.flush()
     assert log.events(NOW, NOW) == {"b": 1}
+
+
+@pytest.mark.parametrize("k", [0, -1, "a", 1.5, True])
+def test_a_number_of_clients_below_one_is_an_error(k: Any) -> None:
+    """An empty list would look like a log without clients."""
+    with pytest.raises(ConfigError, match=f"^k: expected a whole number of at least 1; got {k!r}$"):
+        TrafficLog("memory://").top("login", 0, 60, k)
+
+
+@pytest.mark.parametrize(("url", "retention"), [("memory://", ""), ("memory://?retention=", None)])
+def test_an_empty_retention_is_an_error(url: str, retention: str | None) -> None:
+    """It does not mean the default."""
+    with pytest.raises(ConfigError, match="STEP:TIME"):
+        TrafficLog(url, retention)

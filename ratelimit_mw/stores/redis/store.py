@@ -83,6 +83,9 @@ class RedisStore(TwinStore):
             raise ConfigError("expected either a URL, or client= and aclient=")
         if url is None and credential_provider is not None:
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
+        if not (credential_provider is None or hasattr(credential_provider, "get_credentials_async")):
+            kind = type(credential_provider).__name__  # its value may be a password
+            raise ConfigError(f"expected a redis.CredentialProvider; got {kind}", "credential_provider")
         self._timeout = timeout_us / 1_000_000
         self.lost_refunds = 0
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""

@@ -127,6 +127,11 @@ def test_arguments_that_do_not_fit_are_rejected() -> None:
         ({"client": "redis://"}, r"client: expected a redis\.Redis; got a str"),
         ({"client": redis.Redis(), "credential_provider": provider}, "credential_provider= needs a URL"),
         ({"url": "redis://:s3cret@localhost", "credential_provider": provider}, "either a login in the URL"),
+        (
+            {"url": "redis://", "credential_provider": 5},
+            "^credential_provider: expected a redis.CredentialProvider; got int$",
+        ),
+        ({"url": "redis://", "credential_provider": "s3cret"}, "expected a redis.CredentialProvider; got str$"),
         ({"url": "redis://localhost?colour=red"}, "no option 'colour'"),
     ]
     for arguments, message in mistakes:
