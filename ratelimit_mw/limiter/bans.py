@@ -36,7 +36,7 @@ class Bans(Inspection):
 
         Raises:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients have the
-                key, or the client has the override ``"unlimited"``, so no ban applies to it.
+                key, or the client is on the allow list or has the override ``"unlimited"``, so no ban applies to it.
             StoreError: The store is unreachable, or has no room for the ban.
 
         Example:
@@ -125,6 +125,8 @@ class Bans(Inspection):
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):
             raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
+        if self.rules.lists.allows(features):
+            raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
         with error_path("duration"):
             us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:

@@ -9,7 +9,7 @@ import pytest
 from ban_kit import BAN, START, WHO, ban_client, rule_of
 from shared_store import SharedStore
 
-from ratelimit_mw import INVALID, ConfigError, Limiter, StoreError
+from ratelimit_mw import INVALID, ConfigError, Limiter, StoreError, load_settings
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testing.clock import limits_timed_by
@@ -84,6 +84,17 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
     assert limiter.bans("api").decisions == []
     clock.advance(3600)
     assert limiter.bans().decisions == []
+
+
+def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
+    """Nor its network. Other clients can."""
+    settings = load_settings({"lists": {"allow": {"ip": [WHO["ip"], "2001:db8::/48"]}}})
+    limiter = Limiter([rule_of()], settings=settings)
+    for ip in (WHO["ip"], "2001:db8::1", "2001:db8::/64"):
+        with pytest.raises(ConfigError, match=r"the client is on the allow list, so rule .login. never bans it"):
+            limiter.ban("login", {"ip": ip})
+    limiter.ban("login", {"ip": "192.0.2.8"})
+    assert limiter.hit({"ip": "192.0.2.8"}).banned
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,17 @@ def expressions() -> list[str]:
     return filled + [rule["expr"] for group in groups for rule in group["rules"]]
 
 
+def test_the_dashboard_and_the_alerts_use_labels_and_variables_that_exist() -> None:
+    dashboard, alerts = ((MONITORING / name).read_text() for name in ("grafana.json", "alerts.yml"))
+    used = re.findall(r"by \((.*?)\)|{{(\w+)}}|\$labels\.(\w+)", dashboard + alerts)
+    assert {name for names in used for name in names if name} <= {"rule", "outcome", "store"}
+    variables = {variable["name"] for variable in json.loads(dashboard)["templating"]["list"]}
+    assert set(re.findall(r"\${(\w+)}", dashboard)) <= variables
+    rules = [rule for group in yaml.safe_load(alerts)["groups"] for rule in group["rules"]]
+    assert all(re.fullmatch(r"\d+[smhd]", rule["for"]) for rule in rules)
+    assert set(re.findall(r"\$value \| (\w+)", alerts)) <= {"humanizePercentage"}
+
+
 def selectors(query: str) -> list[Any]:
     """Parse a query. Return its selectors of metrics."""
     found: list[Any] = []
