@@ -136,7 +136,7 @@ class Store(ABC):
             ConfigError: The store cannot list its keys, or ``place`` is not such a text.
         """
         name = self.name or type(self).__name__
-        raise ConfigError(f"the store {name} cannot list its keys. To see one client, inspect its key, by rule and features")
+        raise ConfigError(f"the store {name} cannot list its keys. Inspect the key of one client instead")
 
     async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
         """Async form of ``list_keys``."""
