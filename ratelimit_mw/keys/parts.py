@@ -27,11 +27,10 @@ _RAW: Final = "raw"
 _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "path": path_feature,
     "host": normalize_host,
-    "region": region_form,
 }
 # The middleware writes these itself. Paths, methods and templates that differ by case are different.
 _EXACT: Final = ("method", *_NORMAL, "endpoint")
-_TEXT_ONLY: Final = ("ip", "email", *_EXACT)
+_TEXT_ONLY: Final = ("ip", "email", "region", *_EXACT)
 
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
@@ -103,6 +102,8 @@ def part_of(text: str) -> Part:
     shape = ""
     if feature == "ip":
         exact, shape = partial(_client, name), "ip" if name == "ip" else ""
+    elif feature == "region" and kind != _RAW:
+        form = partial(_formed, region_form, name)
     elif feature in _NORMAL and kind != _RAW:
         exact = partial(_formed, _NORMAL[feature], name)
     elif kind in _KINDS:
