@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 RULES = '[[rules]]\nname = "site"\nlimits = "3/day"\n'
 NGINX = """
-daemon off; pid {folder}/pid; error_log {folder}/error crit;
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/error crit;
 events {{ worker_connections 64; }}
 http {{
     access_log off; {temporary}
