@@ -197,7 +197,10 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         """Async form of ``hit``."""
         if self.is_starting:
             await self.astart()
-        verdict = await self.adecide(self.match(features), self._with_network(features), cost)
+        ip = features.get("ip")
+        if ip is not None and (type(ip) is not str or ":" in ip):  # as in ``hit``
+            features = self._with_network(features)
+        verdict = await self.adecide(self.match(features), features, cost)
         verdict.settler = self
         if self.is_observed:
             self.observers.report_one(verdict)

@@ -131,8 +131,11 @@ class RedisStore(TwinStore):
     async def _arun(self, work: Work, *arguments: Any) -> Any:
         return await work(self._callers.get(), *arguments)
 
+    # Without ``_run`` and ``_arun``, whose calls take a twentieth of the time of a request.
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return run_blocking(self._apply(self._blocking, hits, now, consume))
+
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        # Without ``_arun``, whose calls take a twentieth of the time of a request.
         caller = self._callers.values.get(asyncio.get_running_loop()) or self._callers.get()
         return await self._apply(caller, hits, now, consume)
 
