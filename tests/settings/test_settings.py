@@ -13,7 +13,9 @@ import yaml
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.errors import MissingExtraError
+from ratelimit_mw.rules.options import BanOption
 from ratelimit_mw.settings import schema
+from ratelimit_mw.settings.schema import type_text
 
 TOML = """
 store = "memory://?max_keys=1000"
@@ -223,6 +225,10 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
     assert not tables["RuleSettings"]["additionalProperties"]
     texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     assert tables["RuleSettings"]["properties"]["match"]["additionalProperties"] == texts
+
+
+def test_an_option_that_can_be_off_is_described_in_words() -> None:
+    assert type_text(BanOption) == "table or false"
 
 
 def test_every_property_of_the_schema_has_a_description() -> None:
