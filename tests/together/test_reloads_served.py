@@ -1,4 +1,4 @@
-"""Real servers with two workers, whose settings file changes 48 times while clients send requests."""
+"""Real servers with two workers, whose settings file changes 100 times while clients send requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tight():
 """
 PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
 TIGHT = 5
-CHANGES = 48  # each of the four ways twelve times: with each mistake and each half of a file
+CHANGES = 100
 
 
 def toml(version: int, folder: Path) -> str:
