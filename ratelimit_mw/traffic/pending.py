@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Sizes
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
@@ -27,12 +28,13 @@ _NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
 class PendingCounts:
     """Counts by the start of the finest bucket, then by event and client.
 
-    ``current`` is the start and the end of a bucket in microseconds, and its counts, to which ``record`` adds itself.
-    ``adding`` is the same for events that are counted without a lock: it has the counter of each of them.
+    ``current`` is the start and the end of a bucket, and its counts, to which ``record`` adds itself. ``adding`` is the
+    same for events that are counted without a lock: it has the counter of each of them. Their times are in the unit of
+    the clock that is compared with them: ``edge`` turns microseconds into it.
     """
 
-    def __init__(self, step: int) -> None:
-        self._step = step * SECOND
+    def __init__(self, step: int, edge: Callable[[int], int] = int) -> None:
+        self._step, self._edge = step * SECOND, edge
         self._numbers: dict[int, dict[tuple[str, ...], Number]] = {}
         self.adding = _NO_BUCKET
         self._start_over()
@@ -60,7 +62,7 @@ class PendingCounts:
                         counts[event, None] = counts.get((event, None), 0) + count
             if not start <= now < start + self._step // SECOND + _OVERLAP:
                 del self._numbers[start]
-                self.adding = _NO_BUCKET if self.adding[0] == start * SECOND else self.adding
+                self.adding = _NO_BUCKET if self.adding[0] == self._edge(start * SECOND) else self.adding
         taken = self.buckets, self._losses
         self._start_over()
         self._size = sum(map(len, self._numbers.values()))
@@ -77,8 +79,8 @@ class PendingCounts:
                 return
             numbers[events] = Number()
             self._size += 1
-        if self.adding[:2] != (start, start + self._step):
-            self.adding = start, start + self._step, {}
+        if self.adding[:2] != self._edges(start):
+            self.adding = *self._edges(start), {}
         self.adding[2][events] = numbers[events].counter
         next(numbers[events].counter)
 
@@ -86,7 +88,7 @@ class PendingCounts:
         """Count a number for a time in microseconds. When there are many counts, the smallest clients are dropped."""
         start = time // self._step * self._step
         counts = self.buckets.get(start // SECOND, {})
-        self.current = start, start + self._step, counts
+        self.current = *self._edges(start), counts
         event, client = name_of("event", event), None if client is None else name_of("by", client)
         for most, key in enumerate(((event, client), (event, None), (OTHER, None)), start=1):
             if key in counts or self._has_room(most):
@@ -97,6 +99,9 @@ class PendingCounts:
                     self._add_losses(start // SECOND, {key[0]: Loss(number, 1)})
                 return
         self.lost += number
+
+    def _edges(self, start: int) -> tuple[int, int]:
+        return self._edge(start), self._edge(start + self._step)
 
     def _has_room(self, most: int) -> bool:
         """Return whether there are fewer counts than ``most`` times the most. Room for clients is made."""

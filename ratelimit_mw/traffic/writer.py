@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
-from ..clock import SECOND, Clock, checked_clock, now_us
+from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import CHANCE, check_process, create_lock
 from ..quota import MAX_AMOUNT
@@ -36,6 +36,7 @@ class CountWriter:
         self.name = redacted_url(url)
         self._retention = address.retention
         self._clock = checked_clock(clock)
+        self._fast_clock, self._edge = fast_clock(clock)
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
         self._writing = create_lock(self, "_writing", threading.Lock)
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
@@ -51,7 +52,7 @@ class CountWriter:
 
     def _start_over(self) -> None:
         """Also in a forked child: the parent writes its own counts."""
-        self._pending = PendingCounts(self._retention.finest.step)
+        self._pending = PendingCounts(self._retention.finest.step, self._edge)
         self._unwritten: tuple[Batch, str] | None = None
         self._is_same_log = self._has_failed = False
 
@@ -67,8 +68,8 @@ class CountWriter:
         Raises:
             ConfigError: An argument has another type, or the log does not keep that time.
         """
-        time = self._clock() if at is None else self._checked_time(at)
-        if n is _ONE:  # nearly always
+        if n is _ONE and at is None:  # nearly always
+            time = self._fast_clock()
             with self._lock:
                 start, end, counts = self._pending.current
                 if start <= time < end:
@@ -79,7 +80,7 @@ class CountWriter:
                         pass
         check_process()
         with self._lock:
-            self._add(event, by, n, time)
+            self._add(event, by, n, self._clock() if at is None else self._checked_time(at))
 
     def counter_of(self, *events: str) -> Callable[[], None]:
         """Return a function that counts each of several events once, now and without a client. It needs no lock.
@@ -93,7 +94,7 @@ class CountWriter:
         Raises:
             ConfigError: An event is no text.
         """
-        names, clock = tuple(name_of("events", event) for event in events), self._clock
+        names, clock = tuple(name_of("events", event) for event in events), self._fast_clock
 
         def count() -> None:
             time = clock()
@@ -104,7 +105,7 @@ class CountWriter:
                     return
                 except KeyError:  # they are new in this bucket
                     pass
-            self._count(names, time)
+            self._count(names)
 
         return count
 
@@ -180,10 +181,10 @@ class CountWriter:
         self._pending.add(event, by, number, time)
         self._beat.hold(self)
 
-    def _count(self, events: tuple[str, ...], time: int) -> None:
+    def _count(self, events: tuple[str, ...]) -> None:
         check_process()
         with self._lock:
-            self._pending.count(events, time)
+            self._pending.count(events, self._clock())
             self._beat.hold(self)
 
     def _checked_time(self, at: object) -> int:

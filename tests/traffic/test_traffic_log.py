@@ -17,6 +17,7 @@ from servers import Server, wait_for
 from traffic_records import NOW, BruteForce, ranges, record_all, records
 
 from ratelimit_mw import ConfigError, StoreError, forksafe
+from ratelimit_mw import clock as machine_clock
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, batch, pending, writer
 from ratelimit_mw.traffic.retention import Retention
@@ -381,6 +382,22 @@ def test_counters_are_bounded(log: TrafficLog, clock: ManualClock, monkeypatch: 
     assert log._pending.is_empty
     counters[0]()
     assert log.total("e0", NOW + 180, NOW + 180) == 1
+
+
+def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log without a clock of its own compares nanoseconds of the monotonic clock with the edges of its buckets."""
+    edge = machine_clock.now_us() // machine_clock.SECOND // 60 * 60
+    at_edge = edge * 1_000_000_000 - machine_clock._WALL_AT_ZERO
+    times = [at_edge - 60_000_000_000, at_edge - 1, at_edge, at_edge + 60_000_000_000 - 1, at_edge + 60_000_000_000]
+    current = [times[0]]
+    monkeypatch.setattr("time.monotonic_ns", lambda: current[0])
+    log = TrafficLog("memory://")
+    counts = {"record": lambda: log.record("record"), "counter": log.counter_of("counter")}
+    for current[0] in times:
+        for count in counts.values():
+            count()
+    for event in counts:
+        assert log.curve(event, edge - 60, edge + 119).counts == [2, 2, 1]
 
 
 @pytest.mark.parametrize("event", ["", 5, None])
