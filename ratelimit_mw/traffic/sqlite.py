@@ -252,7 +252,11 @@ class SqliteCounts(CountStore):
     def _version(self, db: sqlite3.Connection) -> int:
         """Return the version of the schema; 0 for an empty file."""
         if (application := db.execute("PRAGMA application_id").fetchone()[0]) == APPLICATION:
-            return max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
+            version = max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
+            if version > len(SCHEMA):
+                text = f"{self._path} was written by a newer version of ratelimit_mw"
+                raise StoreError(f"{text}. Upgrade, or name another file")
+            return version
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")
         return 0

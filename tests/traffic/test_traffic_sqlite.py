@@ -96,6 +96,22 @@ def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_file_of_a_newer_version_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = recorded(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {len(sqlite.SCHEMA) + 1}")
+    before = path.read_bytes()
+    message = r"log.db was written by a newer version of ratelimit_mw. Upgrade, or name another file"
+    with pytest.raises(StoreError, match=message):
+        log.total("a", NOW, NOW)
+    log.record("a")
+    with pytest.raises(StoreError, match=message):
+        log.flush()
+    log._start_over()  # nothing is left for the end of the process
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("is_read_first", [True, False])
 @pytest.mark.parametrize("version", range(1, len(sqlite.SCHEMA)))
 def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, version: int, is_read_first: bool) -> None:
