@@ -58,7 +58,7 @@ class RedisCounts(CountStore):
         text = files(__package__).joinpath("write.lua").read_text("utf-8")
         return self._client.register_script(text)
 
-    def write(self, batch: Batch, token: str, now: int) -> None:
+    def write(self, batch: Batch, token: str, now: int) -> str | None:
         longest = self._retention.longest
         kept = longest.kept + 2 * longest.step  # as that of its buckets
         with self._errors():
@@ -66,7 +66,9 @@ class RedisCounts(CountStore):
                 counts = msgspec.msgpack.encode(part)
                 log = (MOST, OTHER, str(self._retention), kept)
                 arguments = (f"{token}:{number}", *log, counts, create_salt(), COLUMNS)
-                self._script(keys=[self._prefix], args=arguments)
+                if isinstance(found := self._script(keys=[self._prefix], args=arguments), bytes):
+                    return found.decode()
+        return None
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
         rows = self._numbers(run, "", events)

@@ -110,12 +110,15 @@ class SqliteCounts(CountStore):
         if not Path(path).parent.is_dir():
             raise ConfigError(f"the folder of the traffic log {path} does not exist. Create it, or correct the path")
 
-    def write(self, batch: Batch, token: str, now: int) -> None:
+    def write(self, batch: Batch, token: str, now: int) -> str | None:
         with self._writing() as db:
-            _, salt = db.execute(_LOG).fetchone()
+            retention, salt = db.execute(_LOG).fetchone()
+            if retention != str(self._retention):
+                return str(retention)
             for bucket, events in batch.items():
                 self._add(db, salt, *bucket, events)
             self._drop_expired(db, now)
+        return None
 
     def expire(self, now: int) -> int:
         with self._errors():

@@ -21,8 +21,10 @@ class CountStore(ABC):
     """
 
     @abstractmethod
-    def write(self, batch: Batch, token: str, now: int) -> None:
+    def write(self, batch: Batch, token: str, now: int) -> str | None:
         """Add the counts of a batch, and drop buckets that are no longer kept.
+
+        If the log has another retention, nothing is written, and the retention of the log is returned.
 
         A batch that failed is written again with the same token until it succeeds, and counts once.
         """

@@ -8,6 +8,10 @@ local prefix, token, most, other = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1], t
 if redis.call('EXISTS', token) == 1 then
   return 0
 end
+local retention = redis.call('GET', prefix .. ':retention')
+if retention and retention ~= ARGV[4] then
+  return retention
+end
 local salt = redis.call('GET', prefix .. ':salt') or ARGV[7]
 redis.call('SET', prefix .. ':salt', salt, 'EX', ARGV[5])
 

@@ -121,7 +121,7 @@ class CountWriter:
             for _ in range(1 if self._unwritten is None else 2):
                 if (batch := self._next_batch()) is not None:
                     self._require_same_log()
-                    self._store.write(*batch, self._now())
+                    self._require_same(self._store.write(*batch, self._now()))
                     self._unwritten = None
         self._has_failed = False
 
@@ -210,10 +210,13 @@ class CountWriter:
         """Raise ``ConfigError`` if the log has another retention: its buckets would mean other times."""
         if not self._is_same_log:
             found = self._store.retention()
-            if found not in (None, str(self._retention)):
-                message = f'{self.name} has the retention "{found}"; got "{self._retention}"'
-                raise ConfigError(f"{message}. Use that of the log, or start a new log")
+            self._require_same(found)
             self._is_same_log = found is not None
+
+    def _require_same(self, found: str | None) -> None:
+        if found not in (None, str(self._retention)):
+            message = f'{self.name} has the retention "{found}"; got "{self._retention}"'
+            raise ConfigError(f"{message}. Use that of the log, or start a new log")
 
     def _flush_due(self) -> None:
         """Write the counts, at an interval. The thread ends when there are none."""

@@ -225,6 +225,23 @@ def test_another_retention_is_an_error(url: str, clock: ManualClock) -> None:
         assert TrafficLog.open(another, clock).total("a", NOW, NOW) == 1
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
+def test_one_of_two_logs_that_begin_at_once_is_an_error(
+    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finds no log before its write. The second write changes nothing, and its counts wait."""
+    first, second = TrafficLog(url, SHORT, clock), TrafficLog(url, clock=clock)
+    monkeypatch.setattr(second._store, "retention", lambda: None)
+    first.record("a")
+    first.flush()
+    second.record("a")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r'has the retention "1m:1h,5m:1d,1h:1w"; got .* or start'):
+            second.flush()
+    assert first.total("a", NOW, NOW) == 1
+    second._start_over()  # nothing is left for the end of the process
+
+
 def test_a_batch_without_a_reply_is_written_again_with_its_token(
     redis_server: Server, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
