@@ -97,7 +97,7 @@ _BESIDE_OTHER: Final = """
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DAMAGED: Final = (
     "{path} is damaged ({error}). To start a new log, move the file away. To recover its counts, run:"
-    " sqlite3 {path} .recover | sqlite3 recovered.db"
+    " ratelimit-mw traffic recover {url} sqlite:///recovered.db"
 )
 
 
@@ -105,13 +105,13 @@ class SqliteCounts(CountStore):
     """Keeps counts in a file, which the processes of one machine share."""
 
     def __init__(self, path: str, retention: Retention) -> None:
-        self._path = path
+        self.path = path
         self._retention = retention
         if not Path(path).parent.is_dir():
             raise ConfigError(f"the folder of the traffic log {path} does not exist. Create it, or correct the path")
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
-        with self._writing() as db:
+        with self.writing() as db:
             retention, salt = db.execute(_LOG).fetchone()
             if retention != str(self._retention):
                 return str(retention)
@@ -122,12 +122,12 @@ class SqliteCounts(CountStore):
 
     def expire(self, now: int) -> int:
         with self._errors():
-            before = Path(self._path).stat().st_size
-            with self._writing() as db:
+            before = Path(self.path).stat().st_size
+            with self.writing() as db:
                 self._drop_expired(db, now)
-            with self._connection() as db:
+            with self.connection() as db:
                 db.execute("VACUUM")
-            return max(0, before - Path(self._path).stat().st_size)
+            return max(0, before - Path(self.path).stat().st_size)
 
     def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
         for step, kept in self._retention.resolutions:
@@ -204,11 +204,11 @@ class SqliteCounts(CountStore):
                 _add_clients(db, salt, (step, event, start), counts)
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction, which ends with the block. An error undoes it."""
         with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with self._connection() as db:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with self.connection() as db:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
             for statements in SCHEMA[self._version(db) :]:
@@ -220,23 +220,24 @@ class SqliteCounts(CountStore):
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """Yield a connection that reads one state of the file; None when there is no log yet."""
-        if not Path(self._path).exists():
+        if not Path(self.path).exists():
             yield None
             return
-        with self._connection() as db:
+        with self.connection() as db:
             db.execute("BEGIN")
             version = self._version(db)
             if version in (0, len(SCHEMA)):
                 yield db if version else None
                 return
-        with self._writing():  # of an earlier version
+        with self.writing():  # of an earlier version
             pass
         with self._reading() as db_or_none:
             yield db_or_none
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        uri = f"file:{quote(self._path)}?mode=rw"
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection to the file, which must exist. Each statement is a transaction."""
+        uri = f"file:{quote(self.path)}?mode=rw"
         with self._errors(), closing(sqlite3.connect(uri, _BUSY, isolation_level=None, uri=True)) as db:
             yield db
 
@@ -247,21 +248,23 @@ class SqliteCounts(CountStore):
             yield
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
-                raise StoreError(_DAMAGED.format(path=self._path, error=error)) from error
-            raise StoreError(f"the traffic log {self._path} failed: {error}") from error
+                raise StoreError(
+                    _DAMAGED.format(path=self.path, url=f"sqlite:///{quote(self.path)}", error=error)
+                ) from error
+            raise StoreError(f"the traffic log {self.path} failed: {error}") from error
         except OSError as error:
-            raise StoreError(f"cannot create the traffic log {self._path}: {error.strerror}") from error
+            raise StoreError(f"cannot create the traffic log {self.path}: {error.strerror}") from error
 
     def _version(self, db: sqlite3.Connection) -> int:
         """Return the version of the schema; 0 for an empty file."""
         if (application := db.execute("PRAGMA application_id").fetchone()[0]) == APPLICATION:
             version = max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
             if version > len(SCHEMA):
-                text = f"{self._path} was written by a newer version of ratelimit_mw"
+                text = f"{self.path} was written by a newer version of ratelimit_mw"
                 raise StoreError(f"{text}. Upgrade, or name another file")
             return version
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise StoreError(f"{self._path} is a database of another program. Name another file for the traffic log")
+            raise StoreError(f"{self.path} is a database of another program. Name another file for the traffic log")
         return 0
 
 

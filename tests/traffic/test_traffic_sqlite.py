@@ -77,7 +77,7 @@ def test_a_damaged_file_is_an_error_that_names_the_recovery(tmp_path: Path, dama
     path.write_bytes(data)
     log = opened(path)
     log.record("a", "c")
-    with pytest.raises(StoreError, match=r"log.db is damaged .* move the file away. .* sqlite3 .*log.db .recover"):
+    with pytest.raises(StoreError, match=r"log.db is damaged .* move the file away. .* traffic recover sqlite:///"):
         log.flush()
     path.unlink()
     assert log.total("a", NOW, NOW) == 1

@@ -13,6 +13,7 @@ from ..output import Cell, command, json_option, note, number_text, print_json, 
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
 from .expire import expire
+from .recover import recover_log
 from .source import minute_text, open_log, read_time
 
 _IN_TERMINAL: Final = "in the terminal"
@@ -30,7 +31,7 @@ class TrafficGroup(click.Group):
 
 @click.group(cls=TrafficGroup)
 def traffic() -> None:
-    """Show the counts of a traffic log, import access logs, or free disk space.
+    """Show the counts of a traffic log, import access logs, free disk space, or recover a damaged file.
 
     `traffic URL [EVENT]` is short for `traffic show URL [EVENT]`.
     """
@@ -187,3 +188,4 @@ def _note_nothing(log: TrafficLog, event: str, curve: Curve) -> None:
 traffic.add_command(show)
 traffic.add_command(import_logs)
 traffic.add_command(expire)
+traffic.add_command(recover_log)
