@@ -14,9 +14,9 @@ from .errors import (
 from .http.rejection import Rejection
 from .keys.email import normalized_email
 from .keys.features import INVALID
-from .limiter.events import Event
 from .limiter.limiter import Limiter
-from .limiter.rejection_log import RejectionLog, log_rejections
+from .limiter.observers.events import Event
+from .limiter.observers.rejection_log import RejectionLog, log_rejections
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, SettingsDict, load_settings

@@ -18,7 +18,7 @@ from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 from ratelimit_mw import clock
-from ratelimit_mw.limiter.override_reader import OverrideReader
+from ratelimit_mw.limiter.overrides.reader import OverrideReader
 from ratelimit_mw.rules.guard import current
 
 WALL_AT_ZERO = clock._WALL_AT_ZERO

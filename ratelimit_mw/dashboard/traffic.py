@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, get_args
 
-from ..limiter.events import REJECTED, Outcome
 from ..limiter.json_forms import client_text
+from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.times import time_json
 from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog

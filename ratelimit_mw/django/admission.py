@@ -17,7 +17,7 @@ from ..http.admission import Admission
 from ..http.features import read
 from ..http.rules import HttpRules
 from ..http.true_costs import read_costs
-from ..limiter.slot_queues import is_on_event_loop
+from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
 from ..wsgi.response import ResponseBody

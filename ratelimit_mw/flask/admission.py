@@ -12,7 +12,7 @@ from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.rejection import Rejection
-from ..limiter.observers import name_of
+from ..limiter.observers.observers import name_of
 from ..rules.guard import Decider
 from .request import FlaskRequest
 from .signals import request_limited

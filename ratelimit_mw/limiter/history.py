@@ -12,14 +12,14 @@ from ..clock import SECOND
 from ..errors import ConfigError
 from ..settings import Settings
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from .events import Outcome
+from .observers.events import Outcome
 from .records import LONGEST, OUTCOMES, SPANS, Span, clients_of, read_sum
 from .settlement import Settlement
 
 if TYPE_CHECKING:
     from ..traffic import TrafficLog
-    from .observers import Observers
-    from .recorder import Recorder
+    from .observers.observers import Observers
+    from .observers.recorder import Recorder
 
 _DAY_S: Final = 86_400.0
 

@@ -12,8 +12,8 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
-from .events import REJECTED, Outcome
 from .history import RecordedOutcomes, RejectedClient
+from .observers.events import REJECTED, Outcome
 from .times import time_json
 
 

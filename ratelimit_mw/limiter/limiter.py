@@ -23,22 +23,22 @@ from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .bans import Bans
-from .failover import FailoverStore
+from .chain.failover import FailoverStore
+from .chain.leases import QuotaLeases
+from .chain.rejection_cache import RejectionCache
+from .chain.start import StartingStore
 from .history import History
 from .inspection import Inspection
-from .leases import QuotaLeases
-from .observers import Observer, Observers
-from .override_reader import OverrideReader, keeps_records
-from .overrides import RunTimeOverrides
-from .recorder import recorder_of
-from .rejection_cache import RejectionCache
+from .observers.observers import Observer, Observers
+from .observers.recorder import recorder_of
+from .observers.traffic import feed_of
+from .overrides.overrides import RunTimeOverrides
+from .overrides.reader import OverrideReader, keeps_records
 from .reloader import reloader_of
 from .reloads import Reloads
 from .resets import Resets
 from .settlement import Settlement
-from .slots import Slots
-from .start import StartingStore
-from .traffic import feed_of
+from .slots.slots import Slots
 
 
 class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, History, Settlement):

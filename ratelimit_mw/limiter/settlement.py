@@ -17,11 +17,11 @@ from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection, Receipt, refund_due
 from ..stores import Store
-from .breaker import NotAskedError
-from .held_slots import HeldSlots
+from .chain.breaker import NotAskedError
+from .chain.start import StartingStore
 from .outcomes import OutcomeWatch
-from .slot_queues import SlotQueues, is_on_event_loop
-from .start import StartingStore
+from .slots.held import HeldSlots
+from .slots.queues import SlotQueues, is_on_event_loop
 
 if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet

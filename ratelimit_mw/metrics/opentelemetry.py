@@ -10,8 +10,8 @@ from functools import cache
 from typing import Final
 
 from ..errors import MissingExtraError
-from ..limiter.counts import Labels, OutcomeCounts, counting
-from ..limiter.events import REJECTED, Event
+from ..limiter.observers.counts import Labels, OutcomeCounts, counting
+from ..limiter.observers.events import REJECTED, Event
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider

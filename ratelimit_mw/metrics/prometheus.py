@@ -10,8 +10,8 @@ from typing import Final
 
 from ..errors import MissingExtraError
 from ..forksafe import check_process, create_lock
-from ..limiter.counts import Labels, OutcomeCounts, counting
-from ..limiter.events import Event
+from ..limiter.observers.counts import Labels, OutcomeCounts, counting
+from ..limiter.observers.events import Event
 from ..stores.heartbeat import Heartbeat
 from ..traffic.number import Counter as Count
 from ..traffic.number import Number

@@ -21,7 +21,7 @@ from ratelimit_mw.cli.capacity.inputs import Costs, Deployment, MeasuredCosts
 from ratelimit_mw.cli.capacity.processes import Clock, Machine, Process
 from ratelimit_mw.cli.capacity.report import describe
 from ratelimit_mw.cli.capacity.simulation import Result, simulate
-from ratelimit_mw.limiter import fleet
+from ratelimit_mw.limiter.chain import fleet
 from ratelimit_mw.stores import heartbeat
 from ratelimit_mw.stores.redis import batch
 

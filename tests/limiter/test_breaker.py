@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratelimit_mw.limiter.failover import BreakerStore
+from ratelimit_mw.limiter.chain.failover import BreakerStore
 from ratelimit_mw.stores import MemoryStore
 
 SECOND = 1_000_000

@@ -9,9 +9,9 @@ import pytest
 from shared_store import SharedStore
 
 from ratelimit_mw import Event, Limiter, Rule, load_settings, log_rejections
-from ratelimit_mw.limiter import observers
-from ratelimit_mw.limiter.counts import Counter as Count
-from ratelimit_mw.limiter.counts import Labels, OutcomeCounts
+from ratelimit_mw.limiter.observers import observers
+from ratelimit_mw.limiter.observers.counts import Counter as Count
+from ratelimit_mw.limiter.observers.counts import Labels, OutcomeCounts
 from ratelimit_mw.testing import ManualClock
 
 QUEUE: Any = {"name": "leaky-bucket", "mode": "queue"}

@@ -62,7 +62,7 @@ class Minutes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("ratelimit_mw.limiter.tally.monotonic", lambda: self.now)
+        monkeypatch.setattr("ratelimit_mw.limiter.chain.tally.monotonic", lambda: self.now)
 
 
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -19,7 +19,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.limiter import failover, fleet
+from ratelimit_mw.limiter.chain import failover, fleet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
@@ -116,7 +116,7 @@ def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPat
     store = WatchedStore()
     now = 100.0
     for module in "fleet", "failover":
-        monkeypatch.setattr(f"ratelimit_mw.limiter.{module}.monotonic", lambda: now)
+        monkeypatch.setattr(f"ratelimit_mw.limiter.chain.{module}.monotonic", lambda: now)
     limiter = process(store, "1000000/hour")
     counts = []
     for moment in (100.0, 100.2, 100.25, 100.75, 101.5, *range(102, 400)):
@@ -237,10 +237,10 @@ def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: Manual
     assert store.announcements == 0
 
 
-COUNT = "from ratelimit_mw.limiter.fleet import count_processes; print(count_processes())"
+COUNT = "from ratelimit_mw.limiter.chain.fleet import count_processes; print(count_processes())"
 WORKERS = """
 import multiprocessing, time
-from ratelimit_mw.limiter.fleet import count_processes
+from ratelimit_mw.limiter.chain.fleet import count_processes
 
 def work(barrier, counts):
     barrier.wait()

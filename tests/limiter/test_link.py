@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.limiter.link import ChainLink
+from ratelimit_mw.limiter.chain.link import ChainLink
 from ratelimit_mw.stores import open_store
 
 

@@ -13,9 +13,9 @@ import pytest
 from limiter_ways import rule
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
-from ratelimit_mw.limiter.counts import MAX_SERIES
-from ratelimit_mw.limiter.events import outcome_of
-from ratelimit_mw.limiter.observers import Observers, name_of
+from ratelimit_mw.limiter.observers.counts import MAX_SERIES
+from ratelimit_mw.limiter.observers.events import outcome_of
+from ratelimit_mw.limiter.observers.observers import Observers, name_of
 from ratelimit_mw.testing import ManualClock
 
 ANN = {"ip": "192.0.2.7"}
@@ -165,7 +165,7 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
 ) -> None:
     """The decision stands, later observers are called, and a later message has the number of errors in between."""
     now, events = [100.0], list[Event]()
-    monkeypatch.setattr("ratelimit_mw.limiter.observers.monotonic", lambda: now[0])
+    monkeypatch.setattr("ratelimit_mw.limiter.observers.observers.monotonic", lambda: now[0])
 
     def broken(event: Event) -> None:
         raise ValueError("broken observer")

@@ -19,7 +19,7 @@ from servers import HOST, Server, wait_for
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.errors import StateError
-from ratelimit_mw.limiter import override_reader
+from ratelimit_mw.limiter.overrides import reader as override_reader
 from ratelimit_mw.rules.overrides import bare_rules
 from ratelimit_mw.stores import MemoryStore
 

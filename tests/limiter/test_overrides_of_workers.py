@@ -18,7 +18,7 @@ from servers import HOST, Server, redis_running
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, StoreError
-from ratelimit_mw.limiter import override_record
+from ratelimit_mw.limiter.overrides import record as override_record
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
 

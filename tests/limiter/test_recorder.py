@@ -14,8 +14,8 @@ import pytest
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, StoreError, load_settings
-from ratelimit_mw.limiter import recorder
-from ratelimit_mw.limiter.recorder import Recorder
+from ratelimit_mw.limiter.observers import recorder
+from ratelimit_mw.limiter.observers.recorder import Recorder
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 

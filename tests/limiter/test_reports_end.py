@@ -56,8 +56,8 @@ def test_close_waits_for_the_report_of_the_thread(is_async: bool) -> None:
         fail(pause)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ratelimit_mw.limiter.reporter.time.sleep", fail)
-        patch.setattr("ratelimit_mw.limiter.reporter.asyncio.sleep", afail)
+        patch.setattr("ratelimit_mw.limiter.chain.reporter.time.sleep", fail)
+        patch.setattr("ratelimit_mw.limiter.chain.reporter.asyncio.sleep", afail)
         asyncio.run(process.limiter.aclose()) if is_async else process.limiter.close()
     assert other.rest() == [900]
 

@@ -14,7 +14,7 @@ from shared_store import SharedStore
 from ratelimit_mw import Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.limiter.report_table import Account
+from ratelimit_mw.limiter.chain.report_table import Account
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock

@@ -16,7 +16,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limiter import held_slots
+from ratelimit_mw.limiter.slots import held as held_slots
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, open_store
 

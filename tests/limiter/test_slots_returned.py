@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.limiter import held_slots
+from ratelimit_mw.limiter.slots import held as held_slots
 from ratelimit_mw.stores import open_store
 
 WHO = {"ip": "192.0.2.7"}

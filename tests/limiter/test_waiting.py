@@ -13,7 +13,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter import slot_queues
+from ratelimit_mw.limiter.slots import queues as slot_queues
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.testing import ManualClock

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter import counts
-from ratelimit_mw.limiter.counts import OutcomeCounts
-from ratelimit_mw.limiter.events import Outcome
+from ratelimit_mw.limiter.observers import counts
+from ratelimit_mw.limiter.observers.counts import OutcomeCounts
+from ratelimit_mw.limiter.observers.events import Outcome
 from ratelimit_mw.metrics import opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
 from ratelimit_mw.metrics.prometheus import PrometheusMetrics

@@ -12,7 +12,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.limiter import override_record
+from ratelimit_mw.limiter.overrides import record as override_record
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock

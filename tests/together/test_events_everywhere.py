@@ -27,7 +27,7 @@ from ratelimit_mw import flask as of_flask
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.django.signals import request_limited as django_signal
 from ratelimit_mw.flask.signals import request_limited as flask_signal
-from ratelimit_mw.limiter.counts import OutcomeCounts, counting
+from ratelimit_mw.limiter.observers.counts import OutcomeCounts, counting
 from ratelimit_mw.starlette import check, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.limiter.traffic import TrafficFeed
+from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from .inputs import Deployment
 
-ANNOUNCED_EVERY: Final = 30.0  # seconds: limiter/fleet.py
+ANNOUNCED_EVERY: Final = 30.0  # seconds: limiter/chain/fleet.py
 RENEWED_EVERY: Final = 20.0  # seconds: stores/heartbeat.py
 CACHED_FOR: Final = 1.0  # seconds: the default of ``rejection_cache``
 REPORTED_EVERY: Final = 0.1  # seconds

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...clock import SECOND
 from ...decision import Decision, Hit
 from ...errors import RateLimitError
-from ...limiter.fleet import FLEET, count_processes, takes_slots
+from ...limiter.chain.fleet import FLEET, count_processes, takes_slots
 from ...limiter.limiter import Limiter
 from ...settings import Settings
 from ...stores import redacted_url

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from ...limiter.events import Outcome
-from ...limiter.traffic import event_of
+from ...limiter.observers.events import Outcome
+from ...limiter.observers.traffic import event_of
 from ..log_files import LOG, check_paths
 from ..output import FILE, command, json_option, note, print_json, print_table, print_text
 from ..replay.logs import field_option

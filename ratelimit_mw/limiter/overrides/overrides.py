@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from ..errors import ConfigError, error_path
-from ..keys.features import Features
-from ..quota import parse_duration
-from ..rules.lookup import UNLIMITED
-from ..rules.overrides import (
+from ...errors import ConfigError, error_path
+from ...keys.features import Features
+from ...quota import parse_duration
+from ...rules.lookup import UNLIMITED
+from ...rules.overrides import (
     CheckLimits,
     ClientOverride,
     OverriddenRules,
@@ -20,17 +20,17 @@ from ..rules.overrides import (
     load_overrides,
     with_overrides,
 )
-from ..rules.ruleset import RuleSet
-from ..settings import Settings
-from ..stores import redacted_url
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from .breaker import CircuitBreaker
-from .override_reader import OverrideReader
-from .override_record import change_overrides, read_overrides
-from .registry import Registry
-from .reloads import Reloads
-from .resets import Resets
-from .watch import Watch, Watches
+from ...rules.ruleset import RuleSet
+from ...settings import Settings
+from ...stores import redacted_url
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..chain.breaker import CircuitBreaker
+from ..registry import Registry
+from ..reloads import Reloads
+from ..resets import Resets
+from ..watch import Watch, Watches
+from .reader import OverrideReader
+from .record import change_overrides, read_overrides
 
 _log = logging.getLogger("ratelimit_mw")
 _limiters: Final = Registry["RunTimeOverrides"]()

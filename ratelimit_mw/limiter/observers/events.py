@@ -7,7 +7,7 @@ from copy import copy
 from types import MappingProxyType
 from typing import Final, Literal
 
-from ..decision import Decision, Verdict
+from ...decision import Decision, Verdict
 
 Outcome = Literal["allowed", "shadow", "rejected", "banned", "denied", "unavailable"]
 REJECTED: Final = frozenset({"rejected", "banned", "denied", "unavailable"})

@@ -16,22 +16,22 @@ from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ..clock import Clock
-from ..decision import Decision, Hit, build_denial, count_hits
-from ..errors import RateLimitError, StateError, StoreError
-from ..forksafe import create_lock
-from ..receipt import Correction
-from ..stores import MemoryStore, Store
+from ...clock import Clock
+from ...decision import Decision, Hit, build_denial, count_hits
+from ...errors import RateLimitError, StateError, StoreError
+from ...forksafe import create_lock
+from ...receipt import Correction
+from ...stores import MemoryStore, Store
+from ..registry import Registry
 from .breaker import CircuitBreaker, NotAskedError
 from .fleet import Fleet
 from .last_decision import LastDecision
 from .link import ChainLink
-from .registry import Registry
 from .tally import Tally
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
-    from ..settings import Settings
+    from ...algorithms.limit import Limit
+    from ...settings import Settings
 
 _MAX_LIMITS: Final = 10_000
 _LOG_EVERY: Final = 60.0  # seconds

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND
-from ..decision import Decision, EstimatedRejection, Hit
-from ..receipt import Charge, Correction
+from ...clock import SECOND
+from ...decision import Decision, EstimatedRejection, Hit
+from ...receipt import Charge, Correction
 from .last_decision import refunded
 from .lease_table import MAX_KEYS, SeenKeys
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+    from ...algorithms.limit import Limit
 
 REPORT_EVERY: Final = SECOND // 10
 _MAX_AGE: Final = 2 * REPORT_EVERY

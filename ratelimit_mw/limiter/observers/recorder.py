@@ -13,21 +13,21 @@ from weakref import finalize
 
 import msgspec
 
-from ..clock import Clock
-from ..errors import ConfigError, RateLimitError
-from ..forksafe import CHANCE, create_lock
-from ..stores import Store, redacted_url
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from ..stores.heartbeat import Heartbeat
-from ..traffic.number import Counter
+from ...clock import Clock
+from ...errors import ConfigError, RateLimitError
+from ...forksafe import CHANCE, create_lock
+from ...stores import Store, redacted_url
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ...stores.heartbeat import Heartbeat
+from ...traffic.number import Counter
+from ..records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
+from ..registry import Registry
+from ..summary import Summary
 from .counts import Labels, OutcomeCounts
 from .events import Event
-from .records import CLIENTS_SIZE, OUTCOMES, OUTCOMES_SIZE, CountsRecord, clients_of, decode, records_at, update
-from .registry import Registry
-from .summary import Summary
 
 if TYPE_CHECKING:
-    from .limiter import Limiter
+    from ..limiter import Limiter
 
 _INTERVAL: Final = 5.0
 _TRIES: Final = 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..decision import Verdict
-from ..keys.features import Features
+from ...decision import Verdict
+from ...keys.features import Features
 
 if TYPE_CHECKING:
-    from .limiter import Limiter
+    from ..limiter import Limiter
 
 
 class Slot:

@@ -13,16 +13,16 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..decision import Decision, Hit
-from ..errors import RateLimitError
-from ..forksafe import create_lock, run_in_child
-from ..stores import Store
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from ..stores.per_loop import PerLoop
+from ...decision import Decision, Hit
+from ...errors import RateLimitError
+from ...forksafe import create_lock, run_in_child
+from ...stores import Store
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ...stores.per_loop import PerLoop
 from .link import ChainLink
 
 if TYPE_CHECKING:
-    from .override_reader import OverrideReader
+    from ..overrides.reader import OverrideReader
 
 
 class StartingStore(ChainLink):

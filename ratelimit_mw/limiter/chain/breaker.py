@@ -8,14 +8,14 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND, now_us
-from ..errors import StateError, StoreError
-from ..forksafe import CHANCE, create_lock
-from ..stores import Store, redacted_url
+from ...clock import SECOND, now_us
+from ...errors import StateError, StoreError
+from ...forksafe import CHANCE, create_lock
+from ...stores import Store, redacted_url
 from .link import ChainLink
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+    from ...algorithms.limit import Limit
 
 _MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..receipt import Correction
-from ..stores import Store
+from ...receipt import Correction
+from ...stores import Store
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+    from ...algorithms.limit import Limit
 
 
 class ChainLink(Store):

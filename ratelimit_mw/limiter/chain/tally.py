@@ -7,7 +7,7 @@ import threading
 from time import monotonic
 from typing import Final
 
-from ..forksafe import create_lock
+from ...forksafe import create_lock
 
 _REPORT_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ConfigError, StateError, StoreError
-from ..rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
-from ..stores.base import MAX_RECORD, Store
-from ..stores.blocking import Call
-from .records import update
+from ...errors import ConfigError, StateError, StoreError
+from ...rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
+from ...stores.base import MAX_RECORD, Store
+from ...stores.blocking import Call
+from ..records import update
 
 RECORD: Final = "overrides"
 HEAD: Final = "overrides.head"

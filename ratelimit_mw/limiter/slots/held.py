@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import now_us
-from ..decision import Hit, SlotCost, Verdict
-from ..errors import StoreError
-from ..receipt import Charge, Correction, PendingCorrection, Receipt
-from ..stores.heartbeat import Heartbeat
+from ...algorithms.concurrency import SLOT_LIFE
+from ...clock import now_us
+from ...decision import Hit, SlotCost, Verdict
+from ...errors import StoreError
+from ...receipt import Charge, Correction, PendingCorrection, Receipt
+from ...stores.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    from ..rules.ruleset import RuleSet
+    from ...rules.ruleset import RuleSet
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long

@@ -17,13 +17,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND
-from ..errors import RateLimitError, StateError
-from ..forksafe import run_in_child
-from ..stores import Store, redacted_url
-from ..stores.background import run_once
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from .override_record import read_change
+from ...clock import SECOND
+from ...errors import RateLimitError, StateError
+from ...forksafe import run_in_child
+from ...stores import Store, redacted_url
+from ...stores.background import run_once
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from .record import read_change
 
 if TYPE_CHECKING:
     from .overrides import RunTimeOverrides

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from ..forksafe import create_lock
-from ..traffic.number import Counter
+from ...forksafe import create_lock
+from ...traffic.number import Counter
 from .counts import COUNTS_NOTHING, Labels, counting
 from .events import Event
 

@@ -14,14 +14,14 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND
-from ..decision import Verdict
-from ..forksafe import create_lock
-from ..receipt import Correction
-from ..stores.blocking import run_blocking
+from ...clock import SECOND
+from ...decision import Verdict
+from ...forksafe import create_lock
+from ...receipt import Correction
+from ...stores.blocking import run_blocking
 
 if TYPE_CHECKING:
-    from ..rules.rule import Rule
+    from ...rules.rule import Rule
 
 _ASK_EVERY: Final = 0.1  # seconds
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING
 
-from ..traffic import TrafficLog
-from ..traffic.number import Counter
+from ...traffic import TrafficLog
+from ...traffic.number import Counter
 from .events import Event
 
 if TYPE_CHECKING:
-    from .limiter import Limiter
+    from ..limiter import Limiter
 
 
 def feed_of(limiter: Limiter) -> TrafficFeed | None:

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ..decision import Decision, Hit, Verdict, build_verdict, name_slots
-from ..keys.features import Features
-from ..rules.plan import Plan
-from ..rules.rule import Rule
-from .settlement import Settlement
+from ...decision import Decision, Hit, Verdict, build_verdict, name_slots
+from ...keys.features import Features
+from ...rules.plan import Plan
+from ...rules.rule import Rule
+from ..settlement import Settlement
 from .slot import Slot
 
 if TYPE_CHECKING:
-    from .limiter import Limiter
+    from ..limiter import Limiter
 
 
 class Slots(Settlement):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Final, TypeVar
 
-from ..forksafe import create_lock
-from ..traffic.number import Counter, Number
+from ...forksafe import create_lock
+from ...traffic.number import Counter, Number
 from .events import Event
 
 MAX_SERIES: Final = 1000

@@ -13,13 +13,13 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from ..decision import Decision, EstimatedRejection, Verdict
-from ..errors import ConfigError, error_path
-from ..forksafe import run_in_child
-from ..settings.values import checked_observer
-from ..stores import Store
-from ..testmode import testmode
-from ..traffic.number import Counter
+from ...decision import Decision, EstimatedRejection, Verdict
+from ...errors import ConfigError, error_path
+from ...forksafe import run_in_child
+from ...settings.values import checked_observer
+from ...stores import Store
+from ...testmode import testmode
+from ...traffic.number import Counter
 from .counts import MAX_SERIES, Labels
 from .events import Event, Outcome, outcome_of, outcome_of_rejection
 

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND, Clock
-from ..errors import StateError, StoreError
-from ..forksafe import create_lock
-from ..receipt import Correction
-from ..stores import Store
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from ..stores.heartbeat import Heartbeat
+from ...clock import SECOND, Clock
+from ...errors import StateError, StoreError
+from ...forksafe import create_lock
+from ...receipt import Correction
+from ...stores import Store
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ...stores.heartbeat import Heartbeat
 from .link import ChainLink
 from .report_table import REPORT_EVERY, Account, Report, ReportTable
 
 if TYPE_CHECKING:
-    from ..decision import Decision
+    from ...decision import Decision
 
 _KEYS_PER_CALL: Final = 500
 _PAUSE, _PAUSES = 0.01, 100

@@ -16,16 +16,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, cast
 
-from ..algorithms.concurrency import Concurrency
-from ..algorithms.limit import Limit
-from ..clock import SECOND
-from ..decision import Decision, Hit, SlotCost, name_slots
-from ..errors import ConfigError
-from ..forksafe import check_process, run_in_child
-from ..quota import Quota
-from ..receipt import Charge, Correction
-from ..stores import Store
-from ..testmode import testmode
+from ...algorithms.concurrency import Concurrency
+from ...algorithms.limit import Limit
+from ...clock import SECOND
+from ...decision import Decision, Hit, SlotCost, name_slots
+from ...errors import ConfigError
+from ...forksafe import check_process, run_in_child
+from ...quota import Quota
+from ...receipt import Charge, Correction
+from ...stores import Store
+from ...testmode import testmode
 
 _FIRST_INTERVAL: Final = 0.25  # seconds between the second and the third announcement; then it doubles up to the last
 _LAST_INTERVAL: Final = 30.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ..decision import Decision, Hit
-from ..receipt import Charge, Correction
+from ...decision import Decision, Hit
+from ...receipt import Charge, Correction
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+    from ...algorithms.limit import Limit
 
 MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20

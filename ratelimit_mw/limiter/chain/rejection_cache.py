@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
-from ..algorithms.window_log import RejectionCountingLog
-from ..decision import Decision, Hit
-from ..receipt import Correction
-from ..stores import Store
-from ..testmode import testmode
+from ...algorithms.window_log import RejectionCountingLog
+from ...decision import Decision, Hit
+from ...receipt import Correction
+from ...stores import Store
+from ...testmode import testmode
+from ..registry import Registry
 from .link import ChainLink
-from .registry import Registry
 
 _MAX_KEYS: Final = 50_000
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..algorithms.ban_limit import BanLimit
-from ..receipt import Charge, Correction
+from ...algorithms.ban_limit import BanLimit
+from ...receipt import Charge, Correction
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
-    from ..decision import Hit
-    from ..stores import MemoryStore
+    from ...algorithms.limit import Limit
+    from ...decision import Hit
+    from ...stores import MemoryStore
 
 
 class LastDecision(NamedTuple):

@@ -16,16 +16,16 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ..decision import Decision, Hit
-from ..errors import StoreError
-from ..receipt import Correction
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ...decision import Decision, Hit
+from ...errors import StoreError
+from ...receipt import Correction
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking
 from .lease_table import Lease, LeaseTable
 from .report_table import Account
 from .reporter import Reporter
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+    from ...algorithms.limit import Limit
 
 _RETURNS_PER_REQUEST: Final = 4  # more than a request takes, so that ended leases do not pile up
 _RETURNS_PER_CALL: Final = 100  # when no request waits

@@ -1,0 +1,1 @@
+"""Other limits for single clients, kept in the store, which all processes follow."""
