@@ -45,7 +45,7 @@ def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path
     if path.name == "pyproject.toml":
         raise click.BadParameter("pyproject.toml has the settings in its table [tool.ratelimit_mw]. Write another name")
     if path.exists():
-        raise click.BadParameter(f"{path.name} exists. Remove it, or write another name")
+        raise click.UsageError(f"{path.name} exists. Remove it, or name another file")
     return path
 
 

@@ -40,7 +40,7 @@ def test_the_file_is_valid_and_never_replaced() -> None:
     Path("ratelimit.toml").write_text("changed")
     again = run("init")
     assert (again.exit_code, Path("ratelimit.toml").read_text()) == (2, "changed")
-    assert "ratelimit.toml exists. Remove it, or write another name" in again.stderr
+    assert "Error: ratelimit.toml exists. Remove it, or name another file" in again.stderr
 
 
 @pytest.mark.parametrize("line", SETTINGS)
