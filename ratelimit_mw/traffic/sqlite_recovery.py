@@ -17,7 +17,7 @@ from .digest import create_salt
 from .hyperloglog import is_sketch
 from .retention import Retention
 from .sqlite import SqliteCounts
-from .sqlite_schema import SCHEMA
+from .sqlite_schema import FILL_SUMS
 
 
 class Recovered(NamedTuple):
@@ -49,7 +49,7 @@ _SOURCES: Final = (
 )
 _SALTED: Final = ("dropped", "cells")
 """The tables that mean nothing without the salt of the log."""
-_REBUILD_SUMS: Final = ("DELETE FROM sums", SCHEMA[-1][-1])
+_REBUILD_SUMS: Final = ("DELETE FROM sums", FILL_SUMS)
 
 
 def recover(damaged: SqliteCounts, new: SqliteCounts, retention: Retention | None) -> list[Recovered]:

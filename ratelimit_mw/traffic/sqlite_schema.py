@@ -8,6 +8,10 @@ APPLICATION: Final = 0x524C_5431
 """Marks the file of a traffic log, for this package and for the program ``file``."""
 BLOCK: Final = 12
 """The buckets of a row of ``sums``, as in the last version of the schema."""
+FILL_SUMS: Final = """
+INSERT INTO sums SELECT step, start - start % (12 * step), event, sum(n) FROM totals GROUP BY 1, 2, 3
+"""
+"""Fills ``sums`` from ``totals``. 12 is ``BLOCK``."""
 # Each tuple brings a file to its next version. The rows of one event are together, so that a curve reads few pages.
 # The index has those of one bucket together.
 SCHEMA: Final = (
@@ -55,6 +59,6 @@ SCHEMA: Final = (
             step INTEGER, start INTEGER, event TEXT, n INTEGER NOT NULL, PRIMARY KEY (step, start, event)
         ) WITHOUT ROWID
         """,
-        "INSERT INTO sums SELECT step, start - start % (12 * step), event, sum(n) FROM totals GROUP BY 1, 2, 3",
+        FILL_SUMS,
     ),
 )
