@@ -6,8 +6,9 @@ import csv
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
+from ..limiter.observers.events import Outcome
 from ..limiter.times import seconds_of
 from .recent import Json
 
@@ -15,6 +16,14 @@ Row = Iterable[object]
 _FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}"
                          "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
 """Spreadsheets run a cell that starts with one of these, some of them even after spaces."""
+
+_COUNTS: Final = ("total", *get_args(Outcome), "share", "error")
+_RULE: Final = ("rule", "mode", *_COUNTS)
+_EVENT: Final = ("event", "total", "error")
+_CLIENT: Final = ("outcome", "rule", "client", "total", "error")
+_OVERRIDE: Final = ("rule", "client", "limits", "until", "key")
+_BAN: Final = ("rule", "client", "quota", "unit", "mode", "allowed", "banned", "limit", "remaining", "retry_after",
+               "until", "reset_after", "reset_at", "key")  # fmt: skip
 
 
 def csv_text(rows: Iterable[Row]) -> str:
@@ -46,18 +55,25 @@ def _curves(traffic: Json) -> Iterable[Row]:
                 yield datetime.fromtimestamp(start + i * traffic["step"], UTC).isoformat(), source[kind], line, count
 
 
+def _totals(traffic: Json) -> Iterable[Row]:
+    columns = {"event": _EVENT, "endpoint": ("endpoint", *_COUNTS)}.get(traffic.get("by", "rule"), _RULE)
+    return _table(traffic.get("totals") or traffic.get("rules", []), columns)
+
+
 def _clients(clients: Json) -> Iterable[Row]:
     lists = {line: rows for line, rows in clients.items() if isinstance(rows, list)}
-    return _table([{"outcome": line, **row} for line, rows in lists.items() for row in rows])
+    return _table([{"outcome": line, **row} for line, rows in lists.items() for row in rows], _CLIENT)
 
 
 def _rules(rules: Json) -> Iterable[Row]:
     shown = [{name: "; ".join(lines) for name, lines in rule["shown"].items()} for rule in rules["rules"]]
-    return _table([{**row, "place": rule["place"]} for row, rule in zip(shown, rules["rules"], strict=True)])
+    rows = [{**row, "place": rule["place"]} for row, rule in zip(shown, rules["rules"], strict=True)]
+    return _table(rows, ("rule", "place"))
 
 
-def _table(rows: list[Json]) -> Iterable[Row]:
-    return [list(rows[0]), *(row.values() for row in rows)] if rows else []
+def _table(rows: list[Json], columns: Iterable[str]) -> Iterable[Row]:
+    """Return rows below their columns. A file without rows has these columns, so that a program can read it."""
+    return [list(rows[0] if rows else columns), *(row.values() for row in rows)]
 
 
 class CsvFile(NamedTuple):
@@ -69,9 +85,9 @@ class CsvFile(NamedTuple):
 
 FILES: Final[Mapping[str, CsvFile]] = {
     "curves.csv": CsvFile("traffic", _curves),
-    "totals.csv": CsvFile("traffic", lambda traffic: _table(traffic.get("totals") or traffic.get("rules", []))),
+    "totals.csv": CsvFile("traffic", _totals),
     "clients.csv": CsvFile("clients", _clients),
-    "bans.csv": CsvFile("bans", lambda bans: _table(bans["bans"])),
-    "overrides.csv": CsvFile("overrides", lambda overrides: _table(overrides["overrides"])),
+    "bans.csv": CsvFile("bans", lambda bans: _table(bans["bans"], _BAN)),
+    "overrides.csv": CsvFile("overrides", lambda overrides: _table(overrides["overrides"], _OVERRIDE)),
     "rules.csv": CsvFile("rules", _rules),
 }

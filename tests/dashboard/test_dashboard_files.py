@@ -84,3 +84,21 @@ def test_a_log_that_cannot_be_read_is_asked_once(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(TrafficLog, name, lambda *args, read=read, name=name: calls.append(name) or read(*args))
     page = get(limiter, "", "clients=yes").body.decode()
     assert (page.count(f"{file} is damaged"), calls) == (2, ["events"])
+
+
+@pytest.mark.parametrize("kind", ["rule", "endpoint", "event"])
+@pytest.mark.parametrize("name", ["curves.csv", "totals.csv", "clients.csv", "bans.csv", "overrides.csv"])
+def test_a_file_without_rows_has_its_columns(name: str, kind: str) -> None:
+    """They are those of a file with rows, so that one program reads both."""
+    ban = {"after": 1, "within": "10m", "for": "1h"}
+    settings = {"rules": [{**API["rules"][0], "ban": ban}], "traffic_log": "memory://", "record": "clients"}
+    empty, full = limiter_of(**settings), limiter_of(**settings)
+    assert full.traffic_log is not None
+    full.set_override("api", {"user": "ann"}, "3/minute")
+    for event in ("endpoint:GET /:rejected", "order"):
+        full.traffic_log.record(event)
+    for _ in range(4):
+        full.hit({"user": "bob"})
+    without, found = (rows_of(get(each, name, f"by={kind}&clients=yes")) for each in (empty, full))
+    assert len(without) == 1
+    assert without[0] == found[0]
