@@ -58,4 +58,4 @@ def init(file: Path) -> None:
     example. An existing file is never changed: the exit code is then 2.
     """
     file.write_text(starter(file.as_posix()), encoding="utf-8")
-    print_text(f"{file} is written. Next: ratelimit-mw check {file}")
+    print_text(f"Wrote {file}. Next: ratelimit-mw check {file}")

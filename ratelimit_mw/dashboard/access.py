@@ -1,4 +1,4 @@
-"""The clients that may see a dashboard: those that ``allow`` names, else programs of this machine."""
+"""The clients that may see a dashboard: those that ``allow`` accepts, or by default the programs on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_arguments(limiter: object, allow: object) -> None:
 
 
 def ask(request: Request, allow: Allow | None) -> bool | Awaitable[bool]:
-    """Return the answer of ``allow``, or its awaitable. Without a function, only this machine may see the dashboard."""
+    """Return the answer of ``allow``, or its awaitable. Without a function, only local programs may see it."""
     return is_local(request) if allow is None else allow(request.own)
 
 

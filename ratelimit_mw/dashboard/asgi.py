@@ -27,7 +27,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Args:
         limiter: The limiter. Default: that of the ``RateLimitMiddleware`` which handles the request.
         allow: Your function of the request, sync or async, which returns whether the client may see the dashboard.
-            Without it, only programs of this machine may see it, and not through a proxy.
+            Without it, only programs on this machine may see it, and not through a proxy.
 
     Returns:
         The application.
@@ -72,7 +72,7 @@ class ASGIDashboard:
 def path_in_mount(scope: Scope) -> str:
     """Return the path below the mount: "" for the mount without its slash.
 
-    ``root_path`` is the prefix of the server, with that of the mount after it. Paths need not have the first.
+    ``root_path`` is the prefix of the server, then that of the mount. A path need not start with the former.
 
     >>> path_in_mount({"path": "/api/limits/", "root_path": "/api/limits", "app_root_path": "/api"})
     '/'

@@ -17,7 +17,7 @@ from .view import parse_view
 _METHODS: Final = ("GET", "HEAD")
 _HTML: Final = "text/html; charset=utf-8"
 _ABSENT: Final = {"error": 503, "missing": 404, "hidden": 404}
-"""The status for a file without a content, by the name of the reason."""
+"""The status of the response when a file has no content, by reason."""
 
 
 def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool) -> PageResponse:

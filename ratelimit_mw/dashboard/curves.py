@@ -16,7 +16,7 @@ from .view import View
 LABELS: Final = {COUNT: "count", "allowed": "allowed", "rejected": "rejected", "shadow": "would be rejected"}
 """The lines of a curve, in their order."""
 _UPPER: Final = (COUNT, "allowed")
-"""The lines that have a scale of their own: there are often many more of them."""
+"""The lines with a scale of their own, because their counts are often much higher."""
 NO_RULE: Final = "no rule"
 
 

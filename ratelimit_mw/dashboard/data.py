@@ -20,7 +20,7 @@ from .view import View
 
 _MOST_BANS: Final = 100
 _MOST_PAGES: Final = 5
-"""The most pages of keys that are searched for bans, of up to 10,000 keys each."""
+"""The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
 
 _recent: Final = Recent()
 
@@ -103,7 +103,7 @@ class DashboardData:
         }
 
     def _of_store(self, read: Callable[[], Json]) -> Json:
-        """Read a part from the store. Where the store is unreachable, each call would wait for it again."""
+        """Read a part from the store, unless the store is unreachable: each call would wait for it again."""
         return _part(read) if self.store["reachable"] else {"error": "The store is unreachable."}
 
     def _recently(self, name: str, read: Callable[[], Json]) -> Json:

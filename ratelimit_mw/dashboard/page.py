@@ -37,7 +37,7 @@ def closed_page() -> str:
     main = tag(
         "main",
         tag("h1", "This dashboard is closed"),
-        tag("p", code_text("It opens only for programs of the server itself, which connect to `localhost` directly.")),
+        tag("p", code_text("It opens only for programs on the server itself that connect directly to `localhost`.")),
         tag("p", code_text("To open it for others, pass `allow`, a function of the request:")),
         tag("pre", tag("code", "dashboard(limiter, allow=lambda request: request.user.is_staff)")),
         class_="message",

@@ -95,7 +95,7 @@ def bans_part(data: DashboardData) -> Content:
     """The clients that are banned now."""
     columns = [_CLIENT, text_column("Rule", "rule"), _UNTIL, text_column("Mode", "mode")]
     bans = _listed(data.bans, "bans", "Clients that are banned now", columns, "No client is banned now.")
-    more = note("There are more bans. The command ", tag("code", "ratelimit-mw bans"), " lists all.")
+    more = note("There are more bans. The command ", tag("code", "ratelimit-mw bans"), " lists all of them.")
     return [bans, more if data.bans.get("has_more") else None]
 
 

@@ -35,7 +35,7 @@ def build_response(
 
 
 def redirect_into(path: str, query: str) -> PageResponse:
-    """Return a redirect to the mount with its slash, by which the page finds its files.
+    """Return a redirect to the mount with a trailing slash, which the relative URLs of the page need.
 
     The location is relative: a proxy may have its own prefix.
 

@@ -15,7 +15,7 @@ from ..traffic.estimate import add_up, error_of
 from .view import Kind, View
 
 COUNT: Final = "count"
-"""The outcome of an event that is no decision of the limiter."""
+"""The outcome of an event that is not a decision of the limiter."""
 _MOST_CURVES: Final = 20
 _MOST_ROWS: Final = 50
 _MOST_NAMES: Final = 200
@@ -132,7 +132,7 @@ def _parts(event: str) -> tuple[Kind, str, str]:
 
 
 def _largest(several: Iterable[TrafficSeries]) -> list[TrafficSeries]:
-    """Return the first series, as long as they have few curves."""
+    """Return the first series that together have at most 20 curves: at least one."""
     drawn: list[TrafficSeries] = []
     left = _MOST_CURVES
     for series in several:

@@ -74,7 +74,7 @@ def parse_view(query: str) -> View:
         raise ConfigError("the query has too many fields") from None
     start, end = fields.get("from", ""), fields.get("to", "")
     if end and not start:
-        raise ConfigError("is missing. Write both from and to, or only from", "from")
+        raise ConfigError("expected a date or a time, because to is set. Write both, or only from", "from")
     if len(fields.get("name", "")) > _LONGEST_NAME:
         raise ConfigError(f"expected at most {_LONGEST_NAME} characters", "name")
     return View(
@@ -95,7 +95,7 @@ def _one_of(field: str, text: str, known: tuple[str, ...]) -> str:
 
 
 def _time(text: str, field: str, is_end: bool = False) -> float:
-    """Return the seconds since 1970 of a date or a time. The end of a date is that of its day."""
+    """Return the seconds since 1970 of a date or a time. A date as the end of a range includes the whole day."""
     try:
         if len(text) == len("2026-01-31"):
             text = f"{date.fromisoformat(text) + timedelta(days=is_end)}"

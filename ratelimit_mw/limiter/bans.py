@@ -24,7 +24,7 @@ class Bans(Inspection):
     """Changes and shows bans. ``Limiter`` inherits it."""
 
     def ban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
-        """Ban a client from a rule now. It replaces a ban of the client, and does not count for the growth of bans.
+        """Ban a client from a rule now. The ban replaces an active one, and does not make later bans longer.
 
         Args:
             rule: The name of the rule. It must have the option ``ban``.
@@ -35,8 +35,8 @@ class Bans(Inspection):
             The end of the ban, in seconds since 1970 by the clock of the store.
 
         Raises:
-            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients have the
-                key, or the client is on the allow list or has the override ``"unlimited"``, so no ban applies to it.
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients share
+                it, or the client is on the allow list or has the override ``"unlimited"``, so no ban applies to it.
             StoreError: The store is unreachable, or has no room for the ban.
 
         Example:
@@ -107,7 +107,7 @@ class Bans(Inspection):
         (decision,) = await call(self.store, "apply", [hit], self._now(), False)
         if decision.allowed and decision.at_us < at + us:
             causes = "the store is nearly full, or another process has just lifted the ban"
-            raise StoreError(f"{redacted_url(self.store)} has no ban of the client: {causes}")
+            raise StoreError(f"the ban is not in {redacted_url(self.store)}: {causes}")
         return (at + us) / SECOND  # type: ignore[no-any-return]
 
     async def _unban(self, call: Call, rule: str, features: Features) -> bool:
@@ -130,7 +130,7 @@ class Bans(Inspection):
         with error_path("duration"):
             us = ban.terms.first if duration is None else parse_duration(duration)
             if us == 0:
-                raise ConfigError("expected more than 0; leave it out for the length of the rule's ban")
+                raise ConfigError("expected more than 0. Leave the argument out for the length of the rule's ban")
         return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, ban.limit, None)
 
     def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:

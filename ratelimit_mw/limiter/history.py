@@ -75,7 +75,7 @@ class History(Settlement):
             The numbers, by rule and outcome. Outcomes exclude each other: ``rejected`` does not include ``banned``.
 
         Raises:
-            ConfigError: ``record`` is not set, ``last`` is not such a number, or the store keeps no records.
+            ConfigError: ``record`` is not set, ``last`` is out of range, or the store keeps no records.
             StoreError: The store is unreachable.
 
         Example:
@@ -106,7 +106,7 @@ class History(Settlement):
             The clients, those with the most rejections first.
 
         Raises:
-            ConfigError: ``record`` is not ``"clients"``, ``last`` is not such a number, or the store keeps no records.
+            ConfigError: ``record`` is not ``"clients"``, ``last`` is out of range, or the store keeps no records.
             StoreError: The store is unreachable.
         """
         return run_blocking(self._top_clients(blocking_call, rule, last, limit))

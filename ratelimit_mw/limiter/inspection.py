@@ -161,7 +161,7 @@ class Inspection(Resets):
         return list({hit.key: hit for hit in (*bans, *kept)}.values())
 
     def _lowest_limits(self) -> dict[str, Limit]:
-        """Return a limit for the keys of each prefix: the lowest one of this time."""
+        """Return a limit for the keys of each prefix: the lowest one that applies now."""
         limits = (limit for rule in self.rules.rules for limit in rule.at(self._time()).all_limits())
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
 
@@ -175,7 +175,7 @@ class Inspection(Resets):
         return next((limit for limit in other if limit.prefix == prefix), None)
 
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
-        """Decide the next request of each key. ``remaining`` is that of now, without its cost."""
+        """Decide the next request of each key. ``remaining`` is the current amount, before the cost of that request."""
         states = await self._peek(call, hits)
         costs = {name: rule.least_cost for name, rule in self.rules.by_name.items()}
         full = [decision for decision in states if decision.remaining < costs[decision.rule]]

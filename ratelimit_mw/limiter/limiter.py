@@ -48,8 +48,8 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         rules: The rules, instead of those of the settings. All rules that match a request apply together.
         store: A store URL, for example ``"redis://cache:6379/0"``, or a ``Store``, instead of the store of the
             settings, which is ``"memory://"`` by default.
-        clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default
-            the store's own time counts.
+        clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default,
+            the store's own time is used.
         settings: Settings from ``load_settings``. Default: each setting has its default.
         observers: Functions of an ``Event``, instead of those of the settings. Each is called once for every request.
 
@@ -178,7 +178,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             The verdict. It is true when the request is allowed.
 
         Raises:
-            ConfigError: ``cost`` is not such a number.
+            ConfigError: ``cost`` is not a whole number from 0 to 10**12.
         """
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()

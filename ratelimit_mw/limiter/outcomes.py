@@ -41,7 +41,7 @@ class OutcomeWatch:
             del self._seen[rule]
         if not counts:
             statuses = " and ".join(str(status) for status, _ in seen.most_common(2))
-            compare = f"Compare their statuses, most of them {statuses}, with its count_when or count_unless"
+            compare = f"Most frequent statuses: {statuses}. Compare them with count_when or count_unless"
             _log.warning(
                 "rule %s: none of its first %d responses counted, so the rule rejects no client. %s",
                 rule,

@@ -15,7 +15,7 @@ from .summary import Summary
 
 
 class Span(NamedTuple):
-    """The length of the time that one record is about, and how long records are kept, in microseconds."""
+    """The length of the period that a record covers, and how long records are kept, in microseconds."""
 
     width: int
     kept: int
@@ -28,7 +28,7 @@ class CountsRecord(NamedTuple):
         name: Its name in the store.
         size: The most counts that it keeps.
         lifetime: How long it stays after a write, in microseconds.
-        begin: The begin of the time that it is about, in microseconds since 1970.
+        begin: The start of the period that it covers, in microseconds since 1970.
     """
 
     name: str
@@ -44,9 +44,9 @@ LONGEST: Final = 7 * _DAY / SECOND
 OUTCOMES: Final = "outcomes"
 """The name of records that count ``"OUTCOME RULE"``. The others count clients."""
 CLIENTS_SIZE: Final = 100
-"""The most clients of a record."""
+"""The maximum number of clients in a record."""
 OUTCOMES_SIZE: Final = 2_000
-"""The most counts of a record of outcomes."""
+"""The maximum number of counts in a record of outcomes."""
 
 
 async def update(
@@ -78,7 +78,7 @@ async def update(
 
 
 def clients_of(rule: str) -> str:
-    """Return the name of the records of a rule's clients. A name of a rule may have any length and any characters."""
+    """Return the name of the records of a rule's clients. The name of a rule may have any length and any characters."""
     return f"clients-{blake2b(rule.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 

@@ -73,7 +73,7 @@ class Reloads(Settlement):
             self._marks, self.rules, self._has_adopted = every, rules, True
 
     def located(self, *arguments: str, settings: Settings | None = None) -> AbstractContextManager[None]:
-        """Put file and line in front of each ``ConfigError`` of a block about a setting of the file.
+        """Prefix a ``ConfigError`` that a block raises about a setting of the file with its file and line.
 
         Args:
             arguments: The settings that arguments replace.

@@ -22,7 +22,7 @@ from ..testmode import testmode
 from .settlement import Settlement
 
 _BARS: Final = 4
-"""How many | a key has before the client, at least."""
+"""The minimum number of | in a key, all of them before the client."""
 _KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
 _log = logging.getLogger("ratelimit_mw")
 
@@ -66,7 +66,7 @@ class Resets(Settlement):
             verdict: The verdict of the current request, which may have consumed under the same key.
             rule: The name of the rule.
             features: The features of the key.
-            rules: The rules of the request, by default those of now.
+            rules: The rules of the request. Default: the current rules.
 
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.

@@ -65,7 +65,7 @@ class Settlement:
         await self._acorrect(verdict)
 
     def settle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
-        """Replace the cost that a verdict consumed by the true cost.
+        """Replace the cost that a verdict consumed with the true cost.
 
         A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
         concurrency rules are not changed.
@@ -77,7 +77,7 @@ class Settlement:
                 apply to the request is not changed.
 
         Raises:
-            ConfigError: ``cost`` is not such a number, there is no such rule, or several rules applied.
+            ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
         """
         self._state_cost(verdict, cost, rule)
         self._correct(verdict)
@@ -103,7 +103,7 @@ class Settlement:
 
         Args:
             verdict: The verdict of an allowed request.
-            rules: The rules of the request, by default those of now.
+            rules: The rules of the request. Default: the current rules.
         """
         self._slots.hold(verdict, rules or self.rules)
 

@@ -17,7 +17,7 @@ class Summary(msgspec.Struct, array_like=True, eq=False):
     counts: dict[str, int] = {}
     error: int = 0
     tokens: list[int] = []
-    """Random numbers of the last writers of a record. By them, a writer without a reply finds out if it has written."""
+    """Random numbers of the last writers of a record. They show a writer that got no reply whether it has written."""
 
     def add(self, text: str, number: int, size: int) -> None:
         """Count a text."""
@@ -34,7 +34,7 @@ class Summary(msgspec.Struct, array_like=True, eq=False):
         return self
 
     def shrink(self, size: int) -> None:
-        """Keep the largest counts. The error of all is the part that each of them loses."""
+        """Keep the largest counts. Each loses the same amount, which is added to the error."""
         if len(self.counts) > size:
             taken = sorted(self.counts.values(), reverse=True)[size]
             self.counts = {text: number - taken for text, number in self.counts.items() if number > taken}

@@ -38,10 +38,10 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     if not separator:  # the text may have a login
         raise ConfigError('expected the URL of a traffic log, for example "sqlite:///traffic.db"')
     if scheme not in FAMILIES:
-        raise ConfigError(f"a traffic log has no store {scheme!r}{suggestion(scheme, FAMILIES)}")
+        raise ConfigError(f"a traffic log cannot use the scheme {scheme!r}{suggestion(scheme, FAMILIES)}")
     rest, found = without_retention(url)
     if found is not None and retention is not None:
-        raise ConfigError("the URL sets retention too. Set it once")
+        raise ConfigError("retention is set both in the URL and as an argument. Set it once")
     chosen = found if retention is None else retention
     kept = Retention(DEFAULT if chosen is None else chosen)
     if scheme == "sqlite":
@@ -71,10 +71,10 @@ def without_retention(url: str) -> tuple[str, str | None]:
 def _path_of(url: str) -> str:
     split = urlsplit(url)
     if split.query:
-        raise ConfigError("sqlite:// has one option: retention")
+        raise ConfigError("unknown option in the URL: sqlite:// takes only retention")
     path = unquote(split.path)[1:]
     if split.netloc or split.fragment or not path or path.endswith("/") or "\0" in path:
         raise ConfigError(f"sqlite:// needs the path of a file: {_EXAMPLE}")
     if path == ":memory:":
-        raise ConfigError("a log in memory has the URL memory://")
+        raise ConfigError("SQLite in memory is not supported. For a log in memory, write memory://")
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."

@@ -1,11 +1,11 @@
 """``Batch``: counts by bucket, event and client, and their bound. Pure, no I/O.
 
-A bucket has at most a number of events. Further ones count together as ``OTHER``, and in a count-min sketch.
+A bucket has at most ``MOST`` events. Further events count together as ``OTHER``, and in a count-min sketch.
 
 The clients of an event are a Misra-Gries summary (Agarwal and others, "Mergeable Summaries", 2012). When there are too
-many, all lose the count of the first one that is too many, and those without a count are dropped. So the count of
-every client is too low by the sum of these losses at most, and that is less than the counts of all clients / ``MOST``.
-A sketch has all clients that ever counted, without those for which a process had no room.
+many, the count of the client at rank ``MOST`` + 1 is subtracted from all, and clients without a count are dropped. So
+each count is too low by at most the sum of these losses, which is less than the counts of all clients / ``MOST``.
+A sketch contains all clients that were ever counted, except those for which a process had no room.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .retention import Resolution
 
 _Name = TypeVar("_Name", int, str)
 OTHER: Final = "__other__"
-"""The event of those without room. Early logs have a client of this name, too, for those without room."""
+"""The event that counts all events without room. Early logs also use the name for the clients without room."""
 MOST: Final = 1_000
-"""The most events of a bucket, and the clients of an event that are kept when there are more than twice as many."""
+"""The maximum number of events in a bucket, and of clients that an event keeps once it has more than twice as many."""
 
 
 class EventCounts(msgspec.Struct, array_like=True, eq=False):
@@ -50,13 +50,13 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
     missed: int = 0
 
     def add(self, number: int, client: str | None) -> None:
-        """Count a number of times."""
+        """Add a number to the total and to the count of the client."""
         self.total += number
         if client is not None:
             self.clients[client] = self.clients.get(client, 0) + number
 
     def merge(self, other: EventCounts, salt: str) -> None:
-        """Add other counts, by the salt of the log."""
+        """Add other counts. ``salt`` is the salt of the log."""
         self.total += other.total
         self.error += other.error
         self.missed += other.missed
@@ -123,7 +123,7 @@ Bucket = tuple[int, int]
 Events = dict[str, EventCounts]
 Batch = dict[Bucket, Events]
 Records = Mapping[int, Mapping[tuple[str, str | None], int]]
-"""Counts by the start of a finest bucket, then by event and client."""
+"""Counts by the start of a bucket of the finest resolution, then by event and client."""
 
 
 def batch_of(records: Records, losses: Losses, resolutions: Collection[Resolution], now: int) -> Batch:
@@ -158,7 +158,7 @@ def fold_events(events: Events, known: Collection[str], salt: str) -> Events:
 
 
 def add_up_events(buckets: Iterable[Mapping[str, int]]) -> dict[str, Estimate]:
-    """Return the sums of the counts of events in buckets. Each bucket has its events."""
+    """Return the total of each event. A bucket is a mapping from events to counts."""
     total, beside = Counter[str](), Counter[str]()
     for counts in buckets:
         total.update(counts)
@@ -168,9 +168,9 @@ def add_up_events(buckets: Iterable[Mapping[str, int]]) -> dict[str, Estimate]:
 
 
 def with_errors(total: Mapping[str, int], beside: Mapping[str, int]) -> dict[str, Estimate]:
-    """Return the sums of events with their errors. ``beside`` is the count of ``OTHER`` in the buckets of each event.
+    """Return totals with their errors. ``beside`` is the count of ``OTHER`` in the buckets that have the event.
 
-    Elsewhere, the event may be one of those that count as ``OTHER``.
+    In other buckets, the event may be counted as ``OTHER``.
     """
     unknown = total.get(OTHER, 0)
     return {event: Estimate(number, unknown - beside.get(event, 0)) for event, number in total.items()}

@@ -1,7 +1,7 @@
 """A count-min sketch: the counts of any number of names in 5 rows of 1,024 cells. Pure, no I/O.
 
-A count adds to one cell of each row. The least of these cells is the count of a name, and that of others which share
-all of its cells. Sketches add up cell by cell (Cormode and Muthukrishnan, "An improved data stream summary: the
+A count adds to one cell of each row. Names may share cells, so no cell is too low, and the lowest is the best estimate
+of the count of a name. Sketches add up cell by cell (Cormode and Muthukrishnan, "An improved data stream summary: the
 count-min sketch and its applications", 2005).
 """
 
@@ -16,13 +16,13 @@ from .estimate import Estimate
 _ROWS: Final = 5
 COLUMNS: Final = 1_024
 EPSILON: Final = math.e / COLUMNS
-"""A count is too high by this part of all counts of the sketch at most (0.27%), with the probability 1 - ``DELTA``."""
+"""With probability 1 - ``DELTA``, a count is too high by at most this share of all counts in the sketch: 0.27%."""
 DELTA: Final = math.exp(-_ROWS)
 """0.67%."""
 
 
 def cells_of(name: str, salt: str) -> list[int]:
-    """Return the cells of a name, one of each row, by the salt of the log."""
+    """Return the cells of a name, one in each row. ``salt`` is the salt of the log."""
     digest = digest_of(salt, name)
     parts = (int.from_bytes(digest[4 * row : 4 * row + 4]) for row in range(_ROWS))
     return [row * COLUMNS + part % COLUMNS for row, part in enumerate(parts)]

@@ -7,7 +7,7 @@ from hashlib import sha1
 
 
 def create_salt() -> str:
-    """Return a salt for a new log. Without it, a client cannot choose names that collide."""
+    """Return a salt for a new log. A client that does not know the salt cannot choose names that collide."""
     return secrets.token_hex(16)
 
 

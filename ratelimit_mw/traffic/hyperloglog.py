@@ -1,6 +1,6 @@
 """``HyperLogLog``: estimates how many different names were added, in 4,096 bytes. Pure, no I/O.
 
-Two sketches merge into that of all names of both. The estimator is that of Otmar Ertl, "New cardinality estimation
+Two sketches merge into that of the names of both. The estimator is that of Otmar Ertl, "New cardinality estimation
 algorithms for HyperLogLog sketches" (2017), algorithm 6: it has no bias, and needs no tables.
 """
 
@@ -24,7 +24,7 @@ _DEVIATIONS: Final = 3
 
 
 class HyperLogLog:
-    """Each name has one register. It keeps the most leading zeros of the digests of its names, plus 1."""
+    """A register keeps the largest number of leading zeros in the digests of its names, plus 1."""
 
     def __init__(self, registers: bytes = bytes(_REGISTERS)) -> None:
         self._registers = bytearray(registers)
@@ -33,7 +33,7 @@ class HyperLogLog:
         return bytes(self._registers)
 
     def add(self, names: Iterable[str], salt: str) -> None:
-        """Add names, by the salt of the log."""
+        """Add names. ``salt`` is the salt of the log."""
         for name in names:
             number = int.from_bytes(digest_of(salt, name)[: _HASH // 8])
             register, rest = number % _REGISTERS, number >> _BITS
@@ -61,7 +61,7 @@ def is_sketch(data: object) -> bool:
 
 
 def with_error(number: float, standard_error: float) -> Estimate:
-    """Return an estimate whose error is three standard errors. It is smaller in 99.7% of all cases."""
+    """Return an estimate whose error is three standard errors. The true error is smaller in 99.7% of all cases."""
     return Estimate(round(number), math.ceil(_DEVIATIONS * standard_error * number))
 
 

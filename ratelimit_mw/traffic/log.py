@@ -20,7 +20,7 @@ from .store import open_counts
 from .writer import CountWriter
 
 _LATEST: Final = 1e11
-"""A time in seconds since 1970: larger ones are probably milliseconds."""
+"""The latest accepted time, in seconds since 1970. A larger number is probably in milliseconds."""
 
 
 class TrafficLog(CountWriter):
@@ -69,7 +69,7 @@ class TrafficLog(CountWriter):
         finally:
             store.close()
         if retention is None and not create:
-            raise StoreError(f"there is no traffic log at {redacted_url(url)}. It begins with its first record")
+            raise StoreError(f"there is no traffic log at {redacted_url(url)}. The first write creates it")
         return cls(url if retention is None else without_retention(url)[0], retention, clock)
 
     def total(self, event: str, start: float, end: float, by: str | None = None) -> Estimate:
@@ -83,7 +83,7 @@ class TrafficLog(CountWriter):
 
         Returns:
             The count. It includes all records of this process, and those that other processes have written. The count
-            of an event is exact. It has an ``error`` if a bucket had more than 1,000 events before this one.
+            of an event is exact, unless it came after 1,000 other events in a bucket. Then the count has an ``error``.
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
@@ -96,14 +96,14 @@ class TrafficLog(CountWriter):
     def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
         """Return the counts of an event in a time range, in equal steps.
 
-        The steps are the finest that the log still keeps for the start of the range. They are longer when there would
-        be too many. The range is widened to whole steps, which start at multiples of their length since 1970.
+        The steps are the finest that the log still keeps for the start of the range. They are longer if there would be
+        more than ``points``. The range is widened to whole steps, which start at multiples of their length since 1970.
 
         Args:
             event: The event.
-            start: The start of the range, in seconds since 1970. Before the oldest bucket, the curve starts with that.
+            start: The start of the range, in seconds since 1970. A curve never starts before the oldest bucket.
             end: The end of the range, in seconds since 1970.
-            points: The most counts, at least 2.
+            points: The maximum number of counts, at least 2.
             by: The client. Default: all clients, and records without one.
 
         Returns:
@@ -122,7 +122,7 @@ class TrafficLog(CountWriter):
             events: The events.
             start: The start of the range, as for ``curve``.
             end: The end of the range, in seconds since 1970.
-            points: The most counts of each event, at least 2.
+            points: The maximum number of counts of each event, at least 2.
 
         Returns:
             The curve of each event. An event without a record has the counts 0.
@@ -151,7 +151,7 @@ class TrafficLog(CountWriter):
             event: The event.
             start: The start of the range, in seconds since 1970.
             end: The end of the range, in seconds since 1970.
-            k: The most clients to return, at least 1.
+            k: The maximum number of clients to return, at least 1.
 
         Returns:
             The clients, the highest counts first.
@@ -197,8 +197,8 @@ class TrafficLog(CountWriter):
             end: The end of the range, in seconds since 1970.
 
         Returns:
-            The counts by event, the highest first. Further events than 1,000 in a bucket count as ``"__other__"``. So
-            the count of an event is too low by its ``error`` at most. ``total`` has an estimate of it.
+            The counts by event, the highest first. Beyond 1,000 events in a bucket, events count as ``"__other__"``. So
+            the count of an event is too low by at most its ``error``. ``total`` returns an estimate of the true count.
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
@@ -248,7 +248,7 @@ class TrafficLog(CountWriter):
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
     def _range(self, start: float, end: float) -> tuple[int, int, int]:
-        """Return a range in whole seconds, and the time. Write the records before, so that the counts have them."""
+        """Return a range in whole seconds, and the time. Write the pending records first."""
         for name, value in (("start", start), ("end", end)):
             if type(value) not in (int, float) or not 0 <= value < _LATEST:
                 raise ConfigError(f"expected seconds since 1970; got {value!r}", name)

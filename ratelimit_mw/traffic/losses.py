@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 MOST: Final = 1_000
-"""The most clients of an event that are kept."""
+"""The maximum number of clients that an event keeps."""
 Counts = dict[tuple[str, str | None], int]
 """Counts by event and client."""
 
@@ -32,11 +32,11 @@ class Loss(NamedTuple):
 
 
 Losses = Mapping[int, Mapping[str, Loss]]
-"""Losses by the start of a finest bucket, then by event."""
+"""Losses by the start of a bucket of the finest resolution, then by event."""
 
 
 def clients_to_keep(sizes: Collection[int], room: int) -> int:
-    """Return how many clients each event can keep, so that all have room together. ``sizes`` are those that they have.
+    """Return how many clients each event can keep, so that all fit into ``room``. ``sizes`` are their current numbers.
 
     >>> clients_to_keep([40_000, 300], 25_000), clients_to_keep([900] * 50, 25_000)
     (1000, 500)
@@ -50,7 +50,7 @@ def clients_to_keep(sizes: Collection[int], room: int) -> int:
 def drop_clients(counts: Counts, most: int) -> dict[str, Loss]:
     """Keep the largest clients of each event. Return what each event loses. Its total stays.
 
-    All clients of an event lose the count of the first one that is too many. Counts that are lost have no client.
+    The count of the client at rank ``most`` + 1 is subtracted from all. Lost counts stay, without a client.
     """
     thresholds = _thresholds(counts, most)
     before, lost, missed = counts.copy(), Counter[str](), Counter[str]()
@@ -68,7 +68,7 @@ def drop_clients(counts: Counts, most: int) -> dict[str, Loss]:
 
 
 def _thresholds(counts: Counts, most: int) -> dict[str, int]:
-    """Return the count of the first client that is too many, by event."""
+    """Return the count of the client at rank ``most`` + 1, by event."""
     numbers: dict[str, list[int]] = {}
     for (event, client), number in counts.items():
         if client is not None:

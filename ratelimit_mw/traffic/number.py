@@ -20,6 +20,6 @@ class Number:
         return next(self.counter) - self._reads + 1
 
     def take(self) -> int:
-        """Return the number since the last call, as ``read`` does."""
+        """Return how much the number has grown since the last call. One thread may call this at a time."""
         before, self._taken = self._taken, self.read()
         return self._taken - before

@@ -15,9 +15,9 @@ from .losses import Counts, Loss, Losses, clients_to_keep, drop_clients
 from .number import Counter, Number
 
 MOST: Final = 50_000
-"""The most counts that wait to be written, for example while the store is unreachable."""
+"""The maximum number of counts that wait to be written, for example while the store is unreachable."""
 _LONGEST, _KEPT = 128, 100
-"""The most characters of a name, and those that are kept of a longer one."""
+"""The maximum length of a name, and the number of characters that are kept of a longer name."""
 _OVERLAP: Final = 60
 """Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
 Adders = dict[tuple[str, ...], Counter]
@@ -28,9 +28,9 @@ _NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
 class PendingCounts:
     """Counts by the start of the finest bucket, then by event and client.
 
-    ``current`` is the start and the end of a bucket, and its counts, to which ``record`` adds itself. ``adding`` is the
-    same for events that are counted without a lock: it has the counter of each of them. Their times are in the unit of
-    the clock that is compared with them: ``edge`` turns microseconds into it.
+    ``current`` is the start and the end of a bucket, and its counts, which ``record`` increments. ``adding`` is
+    the same for events that are counted without a lock, with a counter for each. Both have times in the unit of the
+    fast clock. ``edge`` converts microseconds to that unit.
     """
 
     def __init__(self, step: int, edge: Callable[[int], int] = int) -> None:
@@ -104,7 +104,7 @@ class PendingCounts:
         return self._edge(start), self._edge(start + self._step)
 
     def _has_room(self, most: int) -> bool:
-        """Return whether there are fewer counts than ``most`` times the most. Room for clients is made."""
+        """Return whether there are fewer than ``most * MOST`` counts. Drop the smallest clients first if that helps."""
         if most == 1 and self._size >= MOST and not self._is_full:
             self._make_room()
         return self._size < most * MOST
@@ -129,7 +129,7 @@ class PendingCounts:
 def name_of(argument: str, text: object) -> str:
     """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
     if not isinstance(text, str) or not (text or argument == "by"):
-        raise ConfigError(f"expected a text; got {text!r}", argument)
+        raise ConfigError(f"expected text; got {text!r}", argument)
     data = text.encode("utf-8", "surrogatepass")
     if len(text) <= _LONGEST and data.decode("utf-8", "replace") == text:
         return text

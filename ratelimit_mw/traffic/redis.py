@@ -32,11 +32,11 @@ from .store import CountStore
 _TIMEOUT: Final = 5.0
 """Seconds that a call may wait for the server."""
 _PART: Final = 1_000
-"""The most counts of one call of the script, for which the server takes about 2 ms."""
+"""The maximum number of counts in one call of the script, for which the server takes about 2 ms."""
 _READS: Final = 500
-"""The most reads of one round trip."""
+"""The maximum number of reads in one round trip."""
 _STANDARD_ERROR: Final = 0.0081
-"""That of the HyperLogLog of Redis."""
+"""The standard error of the HyperLogLog in Redis."""
 _Field = TypeVar("_Field", int, str)
 _Part = list[tuple[int, int, int, dict[str, tuple[int, dict[str, int], int, int]]]]
 

@@ -125,7 +125,7 @@ def _parse(part: str, text: str) -> Resolution:
     step = int(match[1]) * _seconds(match[2] or "s", part)
     kept = int(match[3]) * (_seconds(match[4], part) if match[4] else step)
     if not 0 < step <= kept <= MOST_BUCKETS * step:
-        raise ConfigError(f"{part.strip()!r} keeps no bucket, or more than {MOST_BUCKETS:,}")
+        raise ConfigError(f"retention {part.strip()!r} must have from 1 to {MOST_BUCKETS:,} buckets")
     return Resolution(step, kept // step * step)
 
 

@@ -278,7 +278,7 @@ def _with_blocks(run: Run) -> dict[str, int]:
 
 
 def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int], counts: EventCounts) -> None:
-    """Add the clients of an event in a bucket. Too many are dropped."""
+    """Add the clients of an event in a bucket. If there are too many, the smallest are dropped."""
     counts.drop_clients(salt)
     db.executemany(_ADD_CLIENT, ((*place, *each) for each in counts.clients.items()))
     found = db.execute(_DROPPED, place).fetchone()

@@ -1,8 +1,8 @@
 """``recover``: copies what can be read of a damaged traffic log in SQLite into a new log.
 
-SQLite finds a row by its key without the pages of other rows. So where a table cannot be read as a whole, its rows are
-looked up by their step, their event and their start. The new log knows these: it gets the totals first, which the file
-has twice, in their table and in its index.
+SQLite can find a row by its key without reading the pages of other rows. So if a table cannot be read as a whole, its
+rows are looked up by step, event and start. The new log provides these values, because the totals are copied first. The
+file contains the totals twice: in their table and in its index.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOTALS: Final = _Source("totals", "totals", ("step", "event"), "ORDER BY step, 
 _SOURCES: Final = (
     _TOTALS,
     _Source("totals", "totals INDEXED BY by_start", ("step", "start")),
-    _TOTALS,  # again, because the index may have had events that are new
+    _TOTALS,  # again, with the events that only the index had
     _Source("clients", "clients", ("step", "event", "start")),
     _Source("dropped", "dropped", ("step", "event", "start")),
     _Source("cells", "cells", ("step", "start")),
@@ -64,11 +64,11 @@ def recover(damaged: SqliteCounts, new: SqliteCounts, retention: Retention | Non
         The rows of each table.
 
     Raises:
-        ConfigError: The new log exists, or the retention is needed.
+        ConfigError: The new log exists, or the retention cannot be read and is not given.
         StoreError: Nothing can be read, or a file cannot be opened.
     """
     if new.retention() is not None:
-        raise ConfigError(f"{new.path} has a traffic log. Name a file that does not exist")
+        raise ConfigError(f"{new.path} already contains a traffic log. Name a file that does not exist")
     with damaged.connection() as old:
         old.execute("PRAGMA writable_schema = ON")  # SQLite then reads a file that was cut off, too
         old.execute("BEGIN")  # one state of the file, if an application still writes
@@ -81,7 +81,7 @@ def recover(damaged: SqliteCounts, new: SqliteCounts, retention: Retention | Non
 
 
 def _log_of(old: sqlite3.Connection, path: str, retention: Retention | None) -> tuple[Retention, str | None]:
-    """Return the retention and the salt of a log. A salt that cannot be read is None. Before version 2, it is new."""
+    """Return the retention and the salt of a log. A damaged salt is None. A log of version 1 gets a new salt."""
     try:
         tables = {name for (name,) in old.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.OperationalError:  # no damage: for example, it is locked
@@ -89,7 +89,7 @@ def _log_of(old: sqlite3.Connection, path: str, retention: Retention | None) -> 
     except sqlite3.DatabaseError as error:
         raise _nothing(path) from error
     if "log" not in tables:
-        raise StoreError(f"{path} is no traffic log")
+        raise StoreError(f"{path} is not a traffic log")
     with suppress(sqlite3.DatabaseError, ConfigError):
         kept, *salts = old.execute("SELECT * FROM log").fetchone() or ("",)
         return Retention(kept), salts[0] if salts else create_salt()
@@ -99,7 +99,7 @@ def _log_of(old: sqlite3.Connection, path: str, retention: Retention | None) -> 
 
 
 def _nothing(path: str) -> StoreError:
-    return StoreError(f"nothing can be read of {path}. Restore a backup, or move the file away to start a new log")
+    return StoreError(f"nothing can be read from {path}. Restore a backup, or move the file away to start a new log")
 
 
 class _Copy:
@@ -161,7 +161,7 @@ class _Copy:
         return [value for (value,) in self._new.execute(_select(f"DISTINCT {column}", "totals", keys), key)]
 
     def _is_valid(self, source: _Source, row: dict[str, Any]) -> bool:
-        """Return whether a row can be one of a log. Damage that SQLite does not notice makes others."""
+        """Return whether a row is possible in a log. SQLite does not notice all damage."""
         is_valid = row["step"] in self._steps and all(_CHECKS[column](value) for column, value in row.items())
         is_valid = is_valid and row["start"] % row["step"] == 0
         if not is_valid:

@@ -74,7 +74,7 @@ class CountStore(ABC):
         return {event: totals[event] for event in events}
 
     def _of_client(self, run: Run, event: str, client: str, totals: Mapping[int, int]) -> dict[int, int]:
-        """Return the counts of a client. It may have all counts of an event without a series of its own."""
+        """Return the counts of a client. All counts of an event without its own series may be its counts."""
         found: dict[int, int] = {start: Estimate(0, number) for start, number in totals.items() if error_of(number)}
         tables = self.tables(run, event, [client, OTHER])
         return found | {start: counts.count_of(client) for start, counts in tables.items()}

@@ -40,7 +40,7 @@ class CountWriter:
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
         self._writing = create_lock(self, "_writing", threading.Lock)
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
-        self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at the end")
+        self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at exit")
         self._store = open_counts(address)
         self._start_over()
         if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
@@ -51,7 +51,7 @@ class CountWriter:
         _of_process.add(self)
 
     def _start_over(self) -> None:
-        """Also in a forked child: the parent writes its own counts."""
+        """Drop all counts. A forked child does so, because the parent writes its own counts."""
         self._pending = PendingCounts(self._retention.finest.step, self._edge)
         self._unwritten: tuple[Batch, str] | None = None
         self._is_same_log = self._has_failed = False
@@ -60,8 +60,8 @@ class CountWriter:
         """Count an event. This makes no call to the store.
 
         Args:
-            event: The event, a text.
-            by: The client, a text. Default: the event counts for no client.
+            event: The event, a string.
+            by: The client, a string. Default: the event counts for no client.
             n: How many times to count the event, a whole number from 1 to 10**12.
             at: The time in seconds since 1970. Default: now.
 
@@ -76,7 +76,7 @@ class CountWriter:
                     try:
                         counts[event, by] += 1
                         return
-                    except (KeyError, TypeError):  # it is new, or no text
+                    except (KeyError, TypeError):  # it is new, or not a string
                         pass
         check_process()
         with self._lock:
@@ -86,13 +86,13 @@ class CountWriter:
         """Return a function that counts each of several events once, now and without a client. It needs no lock.
 
         Args:
-            *events: The events, texts.
+            *events: The events, as strings.
 
         Returns:
             The function. Any thread may call it, even after a fork.
 
         Raises:
-            ConfigError: An event is no text.
+            ConfigError: An event is not a string.
         """
         names, clock = tuple(name_of("events", event) for event in events), self._fast_clock
 
@@ -126,9 +126,9 @@ class CountWriter:
         self._has_failed = False
 
     def expire(self) -> int:
-        """Drop the buckets that are no longer kept, and free their disk space. SQLite writes the file anew.
+        """Drop the buckets that are no longer kept, and free their disk space. SQLite rewrites the file.
 
-        Each write drops such buckets, too, but the file does not become smaller. Other processes wait meanwhile.
+        Each write drops such buckets, too, but the file does not shrink. Meanwhile, other processes wait.
 
         Returns:
             The bytes of disk space that are free now: 0 in memory and in Redis.

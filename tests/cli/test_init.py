@@ -34,7 +34,7 @@ def test_the_file_is_valid_and_never_replaced() -> None:
     first = run("init")
     assert (first.exit_code, first.stdout) == (
         0,
-        "ratelimit.toml is written. Next: ratelimit-mw check ratelimit.toml\n",
+        "Wrote ratelimit.toml. Next: ratelimit-mw check ratelimit.toml\n",
     )
     assert run("check", "ratelimit.toml").exit_code == 0
     Path("ratelimit.toml").write_text("changed")

@@ -24,7 +24,7 @@ def test_a_ban_by_hand_needs_room(clock: ManualClock) -> None:
     """The store then has no place for it, and would not say so."""
     limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
     limiter.hit({"ip": "192.0.2.1"})
-    with pytest.raises(StoreError, match="memory:// has no ban of the client: the store is nearly full, or another"):
+    with pytest.raises(StoreError, match="the ban is not in memory://: the store is nearly full, or another"):
         limiter.ban("login", WHO)
     with pytest.raises(StoreError, match="nearly full"):
         asyncio.run(limiter.aban("login", WHO))

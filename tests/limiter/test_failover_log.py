@@ -87,7 +87,7 @@ def test_decisions_without_the_store_are_counted_and_logged(
     time.now += 1
     hit(mine)
     hit(mine)
-    assert reports(caplog) == ["4 of 12 decisions in 60 s without the store SharedStore"]
+    assert reports(caplog) == ["4 of 12 decisions in 60 s were made without the store SharedStore"]
     time.now += 600
     hit(mine)
     store.down = True
@@ -95,7 +95,7 @@ def test_decisions_without_the_store_are_counted_and_logged(
     time.now += 10
     mine.close()
     asyncio.run(mine.aclose())
-    assert reports(caplog)[1:] == ["2 of 2 decisions in 10 s without the store SharedStore"]
+    assert reports(caplog)[1:] == ["2 of 2 decisions in 10 s were made without the store SharedStore"]
     assert mine.local_decisions == 6
 
 
@@ -111,4 +111,4 @@ def test_decisions_under_way_when_an_outage_begins_are_counted(caplog: pytest.Lo
         await mine.aclose()
 
     asyncio.run(scenario())
-    assert reports(caplog) == ["20 of 20 decisions in 0 s without the store SharedStore"]
+    assert reports(caplog) == ["20 of 20 decisions in 0 s were made without the store SharedStore"]

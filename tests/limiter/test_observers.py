@@ -177,7 +177,7 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
         rate.hit(ANN)
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith(f"observer {__name__}.test_an_observer_that_raises_is_logged_once_a_minute.<locals>.broken")
-    assert "raised ValueError; no request is changed" in first
+    assert "raised ValueError; requests are not affected" in first
     assert "2 more errors since the last message" in second
     assert len(events) == 4
 

@@ -200,7 +200,7 @@ def test_a_rule_that_never_counts_is_logged_once(
     assert len(messages) == warned
     expected = "rule login: none of its first 100 responses counted, so the rule rejects no client."
     if 302 in statuses:
-        hint = "Compare their statuses, most of them 200 and 302, with its count_when or count_unless"
+        hint = "Most frequent statuses: 200 and 302. Compare them with count_when or count_unless"
         assert messages == [f"{expected} {hint}"]
     if options is MARKED:
         assert messages == [f'{expected} Mark the requests that count: verdict["login"].count()']

@@ -64,7 +64,7 @@ def test_a_store_that_is_away_keeps_the_last_overrides(caplog: pytest.LogCapture
     store.down = False
     assert limits(limiter) == ["7/minute"]
     wait_for(lambda: limiter.match(ACME) and len(store.messages(caplog)) == 2, "a read")
-    assert store.messages(caplog)[1].endswith("the overrides are read again")
+    assert store.messages(caplog)[1].endswith("the overrides can be read again")
     store.states = MemoryStore()
     learns(limiter, ["100/minute"])
     assert "has lost the overrides; the limits of the rules apply" in store.messages(caplog)

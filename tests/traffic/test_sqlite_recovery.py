@@ -157,7 +157,7 @@ def test_the_retention_is_that_of_the_url_where_the_file_has_none(whole: Path, d
 def test_a_file_of_which_nothing_can_be_read_is_an_error(damaged: Path, damage: Callable[[bytes], bytes]) -> None:
     """There is no new log."""
     damaged.write_bytes(damage(damaged.read_bytes()))
-    with pytest.raises(StoreError, match=r"nothing can be read of .*damaged.db. Restore a backup, or move"):
+    with pytest.raises(StoreError, match=r"nothing can be read from .*damaged.db. Restore a backup, or move"):
         recovered(damaged)
     assert opened(damaged.with_name("new.db"))._store.retention() is None
 
@@ -204,14 +204,14 @@ def test_a_file_of_an_earlier_version_is_read(tmp_path: Path, version: int) -> N
 
 def test_a_log_is_not_overwritten(damaged: Path) -> None:
     recovered(damaged)
-    with pytest.raises(ConfigError, match=r"new.db has a traffic log. Name a file that does not exist"):
+    with pytest.raises(ConfigError, match=r"new.db already contains a traffic log. Name a file that does not exist"):
         recovered(damaged)
 
 
 def test_a_file_of_another_program_is_an_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
         db.execute("CREATE TABLE orders (id)")
-    with pytest.raises(StoreError, match=r"shop.db is no traffic log"):
+    with pytest.raises(StoreError, match=r"shop.db is not a traffic log"):
         recovered(tmp_path / "shop.db")
 
 

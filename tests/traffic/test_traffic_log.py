@@ -146,7 +146,7 @@ def test_a_number_that_is_no_count_is_an_error(log: TrafficLog, n: Any, times: i
 
 @pytest.mark.parametrize(("event", "by"), [("", None), (5, None), (None, "x"), ("a", 5), ("a", b"x")])
 def test_names_are_texts(log: TrafficLog, event: Any, by: Any) -> None:
-    with pytest.raises(ConfigError, match="expected a text"):
+    with pytest.raises(ConfigError, match="expected text"):
         log.record(event, by)
 
 
@@ -419,7 +419,7 @@ def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: p
 
 @pytest.mark.parametrize("event", ["", 5, None])
 def test_a_counter_needs_texts(log: TrafficLog, event: Any) -> None:
-    with pytest.raises(ConfigError, match="expected a text"):
+    with pytest.raises(ConfigError, match="expected text"):
         log.counter_of("a", event)
 
 

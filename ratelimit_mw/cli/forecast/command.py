@@ -51,12 +51,12 @@ def forecast(
     theme: str,
     as_json: bool,
 ) -> None:
-    """Forecast the requests of the next week, and print limits that keep background requests below their peak.
+    """Forecast the requests of the next week, and print limits for background requests that fit below its peak.
 
     LOG is one or several access logs, as for replay, or the URL of a traffic log, with an event or a rule. The forecast
-    is by the hour. With less than three weeks, it is one of the next day.
+    is by the hour. If the log covers less than three weeks, the forecast is for the next day only.
 
-    To show its error, each model forecasts the last week of the log from the time before. One model is STL with
+    To measure its error, each model forecasts the last week of the log from the earlier data. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.
     """
     from .model import forecast as forecast_of  # raises MissingExtraError without statsmodels

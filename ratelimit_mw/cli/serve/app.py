@@ -36,7 +36,7 @@ class DecisionService:
         limiter: The limiter.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
         user_header: The header in which the gateway names the user.
-        token: The token of the admin API. Without a token and a gateway, programs of this machine can use it.
+        token: The token of the admin API. With neither a token nor a gateway, only programs on this machine can use it.
     """
 
     def __init__(

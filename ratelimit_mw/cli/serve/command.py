@@ -54,8 +54,8 @@ def serve(
     """Serve decisions to a gateway, and to programs in other languages.
 
     Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
-    admin API shows and unlocks clients, bans them, and changes their limits. It needs the token of --admin-token-file.
-    Without a token and a gateway, a program of this machine can use it with the header X-RateLimit-Admin: yes.
+    admin API shows, resets and bans clients, and changes their limits. It needs the token of --admin-token-file. If
+    there is neither a token nor a gateway, a program on this machine can use it with the header X-RateLimit-Admin: yes.
 
     The service follows changes of FILE, and reads it at once on SIGHUP. On SIGTERM it finishes the requests that it has
     begun.

@@ -75,7 +75,7 @@ class _Query(NamedTuple):
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
 @click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
 @click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
-@click.option("--points", type=click.IntRange(2, 10_000), help="The most counts. Default: 50 in a table, else 300.")
+@click.option("--points", type=click.IntRange(2, 10_000), help="Maximum counts. Default: 50 in a table, else 300.")
 @click.option("--plot", metavar="[PICTURE]", is_flag=False, flag_value=_IN_TERMINAL, callback=_check_plot,
               help="Draw the curve in the terminal, or as .png or .svg.")  # fmt: skip
 @theme_option

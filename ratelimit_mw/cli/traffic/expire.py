@@ -14,11 +14,11 @@ from .source import open_log
 @click.argument("url")
 @json_option
 def expire(url: str, as_json: bool) -> None:
-    """Drop what the traffic log at URL no longer keeps, and free its disk space.
+    """Drop the expired counts of the traffic log at URL, and free their disk space.
 
-    Your application drops it, too, but a file of SQLite does not become smaller. The command writes the file anew. It
-    needs as much free disk space as the file has, and your application writes its counts after it. Redis drops expired
-    counts on its own.
+    Your application drops expired counts, too, but its SQLite file does not shrink. The command rewrites the file, and
+    needs as much free disk space as the size of the file. Meanwhile, your application keeps its counts in memory. Redis
+    drops expired counts on its own.
     """
     log = open_log(url)
     freed = log.expire()

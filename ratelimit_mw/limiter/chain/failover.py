@@ -1,8 +1,8 @@
 """Failover for an unreachable shared store: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
 By the ``on_store_error`` of each limit, "local" counts in this process, "allow" leaves the limit out, and "deny"
-rejects with 503. Local counting starts from the last decision of the store on a key: each process has its share of the
-rest, and of each quota that is fresh since.
+rejects with 503. Local counting starts from the last decision of the store on a key. Each process has its share of the
+remaining quota, and of the whole quota after the next reset.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ class FailoverStore(ChainLink):
         now: Callable[[], int | None],
         lose: Callable[[Sequence[Hit]], None],
     ) -> None:
-        """``clock`` is the limiter's time, ``now`` the time that it gives to the store if any.
+        """``clock`` is the clock of the limiter. ``now`` returns the time to pass to the store, or None.
 
-        ``lose`` receives hits that the store may have counted without a reply.
+        ``lose`` receives the hits that the store may have counted although it sent no reply.
         """
         self._policy = settings.on_store_error
         self.breaker = BreakerStore(store, self._policy, settings.fleet_size, settings.fallback_keys)

@@ -1,7 +1,7 @@
 """``Fleet``: the number of processes that share the limits of a store. It makes no calls of its own.
 
-Each process holds a slot under one key that all processes share. It takes the slot with one more hit in its first
-call, and renews it with a hit in a call every 30 s, more often in the beginning. The other slots belong to the other
+Each process holds a slot under one key that all processes share. An additional hit in its first call takes the slot.
+Additional hits in later calls renew it every 30 s, and more often at first. The other slots belong to the other
 processes. The slot of a process that was killed, or has no requests, expires after ten minutes.
 """
 
@@ -33,7 +33,7 @@ _COUNTED_EVERY: Final = 10.0
 _VARYING: Final = re.compile(rb"\d+|master|worker")  # in the command lines of the processes of one server
 
 FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), None, shadow=True)
-"""No rule has an empty name. A shadow limit rejects no request, even when there are more processes."""
+"""No rule has an empty name. A shadow limit rejects no request, even with more processes than slots."""
 cast(Concurrency, FLEET.algorithm).lifetime = 600 * SECOND
 
 
@@ -49,7 +49,7 @@ class Fleet:
         run_in_child(self, Fleet._start_over)
 
     def _start_over(self) -> None:
-        """Even in a forked child, which is a process of its own."""
+        """Prepare a new announcement. A forked child does so, because it is a separate process."""
         (self._hit,) = name_slots([Hit(FLEET, FLEET.prefix, 1)])
         self._is_announced = False
         self._interval = 0.0
@@ -66,7 +66,7 @@ class Fleet:
         return max(self._learned, self._counted)
 
     def join(self, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Return the hits of a call that is due, with the announcement."""
+        """Add the announcement to the hits of a call."""
         if testmode.active:
             return hits
         check_process()

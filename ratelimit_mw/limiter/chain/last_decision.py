@@ -1,4 +1,4 @@
-"""``LastDecision``: the last decision of the store on a key, from which a process counts on without the store."""
+"""``LastDecision``: the last decision of the store on a key. During an outage, a process continues from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LastDecision(NamedTuple):
-    """The rest that a decision left, its time, and the time until its reset."""
+    """The quota that remained after a decision, the time of the decision, and the time until its reset."""
 
     rest: int
     at_us: int
@@ -32,7 +32,7 @@ class LastDecision(NamedTuple):
         return LastDecision(rest, at, _time_to_reset(limit, limit.limit - rest, at))
 
     def carry_over(self, hit: Hit, local: Limit, size: int, store: MemoryStore, now: int) -> None:
-        """Leave ``store`` no more of a key than one of ``size`` shares of the rest, until the same reset."""
+        """Leave a key in ``store`` at most one of ``size`` shares of the remaining quota, until the same reset."""
         if self.at_us + self.reset_us <= now:
             return
         if isinstance(local, BanLimit):
@@ -49,7 +49,7 @@ class LastDecision(NamedTuple):
 
 
 def refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
-    """Return how much a refund adds to the rest: nothing for what has left a window or has drained."""
+    """Return how much more remains after a refund: nothing for a cost that has left the window or has drained."""
     if limit.quota.concurrent:
         return cost
     if limit.algorithm.delays:  # a later request may have the place behind it

@@ -38,12 +38,12 @@ class Lease:
         return self.consume(hit, now)
 
     def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision:
-        """Take the cost of a hit. The decision continues the numbers of the store's decision."""
+        """Take the cost of a hit. The decision is derived from the store's decision."""
         self.unused -= hit[2]
         return self.look(hit, now)
 
     def look(self, hit: tuple[Limit, str, int], now: int) -> Decision:
-        """Return the decision on a hit as the lease is now."""
+        """Return the decision on a hit for the current state of the lease."""
         counted = self.decision
         rest, reset = counted.remaining + self.unused, counted.reset_us - now + self.taken_at
         decision = Decision(True, rest if rest > 0 else 0, 0, reset if reset > 0 else 0, counted.at_us)
@@ -121,7 +121,7 @@ class LeaseTable:
                 lease.unused = _LAPSED
 
     def _put(self, lease: Lease) -> None:
-        """Add a lease in the place of the last one of its key. A full table loses its oldest."""
+        """Add a lease, which replaces the previous lease of its key. A full table drops its oldest lease."""
         key = lease.hit.key
         replaced = [self._pop(key)]
         if len(self.by_key) >= MAX_KEYS:
@@ -136,7 +136,7 @@ class LeaseTable:
         return lease
 
     def _share(self, hit: Hit, now: int) -> int:
-        """Return the share to take: 0 when the key is not busy, a call is out or another limit has its lease."""
+        """Return the share to take: 0 if the key is not busy, a call is under way, or its lease has another limit."""
         if not (hit.limit.lease and self._seen.is_busy(hit.key, now, _life(hit.limit))):
             return 0
         last = self.by_key.get(hit.key)

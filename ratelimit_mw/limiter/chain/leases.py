@@ -107,7 +107,7 @@ class QuotaLeases(Reporter):
             raise error
 
     def close(self) -> None:
-        """Return all shares, report the rest and close the store. Without a reply of the store they are lost."""
+        """Return all shares, report the rest and close the store. If the store does not reply, they are lost."""
         with suppress(StoreError):
             for changes in self._close_leases():
                 self.store.correct(changes, self._now())
@@ -212,7 +212,7 @@ class QuotaLeases(Reporter):
 
     @staticmethod
     def _merge(request: _Request, replies: Iterable[Decision]) -> None:
-        """Put the decisions of here and of the store into the order of the hits."""
+        """Put the local decisions and those of the store into the order of the hits."""
         following = iter(replies)
         request.result = [here[1] if here else next(following) for here in request.served]
 

@@ -1,8 +1,8 @@
 """``ReportTable``: the consumption of busy keys that this process reports to the store later. It makes no calls.
 
-A key has an account: the rest that the store showed last, less what this process has consumed since. Each hit is
-decided by that rest alone, and the sum of many hits goes to the store later. So other processes may have consumed the
-same rest. All processes together exceed a limit at most by the sums that all but one of them have not reported.
+A key has an account: the amount that remained in the last reply of the store, minus the later consumption of this
+process. The account alone decides each hit, and the sum of many hits goes to the store later. Other processes may have
+consumed the same amount. Together they exceed a limit by at most the unreported sums of all processes but one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 REPORT_EVERY: Final = SECOND // 10
 _MAX_AGE: Final = 2 * REPORT_EVERY
-"""A process decides by an account up to this age. Later a request reports first."""
+"""The age up to which an account decides hits. After that, a request reports first."""
 _LONGEST: Final = _MAX_AGE + REPORT_EVERY
-"""The age while a report is under way, so that not each request reports."""
+"""The same age while a report is under way, so that not every request reports."""
 
 
 class Account:
@@ -53,7 +53,7 @@ class Account:
         self.replies = 0  # Of the store, so far.
         self.rest = 0
         self.known_at = self.fresh_until = 0  # No decision of the store is known.
-        self.counted_at = 0  # The time of the store at which it last counted a cost: that of a refund.
+        self.counted_at = 0  # The time at which the store last counted a cost. A refund uses it.
         self.rejected = 0  # The least cost that was rejected here since the last report.
         self.is_used = False  # Since the last report.
         self.is_void = False  # After a reset, the store no longer counts the consumption before.
@@ -70,7 +70,7 @@ class Account:
         return self.look(hit, now)
 
     def look(self, hit: tuple[Limit, str, int], now: int) -> Decision:
-        """Return the decision on a hit as the account is now."""
+        """Return the decision on a hit for the current state of the account."""
         counted, passed = self.decision, now - self.known_at
         reset = counted.reset_us - passed
         decision = Decision(True, max(0, self.rest), 0, max(0, reset), counted.at_us + passed)
@@ -117,7 +117,7 @@ class Account:
     def take(self) -> int:
         """Return the sum to report now. It is negative for a key that is no longer busy and has a refund.
 
-        A refund waits for the reply to the last sum, which has the time that the refund needs.
+        A refund waits for the reply to the last sum, which contains the time that the refund needs.
         """
         cost = self.unsent if self.unsent > 0 or not (self.is_used or self.sent) else 0
         self.unsent, self.is_used = self.unsent - cost, False
@@ -180,7 +180,7 @@ class ReportTable:
     def learn(
         self, account: Account, cost: int, replies: int, decision: Decision | None, is_counted: bool, now: int
     ) -> None:
-        """Note the store's decision on a hit that was asked for; None when it is not known. A rejection opens none."""
+        """Note the store's decision on a hit that was asked for; None if unknown. A rejection opens no account."""
         if decision is not None and decision.allowed:
             account.settle(cost, decision, is_counted, now, replies)
             account.is_used = True
@@ -228,8 +228,8 @@ class ReportTable:
 class Report:
     """Sums on their way to the store. The caller holds a lock.
 
-    ``hits`` has them all. Its limits reject no request, so each sum that fits is counted. ``corrections`` has the
-    others once ``learn`` knows them: a sum beyond its limit is counted too.
+    ``hits`` contains all sums. Their limits reject no request, so the store counts each sum that fits. ``learn``
+    returns corrections for the other sums, because a sum beyond its limit is counted, too.
     """
 
     def __init__(self, table: ReportTable, accounts: Iterable[Account]) -> None:

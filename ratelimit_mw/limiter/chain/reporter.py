@@ -32,7 +32,7 @@ _PAUSE, _PAUSES = 0.01, 100
 
 
 class Reporter(ChainLink):
-    """Keeps the accounts of reported keys. ``clock`` is the limiter's time, ``now`` the time for the store if any."""
+    """Keeps the accounts of reported keys. ``now`` returns the time to pass to the store, or None."""
 
     def __init__(self, store: Store, clock: Clock, now: Callable[[], int | None]) -> None:
         super().__init__(store)
@@ -44,7 +44,7 @@ class Reporter(ChainLink):
         self._beat = Heartbeat(self._report_due, REPORT_EVERY / SECOND, task, effect)
 
     def _start_over(self) -> None:
-        """Even in a forked child: the parent reports what it has consumed."""
+        """Drop all accounts. A forked child does so, because the parent reports its own consumption."""
         self._reports = ReportTable()
         self._under_way = 0  # Reports without a reply.
 
@@ -82,7 +82,7 @@ class Reporter(ChainLink):
             ]
 
     def close(self) -> None:
-        """Report the rest and close the store. A report that the store does not take is lost."""
+        """Report the rest and close the store. If that report fails, it is lost."""
         for pause in self._until_replied():
             time.sleep(pause)
         with suppress(StoreError):
@@ -101,12 +101,12 @@ class Reporter(ChainLink):
             self._reports.forget(keys)
 
     def _until_replied(self) -> Iterator[float]:
-        """End the thread. Return pauses in seconds until no report is under way: the last one has what failed."""
+        """End the thread. Return pauses in seconds until no report is under way. The last one repeats failed sums."""
         self._beat.close()
         return itertools.takewhile(lambda _: self._under_way, itertools.repeat(_PAUSE, _PAUSES))
 
     def _last(self) -> list[Account]:
-        """Return the accounts to report before the store is closed, including those whose refunds await a next sum."""
+        """Return the accounts to report before the store is closed, including those with refunds to send."""
         with self._lock:
             accounts = self._reports.due(self._clock())
             for account in accounts:

@@ -1,6 +1,6 @@
 """``StartingStore``: the first link of the chain, until the store of this process is open.
 
-A connect takes several round trips, and an environment may have to wait for the disk. Both would use up the time
+A connection takes several round trips, and LMDB may have to wait for the disk. Either would use up the time
 budget of the first requests, which would then be decided without the store.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class StartingStore(ChainLink):
     """Opens ``target`` before the first decision of a process, outside the time budget, and leaves the chain.
 
-    ``use`` replaces the first link of the chain: by this one in a forked child, by the next one when the store is open
-    or could not be opened. In the latter case, the first decision raises the error. ``reader`` reads the overrides of
-    an open store before the first decision.
+    ``use`` sets the first link of the chain: to this one in a forked child, and to the next one once the store is open
+    or could not be opened. If it could not be opened, the first decision raises the error. ``reader`` reads the
+    overrides of an open store before the first decision.
     """
 
     def __init__(

@@ -49,5 +49,5 @@ class Tally:
                 return
             self.report_at = 0.0
             decisions, local, seconds = self._decisions, self.local - self._before, monotonic() - self._since
-        message = "%s of %s decisions in %.0f s without the store %s"
+        message = "%s of %s decisions in %.0f s were made without the store %s"
         _log.warning(message, f"{local:,}", f"{decisions:,}", seconds, self._store)

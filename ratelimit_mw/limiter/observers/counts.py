@@ -13,7 +13,7 @@ from .events import Event
 
 MAX_SERIES: Final = 1000
 OTHER: Final = "other"
-"""The rule of further series, when there are too many."""
+"""The name that counts all rules beyond ``MAX_SERIES`` series."""
 Labels = tuple[str, str, str]
 """The name of a rule, its outcome, and the kind of store, or "local". Without any rule, the name is empty."""
 CounterOf = Callable[[Labels], Counter | None]

@@ -39,7 +39,7 @@ class _Thread(threading.local):
 
 
 class Observers:
-    """Calls observers. An error of one of them changes no request.
+    """Calls observers. An exception in an observer does not affect the request.
 
     They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
     """
@@ -127,7 +127,7 @@ class Observers:
                     try:
                         if iscoroutine(result := function(event)):
                             result.close()
-                            raise TypeError("it returned a coroutine, which is not awaited")
+                            raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
                     except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
                         self.log(name, error)
             finally:
@@ -150,7 +150,7 @@ class Observers:
             return
         self._silent_until[name] = now + _LOG_EVERY
         more = f"; {left_out} more errors since the last message" if (left_out := self._left_out.pop(name, 0)) else ""
-        message = "observer %s raised %s%s; no request is changed, and the observer is called again"
+        message = "observer %s raised %s%s; requests are not affected, and the next event goes to the observer again"
         _log.error(message, name, type(error).__name__, more, exc_info=error)
 
     def _features(self, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
@@ -171,7 +171,7 @@ Rules = str | tuple[str, ...]
 
 
 class Counters:
-    """The counters of requests with one outcome. They are built when they are first used, for a bounded number.
+    """The counters of requests with one outcome. They are built when first used, and their number is bounded.
 
     Attributes:
         by_endpoint: The counters by endpoint, then by rules. None means that an observer needs the event.

@@ -40,7 +40,7 @@ _Unknown = list[tuple[CountsRecord, int, Summary]]
 
 
 def recorder_of(limiter: Limiter) -> Recorder | None:
-    """Return the recorder that the settings of a limiter want. Its thread ends with the limiter or the process."""
+    """Return the recorder that the settings of a limiter require. Its thread ends with the limiter or the process."""
     if limiter.settings.record == "nothing":
         return None
     recorder = Recorder(limiter.store, limiter._time, limiter.settings.record == "clients")
@@ -70,7 +70,7 @@ class Recorder:
         self._beat: Heartbeat[Recorder] = Heartbeat(Recorder.flush, _INTERVAL, "record outcomes", effect)
 
     def _start_over(self) -> None:
-        """Even in a forked child: the parent records its own counts."""
+        """Drop all counts. A forked child does so, because the parent records its own counts."""
         self._counts = OutcomeCounts()
         self._clients: dict[str, Summary] = {}
         self._waiting: _Waiting = {}
@@ -145,7 +145,7 @@ class Recorder:
         self._has_failed = failure is not None
 
     async def _write(self, call: Call, record: CountsRecord, waiting: _Waiting, unknown: _Unknown) -> None:
-        """Add counts to their record, unless it has ended. They wait on if other processes were faster each time."""
+        """Add counts to their record, unless it has ended. They keep waiting if other processes were always faster."""
         counts, token = waiting.pop(record), CHANCE.getrandbits(63)
         if record.begin + record.lifetime <= self._clock():
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def feed_of(limiter: Limiter) -> TrafficFeed | None:
-    """Return the feed of the traffic log that the settings of a limiter want."""
+    """Return the feed of the traffic log that the settings of a limiter require."""
     settings = limiter.settings
     if settings.traffic_log is None:
         return None

@@ -217,7 +217,7 @@ class RunTimeOverrides(Reloads, Resets):
         with error_path("duration"):
             span = None if duration is None else parse_duration(duration)
             if span == 0:
-                raise ConfigError("expected more than 0; leave it out for an override without an end")
+                raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
         return ClientOverride(rule.name, key, text, None if span is None else self._time() + span)
 
     def _place(self, rule: str, features: Features) -> tuple[str, str]:

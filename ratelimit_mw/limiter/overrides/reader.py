@@ -125,6 +125,6 @@ class OverrideReader:
                 self._problem = type(error)
         else:
             if self._problem is not None:
-                _log.warning("store %s: the overrides are read again", redacted_url(self._limiter.store))
+                _log.warning("store %s: the overrides can be read again", redacted_url(self._limiter.store))
                 self._problem = None
         self._read_at = monotonic()

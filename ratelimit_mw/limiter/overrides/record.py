@@ -62,7 +62,7 @@ async def change_overrides(
         await call(store, "forget", error.keys)
         return await change_overrides(call, store, None, now, None, "", None)
     if not is_written:
-        raise StoreError("other processes changed the overrides all the time; try again")
+        raise StoreError("other processes kept changing the overrides. Try again")
     return len(others) < len(before)
 
 
@@ -94,7 +94,7 @@ def _evicted(head: bytes | None, known: bytes | None) -> bytes | None:
     """Return the record that a store has lost, but not its head; ``ValueError`` if this process does not know it."""
     if head is not None and head != head_of(known):
         problem = "the store has evicted the record of overrides"
-        raise ValueError(f"{problem}; a worker that knows it writes it again within a minute")
+        raise ValueError(f"{problem}; a worker that still has the record writes it again within a minute")
     return known if head else None
 
 
@@ -102,7 +102,7 @@ def _dump(overrides: list[ClientOverride]) -> bytes:
     record = dump_overrides(overrides)
     if len(record) > MAX_RECORD:
         hint = "Put the limits of many clients into per_key, or into a function"
-        raise ConfigError(f"{len(overrides) - 1:,} overrides fill their record. {hint}")
+        raise ConfigError(f"the override record is full ({len(overrides) - 1:,} overrides). {hint}")
     return record
 
 

@@ -76,7 +76,7 @@ class Slots(Settlement):
 class WaitingRequest:
     """The hits of a request that may ask the store several times, because it waits for a slot.
 
-    A limit in shadow mode that has rejected the request is not asked again, so its rejection counts once for a ban.
+    A limit in shadow mode that has rejected the request is not decided again: its rejection counts once for a ban.
     """
 
     def __init__(self, plan: Plan, hits: Sequence[Hit], names: bool) -> None:
@@ -103,8 +103,10 @@ class WaitingRequest:
 
 
 def _shadow_rejections(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the rejections by limits in shadow mode, with the bans that have counted them. A ban itself is left out:
-    it counts nothing, and must be asked so that its rule consumes nothing.
+    """Return the rejections by limits in shadow mode, with the decisions of the bans that counted them.
+
+    A rejection by a ban is left out: it is not counted, and the next call must include it, so that the rule consumes
+    nothing.
     """
     bans = {decision.rule: decision for decision in decisions if decision.source.is_ban}
     rejections = [decision for decision in decisions if not decision.allowed and decision.source.shadow]
