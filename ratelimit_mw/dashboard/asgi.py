@@ -66,7 +66,10 @@ class ASGIDashboard:
         answer = ask(request, self._allow)
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = self._limiter or _limiter_of(scope)
-        return await asyncio.to_thread(respond, limiter, request.method, path[1:], request.query_string, opens)
+        has_check = self._allow is not None
+        return await asyncio.to_thread(
+            respond, limiter, request.method, path[1:], request.query_string, opens, has_check
+        )
 
 
 def path_in_mount(scope: Scope) -> str:

@@ -20,7 +20,9 @@ _ABSENT: Final = {"error": 503, "missing": 404, "hidden": 404}
 """The status of the response when a file has no content, by reason."""
 
 
-def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool) -> PageResponse:
+def respond(
+    limiter: Limiter, method: str, path: str, query: str, is_open: bool, has_check: bool = False
+) -> PageResponse:
     """Return the response to a request.
 
     Args:
@@ -29,25 +31,26 @@ def respond(limiter: Limiter, method: str, path: str, query: str, is_open: bool)
         path: The path below the mount, decoded, without a slash at its start: "" for the page.
         query: The query, still encoded, without the question mark.
         is_open: Whether the client may see the dashboard.
+        has_check: Whether the application has an ``allow``. The closed page then has no advice for developers.
 
     Returns:
         The response. The body is empty for ``HEAD``.
     """
     if method not in _METHODS:
         return build_response(405, "text/plain", b"This page is read-only: use GET.\n", Allow=", ".join(_METHODS))
-    response = find_asset(path) or _respond(limiter, path, query, is_open)
+    response = find_asset(path) or _respond(limiter, path, query, is_open, has_check)
     return response if method == "GET" else response._replace(body=b"")
 
 
-def _respond(limiter: Limiter, path: str, query: str, is_open: bool) -> PageResponse:
+def _respond(limiter: Limiter, path: str, query: str, is_open: bool, has_check: bool) -> PageResponse:
     if not is_open:
-        return _html(403, closed_page())
+        return _problem(403, path, "This dashboard is closed to you.", closed_page(has_check))
     if path not in ("", "data.json", *FILES):
-        return build_response(404, "text/plain; charset=utf-8", b"There is no such page. Open the dashboard itself.\n")
+        return _text(404, "There is no such page. Open the dashboard itself.")
     try:
         data = DashboardData(limiter, parse_view(query))
     except ConfigError as error:
-        return _html(400, problem_page(str(error)))
+        return _problem(400, path, str(error), problem_page(str(error)))
     if path == "data.json":
         return build_response(200, "application/json", f"{json.dumps(data.as_json())}\n".encode())
     if path in FILES:
@@ -61,10 +64,21 @@ def _csv(path: str, data: DashboardData) -> PageResponse:
     part = getattr(data, file.part)
     for name, status in _ABSENT.items():
         if name in part:
-            return build_response(status, "text/plain; charset=utf-8", f"{part[name]}\n".encode())
+            return _text(status, part[name])
     disposition = f'attachment; filename="ratelimit-{path}"'
     body = csv_text(file.rows(part)).encode()
     return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=disposition)
+
+
+def _problem(status: int, path: str, text: str, html: str) -> PageResponse:
+    """Return why there is no page; for the programs that read a file, as JSON or as text."""
+    if path == "data.json":
+        return build_response(status, "application/json", f"{json.dumps({'error': text})}\n".encode())
+    return _text(status, text) if path in FILES else _html(status, html)
+
+
+def _text(status: int, text: str) -> PageResponse:
+    return build_response(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
 def _html(status: int, text: str) -> PageResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
@@ -17,6 +18,8 @@ _FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{
                          "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
 """Spreadsheets run a cell that starts with one of these, some of them even after spaces."""
 
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""A terminal would obey these, and click would remove some of them."""
 _COUNTS: Final = ("total", *get_args(Outcome), "share", "error")
 _RULE: Final = ("rule", "mode", *_COUNTS)
 _EVENT: Final = ("event", "total", "error")
@@ -41,6 +44,7 @@ def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.encode("utf-8", "backslashreplace").decode()  # a key may have half of a surrogate pair
+    text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1].isspace() else text
 
 

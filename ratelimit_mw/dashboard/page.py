@@ -32,17 +32,20 @@ def page(data: DashboardData) -> str:
     return _document(_TITLE, _header(data), main, _footer(data), tag("p", class_="hidden", role="status", id="news"))
 
 
-def closed_page() -> str:
+def closed_page(has_check: bool) -> str:
     """Return the page for clients that may not see the dashboard."""
-    main = tag(
-        "main",
-        tag("h1", "This dashboard is closed"),
-        tag("p", code_text("It opens only for programs on the server itself that connect directly to `localhost`.")),
-        tag("p", code_text("To open it for others, pass `allow`, a function of the request:")),
-        tag("pre", tag("code", "dashboard(limiter, allow=lambda request: request.user.is_staff)")),
-        class_="message",
+    shown = (
+        [tag("p", "You may not see it. If you are staff, sign in to this website first.")]
+        if has_check
+        else [
+            tag(
+                "p", code_text("It opens only for programs on the server itself that connect directly to `localhost`.")
+            ),
+            tag("p", code_text("To open it for others, pass `allow`, a function of the request:")),
+            tag("pre", tag("code", "dashboard(limiter, allow=lambda request: request.user.is_staff)")),
+        ]
     )
-    return _document("Closed", main)
+    return _document("Closed", tag("main", tag("h1", "This dashboard is closed"), *shown, class_="message"))
 
 
 def problem_page(text: str) -> str:

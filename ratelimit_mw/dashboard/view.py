@@ -89,8 +89,8 @@ def parse_view(query: str) -> View:
 
 def _one_of(field: str, text: str, known: tuple[str, ...]) -> str:
     if text not in known:
-        expected = ", ".join(filter(None, known))
-        raise ConfigError(f"expected {expected}; got {text[:100]!r}{suggestion(text[:100], known)}", field)
+        names = list(filter(None, known))
+        raise ConfigError(f"got {text[:100]!r}{suggestion(text[:100], names)}", field)
     return text
 
 

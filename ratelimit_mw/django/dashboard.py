@@ -47,7 +47,8 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         else:
             opens = is_open(resolve(ask(request, allow)), request.server_data)
             shown = limiter or project_limits().limits.limiter
-            response = respond(shown, request.method, below.removeprefix("/"), request.query_string, opens)
+            below = below.removeprefix("/")
+            response = respond(shown, request.method, below, request.query_string, opens, allow is not None)
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

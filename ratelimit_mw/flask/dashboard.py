@@ -41,7 +41,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         else:
             opens = is_open(ask(request, allow and app.ensure_sync(allow)), request.native)
             shown = limiter or hooks_of(app).limiter
-            response = respond(shown, request.method, path, request.query_string, opens)
+            response = respond(shown, request.method, path, request.query_string, opens, allow is not None)
         return flask.Response(response.body, response.status, response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

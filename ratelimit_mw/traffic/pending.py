@@ -16,8 +16,8 @@ from .number import Counter, Number
 
 MOST: Final = 50_000
 """The maximum number of counts that wait to be written, for example while the store is unreachable."""
-_LONGEST, _KEPT = 128, 100
-"""The maximum length of a name, and the number of characters that are kept of a longer name."""
+_LONGEST, _DIGEST = 128, 16
+"""The maximum length of a name, and the bytes of the digest that replaces the rest of a longer one."""
 _OVERLAP: Final = 60
 """Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
 Adders = dict[tuple[str, ...], Counter]
@@ -126,12 +126,16 @@ class PendingCounts:
         known |= {event: known.get(event, Loss()).plus(loss) for event, loss in losses.items()}
 
 
-def name_of(argument: str, text: object) -> str:
-    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
+def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:
+    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest.
+
+    A client does not have the name of the events without room, which logs of the first version also use for clients.
+    """
     if not isinstance(text, str) or not (text or argument == "by"):
         raise ConfigError(f"expected text; got {text!r}", argument)
     data = text.encode("utf-8", "surrogatepass")
-    if len(text) <= _LONGEST and data.decode("utf-8", "replace") == text:
+    is_other = argument == "by" and text == OTHER
+    if len(text) <= longest and data.decode("utf-8", "replace") == text and not is_other:
         return text
-    start = text[:_KEPT].encode("utf-8", "replace").decode()
-    return f"{start}\N{HORIZONTAL ELLIPSIS}{blake2b(data, digest_size=16).hexdigest()}"
+    start = text[: longest - 1 - 2 * _DIGEST].encode("utf-8", "replace").decode()
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{blake2b(data, digest_size=_DIGEST).hexdigest()}"

@@ -246,8 +246,8 @@ class SqliteCounts(CountStore):
         """Raise ``StoreError`` for an error of SQLite or of the file system."""
         try:
             yield
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if _is_damage(error):
                 raise StoreError(
                     _DAMAGED.format(path=self.path, url=f"sqlite:///{quote(self.path)}", error=error)
                 ) from error
@@ -266,6 +266,11 @@ class SqliteCounts(CountStore):
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self.path} is a database of another program. Name another file for the traffic log")
         return 0
+
+
+def _is_damage(error: Exception) -> bool:
+    """Return whether an error is one of the file. A text that is not UTF-8 has no code of its own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE or "decode" in str(error)
 
 
 def _with_blocks(run: Run) -> dict[str, int]:

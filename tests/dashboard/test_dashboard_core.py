@@ -44,8 +44,26 @@ def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
     for path in ("", "data.json", "rules.csv", "unknown"):
         response = get(limiter, path, is_open=False)
         assert response.status == 403
-        assert "allow=" in text(response)
+        assert ("allow=" in text(response)) == (path in ("", "unknown"))
         assert "secret-rule" not in text(response)
+
+
+def test_a_dashboard_with_a_check_asks_to_sign_in() -> None:
+    """A visitor cannot change the application, so the page has no advice for its developer."""
+    response = respond(limiter_with_log(), "GET", "", "", False, True)
+    assert (response.status, "sign in" in text(response), "allow=" in text(response)) == (403, True, False)
+
+
+@pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 403)])
+def test_a_program_gets_a_problem_in_the_form_of_its_file(is_open: bool, status: int) -> None:
+    """A program that reads JSON or CSV cannot read a page."""
+    limiter = limiter_with_log()
+    found = [respond(limiter, "GET", path, "range=foo", is_open) for path in ("data.json", "totals.csv")]
+    assert [each.status for each in found] == [status, status]
+    problem = json.loads(found[0].body)["error"]
+    assert found[1].body.decode() == f"{problem}\n"
+    if is_open:
+        assert problem == "range: got 'foo'. Expected one of hour, day, week, year"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get", "X"])

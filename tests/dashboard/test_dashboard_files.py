@@ -12,6 +12,7 @@ import pytest
 from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.dashboard.core import respond
 from ratelimit_mw.dashboard.response import PageResponse
+from ratelimit_mw.limiter.observers.traffic import _events_at
 from ratelimit_mw.traffic import TrafficLog
 
 API = {"rules": [{"name": "api", "key": ["user"], "limits": "2/minute"}]}
@@ -102,3 +103,21 @@ def test_a_file_without_rows_has_its_columns(name: str, kind: str) -> None:
     without, found = (rows_of(get(each, name, f"by={kind}&clients=yes")) for each in (empty, full))
     assert len(without) == 1
     assert without[0] == found[0]
+
+
+def test_control_characters_are_escaped() -> None:
+    """A client chooses a path, and a terminal would obey it."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    limiter.traffic_log.record("/\x1b]0;title\x07\x9b31m")
+    assert rows_of(get(limiter, "totals.csv", "by=event"))[1][0] == r"/\x1b]0;title\x07\x9b31m"
+
+
+def test_a_long_endpoint_keeps_its_outcome() -> None:
+    """Otherwise its requests would be an event of their own."""
+    limiter = limiter_of(traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    (event,) = _events_at("/" + "x" * 500, "rejected")
+    limiter.traffic_log.record(event, n=7)
+    heading, row = rows_of(get(limiter, "totals.csv", "by=endpoint"))
+    assert (len(row[0]), dict(zip(heading, row, strict=True))["rejected"]) == (100, "7")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat, starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ...traffic import TrafficLog
 from ...traffic.number import Counter
+from ...traffic.pending import name_of
 from .events import Event
 
 if TYPE_CHECKING:
     from ..limiter import Limiter
+
+_LONGEST: Final = 100
+"""The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
 
 def feed_of(limiter: Limiter) -> TrafficFeed | None:
@@ -51,7 +55,7 @@ class TrafficFeed:
 
 
 def _events_at(endpoint: str | None, outcome: str) -> list[str]:
-    return [] if endpoint is None else [f"endpoint:{endpoint}:{outcome}"]
+    return [] if endpoint is None else [f"endpoint:{name_of('endpoint', endpoint, _LONGEST)}:{outcome}"]
 
 
 def event_of(rule: str, outcome: str) -> str:
