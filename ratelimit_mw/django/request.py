@@ -176,6 +176,6 @@ def _parsed_body(native: Any) -> Body:
     """Return the form or data that was parsed from a body that was read in pieces. Other bodies are lost."""
     if hasattr(native, "_post") and (native.POST or native.FILES):
         fields = ((name, value) for name, values in native.POST.lists() for value in values)
-        return Body.from_form(fields)
+        return Body.from_form(fields, native.FILES)
     data = getattr(native, _DATA, None)
     return Body(INVALID, "") if data is None else Body.from_data(data)

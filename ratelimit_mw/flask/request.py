@@ -44,7 +44,7 @@ class FlaskRequest(WSGIRequest):
         self.path_params = {**sent, **same}
         cached = vars(request)
         if cached.get("form") or cached.get("files"):
-            self.parsed_body = Body.from_form(request.form.items(multi=True))
+            self.parsed_body = Body.from_form(request.form.items(multi=True), request.files)
 
     def body(self, limit: int) -> object:
         """Read through Flask where a function before ours has read the body already."""

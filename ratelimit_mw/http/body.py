@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from ..errors import ConfigError
 from ..keys.email import normalized_email
@@ -39,9 +38,11 @@ class Body:
         self._kind = content_type.partition(";")[0].strip().lower()
 
     @classmethod
-    def from_form(cls, fields: Iterable[tuple[str, str]]) -> Body:
-        """Return the body of a form that the framework has parsed already."""
-        return cls(urlencode(list(fields)).encode(), _FORM)
+    def from_form(cls, fields: Iterable[tuple[str, str]], files: Iterable[str] = ()) -> Body:
+        """Return the body of a form that the framework has parsed already. ``files`` are the names of its files."""
+        body = cls(b"parsed", _FORM)
+        body._fields = group_values([*fields, *((name, None) for name in files)])
+        return body
 
     @classmethod
     def from_data(cls, data: object) -> Body:
@@ -65,7 +66,10 @@ class Body:
         return only_value(values)
 
     def json(self, path: str) -> Any:
-        """Return a field of JSON as text, None without one. "a.b" is the field b of a."""
+        """Return a field of JSON as text, None without one. "a.b" is the field b of a.
+
+        A list, a number or a text in the place of an object is ``INVALID``: it may still be read in the application.
+        """
         if not isinstance(self._content, bytes):
             return self._content
         if not self._is_json and self._fields is None:
@@ -74,8 +78,10 @@ class Body:
         if value is INVALID:
             return INVALID if self._is_json else None
         for name in path.split("."):
-            if value is not INVALID:
-                value = value.get(name) if isinstance(value, dict) else None
+            if not isinstance(value, dict):
+                return INVALID
+            if (value := value.get(name)) is None:
+                return None
         return _text(value)
 
     def field(self, name: str) -> Any:

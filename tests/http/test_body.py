@@ -24,12 +24,9 @@ from ratelimit_mw.keys.features import INVALID
         ('{"name": ""}', "name", ""),
         ('{"name": null}', "name", None),
         ("{}", "name", None),
-        ('{"user": "ann"}', "user.name", None),
-        ('{"user": [{"name": "ann"}]}', "user.name", None),
+        ('{"user": null}', "user.name", None),
+        ('{"user": {}}', "user.name", None),
         ('{"user.name": "ann"}', "user.name", None),
-        ('["name"]', "name", None),
-        ('"name"', "name", None),
-        ("null", "name", None),
         ('{"name": "\\u0061nn"}', "name", "ann"),
         ('{"name": "\\ud83d\\ude00"}', "name", "\U0001f600"),
         ('{"id": 7}', "id", "7"),
@@ -72,6 +69,36 @@ def test_a_field_of_json_is_read_as_python_reads_it(text: str, path: str, value:
 def test_json_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
     """Malformed or deep JSON, a long number, a lone surrogate and a non-text value are invalid, never missing."""
     assert body(content).json("name") is INVALID
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('["name"]', "name"),
+        ('[{"name": "ann"}]', "name"),
+        ("[]", "name"),
+        ('"name"', "name"),
+        ("7", "name"),
+        ("7.5", "name"),
+        ("true", "name"),
+        ("NaN", "name"),
+        ("null", "name"),
+        ('{"user": "ann"}', "user.name"),
+        ('{"user": [{"name": "ann"}]}', "user.name"),
+        ('{"user": 0}', "user.name"),
+        ('{"user": ""}', "user.name"),
+        ('{"user": false}', "user.name"),
+        ('{"a": {"b": []}}', "a.b.c"),
+    ],
+)
+def test_json_without_an_object_where_the_field_would_be_is_invalid(text: str, path: str) -> None:
+    """A list, a number or a text in the place of an object is there and has no fields, so no rule is evaded."""
+    for read in (Body.json, Body.field, Body.email):
+        assert read(body(text), path) is INVALID
+    for kind in (FORM, MULTIPART, "text/plain"):  # some applications parse JSON under any content type
+        assert body(text, kind).json(path) is INVALID
+    parsed = Body.from_data(json.loads(text))
+    assert parsed.json(path) is INVALID
 
 
 # -- forms -------------------------------------------------------------------------------------------------
@@ -245,6 +272,7 @@ def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
     assert (fields.form("name"), fields.form("\u00e9"), fields.form("none")) == ("ann;b=2&c+%41", "\u00fc", None)
     assert (fields.email("email"), fields.json("name"), fields.form("two")) == ("ann@x.org", None, INVALID)
     assert Body.from_form([]).form("name") is None
+    assert [Body.from_form([], ["name"]).form(name) for name in ("name", "two")] == [INVALID, None]
 
 
 # -- content types -----------------------------------------------------------------------------------------
