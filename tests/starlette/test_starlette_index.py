@@ -122,6 +122,18 @@ def test_the_index_agrees_with_the_router_of_starlette(
             assert index.params(request) == named, (path, table)
 
 
+@pytest.mark.parametrize("method", ["websocket", "http", "GET"])
+@pytest.mark.parametrize("kinds", [("http", "websocket"), ("websocket", "http")])
+def test_a_cached_route_belongs_to_its_protocol(method: str, kinds: tuple[str, str]) -> None:
+    """HTTP requests with any method leave the cached route of a handshake as it is, and the reverse."""
+    app = Starlette(routes=[WebSocketRoute("/ws", connection("ws")), Route("/ws", endpoint("ws"), methods=["GET"])])
+    index = index_of(app)
+    for kind in kinds:
+        sent = "GET" if kind == "websocket" else method
+        route = index.find(ASGIRequest(http_scope(type=kind, path="/ws", method=sent)))
+        assert route.target is asyncio.run(went_to(app.router, "/ws", sent, kind)).get("endpoint")
+
+
 def test_templates_have_prefixes_and_no_convertors() -> None:
     """The template has all prefixes: mounts three deep with parameters, a leading slash, no convertors."""
     inner = Router([Route("/{x:int}/{rest:path}", endpoint("inner"))])
@@ -197,7 +209,7 @@ def test_the_route_cache_is_bounded() -> None:
         index.find(ASGIRequest(http_scope(path=f"/{i}")))
     index.find(ASGIRequest(http_scope(path="/" + "x" * 300)))
     assert 0 < len(index._cached) <= 10_000
-    assert max(len(path) for _, path, _ in index._cached) < 300
+    assert max(len(path) for _, _, path, _ in index._cached) < 300
 
 
 def test_an_application_that_mounts_itself_is_read_once() -> None:

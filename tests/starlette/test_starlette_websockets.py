@@ -35,6 +35,13 @@ def test_a_handshake_counts_with_get_requests() -> None:
     assert ask(app, "/ws").status_code == 429
 
 
+def test_a_request_with_the_method_websocket_leaves_handshakes_limited() -> None:
+    """An HTTP request whose method is "websocket" does not take the rules of a view from its handshakes."""
+    app = application([WebSocketRoute("/ws", echo, name="chat")], Rule(limits="1/minute", match={"view": "chat"}))
+    assert ask(app, "/ws", method="websocket").status_code == 404
+    assert [kinds(connect(app)) for _ in range(2)] == [["accept"], [1008]]
+
+
 def test_a_rejected_handshake_has_a_full_response_with_the_extension() -> None:
     """With the denial-response extension, the client gets the status, headers and body of the rejection."""
     app = application([WebSocketRoute("/ws", echo)], Rule(name="ws", limits="1/minute"))

@@ -57,7 +57,7 @@ class RouteIndex:
         reader = RouteReader(self._app, self._is_direct)
         self._adopt(reader)
         self.reader = reader
-        self._cached: dict[tuple[str, str, str | None], RouteMatch] = {}
+        self._cached: dict[tuple[str, str, str, str | None], RouteMatch] = {}
         self._routes = [route for routes in reader.lists for route in routes]
         self.sizes = [(routes, len(routes)) for routes in reader.lists]
 
@@ -75,7 +75,7 @@ class RouteIndex:
         scope = request.native
         root, path = self._place(scope) if scope.get("root_path") else ("", scope["path"])
         host = _host_for_routes(request) if self.reader.by_host else ""
-        key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
+        key = scope["type"], scope["method"], path, host  # a client may send any method, even "websocket"
         match = self._cached.get(key)
         if match is None:
             lookup = Lookup({**scope, "root_path": root}, path, host)
