@@ -96,7 +96,7 @@ def _features(request: ASGIRequest, features: Features, needs: Iterable[str]) ->
     names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
     values = ((name, request.query_field(name)) for name in names)
     query = {f"{_QUERY}{name}": value for name, value in values if value is not None}
-    return {**query, **features, "method": request.method, "path": request.path, "host": _host(request)}
+    return {"path": request.path, **query, **features, "method": request.method, "host": _host(request)}
 
 
 def _host(request: ASGIRequest) -> Any:

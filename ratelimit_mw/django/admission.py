@@ -62,9 +62,7 @@ class DjangoAdmission(Admission):
         self._shown[ATTRIBUTE] = self
 
     def renew(self) -> DjangoRequest:
-        before, request = self.request, DjangoRequest(self.request.framework_request, self.request.may_await)
-        request.endpoint, request.path_params, request.to = before.endpoint, before.path_params, before.to
-        return request
+        return DjangoRequest(self.request.framework_request, self.request.may_await).at_place_of(self.request)
 
     def show(self) -> None:
         self._shown["ratelimit"] = self.shown

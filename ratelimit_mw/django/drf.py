@@ -242,8 +242,7 @@ def _plan_with(limits: tuple[Limit, ...], rule: CompiledRule, plan: Plan) -> Pla
 
 def _decide(admission: DjangoAdmission, plan: Plan, throttled: Any, features: Mapping[str, Any], view: Any) -> Verdict:
     earlier, _ = admission.request, throttled.user  # which gives Django's request the user, too
-    request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
-    request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
+    request = DjangoRequest(throttled._request).at_place_of(earlier)  # anew, because the body may have been read since
     request.first = earlier
     verdict = admission.throttle(plan, request, features, view)
     if hasattr(view, "throttled") and not isinstance(view.throttled, _Throttled):

@@ -226,7 +226,8 @@ class _RuleFacts:
     """Whether rules need the route, and which of them belong to throttles."""
 
     def __init__(self, rules: RuleSet) -> None:
-        self.by_route = rules.needs_route or any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
+        by_place = [name for name in rules.needs if name in ("endpoint", "path") or name.startswith("path:")]
+        self.by_route = rules.needs_route or bool(by_place)
         self.by_scope: dict[str, list[str]] = {}
         for rule in rules.rules:
             for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):

@@ -53,6 +53,16 @@ class DjangoRequest(WSGIRequest):
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
             self.parsed_body = _parsed_body(framework_request)
 
+    def at_place_of(self, before: DjangoRequest) -> DjangoRequest:
+        """Return this request with the route that was found for the same request before."""
+        self.endpoint, self.path_params, self.to, self.route = (
+            before.endpoint,
+            before.path_params,
+            before.to,
+            before.route,
+        )
+        return self
+
     @property
     def server_data(self) -> MutableMapping[str, Any]:
         """The WSGI environ or the ASGI scope, which other middleware sees."""
@@ -90,6 +100,10 @@ class DjangoRequest(WSGIRequest):
     @property
     def sent_path(self) -> str:
         return self.path
+
+    @property
+    def counted_path(self) -> str:
+        return self.path if self.route is None else self.route.without_suffix(self.path, self.path_params)
 
     def header_lines(self, name: str) -> list[str]:
         """Return the lines that arrived. Under ASGI, ``META`` joins them.

@@ -6,7 +6,7 @@ the path, at each level of ``include``, and a route has one template in all lang
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FunctionType
@@ -43,6 +43,7 @@ _EXPRESSION: Final = "{.*:path}"
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
 _REGEX: Final = re.compile(r"^\^|\(\?|\\|\$$")
 _SPECIAL: Final = re.compile(r".[?*{]|[\\^$.+(\[]")
+_SUFFIX: Final = re.compile(r"/?(?P<dot>\.?)\{(?P<name>\w+)\}/?")
 _WITHIN_SEGMENT: Final = (IntConverter, SlugConverter, StringConverter, UUIDConverter)
 _REGEX_PART: Final = re.compile(
     r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?[a-zA-Z-]*:|\?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
@@ -57,6 +58,12 @@ class DjangoRoute(Route):
 
     callback: Any
     marked: ViewMarksByMethod
+    suffix: str = ""
+    """The parameter for the format suffix. Such a route has the template of the same route without the suffix."""
+
+    def without_suffix(self, path: str, params: Mapping[str, object]) -> str:
+        """Return a path of the route without its format suffix: "/users" for "/users.json"."""
+        return path.rstrip("/").removesuffix(f".{params.get(self.suffix)}") if self.suffix else path
 
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
@@ -121,6 +128,8 @@ class _Pattern:
         self._defaults = pattern.default_kwargs if is_include else pattern.default_args
         parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
         self._route = None if is_include else _route(pattern.callback, template, paths, parameters, name, within)
+        if self._route and routes:
+            self._route = _without_suffix(self._route, routes[-1], getattr(pattern.pattern, "converters", {}))
         self._anywhere: list[tuple[int, _Pattern]] = []
         self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
         routes += [self._route] if self._route else []
@@ -155,6 +164,19 @@ def _route(
     views = {method: marked.for_method(method) for method in _methods_of(view)}
     template = route_template(template)
     return DjangoRoute(template, views, parameters, name, paths[0], paths[1:], callback=view, marked=marked)
+
+
+def _without_suffix(route: DjangoRoute, before: DjangoRoute, converters: Mapping[str, Any]) -> DjangoRoute:
+    """Return a route with the template of the one before it, where it only adds a format suffix to its paths.
+
+    ``format_suffix_patterns`` of REST framework adds such a route of the same view after each route.
+    """
+    start = before.template.rstrip("/")
+    suffix = _SUFFIX.fullmatch(route.template.removeprefix(start)) if route.template.startswith(start) else None
+    if suffix is None or route.callback is not before.callback:
+        return route
+    has_dot = suffix["dot"] or getattr(converters.get(suffix["name"]), "regex", "").startswith(r"\.")
+    return replace(route, template=before.template, suffix=suffix["name"]) if has_dot else route
 
 
 def _translated(pattern: Any) -> Iterator[str]:

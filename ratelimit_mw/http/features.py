@@ -77,7 +77,7 @@ class FeatureReader:
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **adapter,
             **{name: attrgetter(name) for name in ("method", "host", "endpoint")},
-            "path": lambda request: path_feature(request.sent_path),
+            "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
         }
         self._routes = routes

@@ -113,6 +113,11 @@ class Request(Mapping[str, Any]):
         """The path for rules: still encoded where only this shows an encoded slash or invalid UTF-8."""
 
     @property
+    def counted_path(self) -> str:
+        """The path for keys, which is one for all formats of a resource."""
+        return self.sent_path
+
+    @property
     def host(self) -> Any:
         """The normalized host; ``INVALID`` without ``Host``, for lines that differ, and for text that is no host."""
         return only_value(list(map(normalize_host, self.header_lines("host")))) or INVALID

@@ -8,15 +8,19 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from calls import http_scope
 from django.test import Client
-from django.urls import include, path
+from django.urls import get_resolver, include, path, re_path
 from django.utils.decorators import method_decorator
-from django_calls import hello, one_rule, project, still
+from django_calls import hello, one_rule, project, still, urls
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.django.drf import Throttle
+from ratelimit_mw.django.routes import URLRoutes
+from ratelimit_mw.django.source import DjangoSource
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
 
@@ -25,9 +29,10 @@ from rest_framework.authentication import BaseAuthentication, BasicAuthenticatio
 from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied  # isort: skip
 from rest_framework.response import Response  # isort: skip
-from rest_framework.routers import SimpleRouter  # isort: skip
+from rest_framework.routers import DefaultRouter, SimpleRouter  # isort: skip
 from rest_framework.test import APIRequestFactory  # isort: skip
 from rest_framework.throttling import BaseThrottle  # isort: skip
+from rest_framework.urlpatterns import format_suffix_patterns  # isort: skip
 from rest_framework.views import APIView  # isort: skip
 from rest_framework.viewsets import ViewSet  # isort: skip
 
@@ -322,3 +327,84 @@ def test_passwords_cannot_be_tried_with_options(is_async: bool) -> None:
             password = base64.b64encode(b"ann:%d" % number).decode()
             served.ask(method="OPTIONS", headers={"authorization": f"Basic {password}"})
     assert len(Login.Passwords.tried) == 5
+
+
+class Users(ViewSet):
+    def list(self, request: Any, **_: Any) -> Response:
+        return Response([])
+
+    def retrieve(self, request: Any, **_: Any) -> Response:
+        return Response({})
+
+
+def suffixed(how: str) -> list[Any]:
+    """Return the URLs of a view with format suffixes, under "/users" and "/users/7"."""
+    view = Items.as_view()
+    if how == "router":
+        router = DefaultRouter()
+        router.register("users", Users, basename="user")
+        return router.urls
+    if how == "regex":
+        return format_suffix_patterns(
+            [re_path("^users$", view), re_path(r"^users/(?P<pk>\w+)$", view)], allowed=["json"]
+        )
+    allowed = ["json", "api"] if how == "allowed" else None
+    return format_suffix_patterns([path("users", view), path("users/<slug:pk>", view)], allowed=allowed)
+
+
+WAYS = pytest.mark.parametrize("how", ["router", "regex", "path", "allowed"])
+END = {"router": "/"}
+
+
+@WAYS
+@pytest.mark.parametrize("key", [["ip"], ["path", "ip"], ["endpoint", "ip"]])
+def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> None:
+    """A limit on the path of a route is one limit with that of the same route with a format suffix."""
+    with project(one_rule(key=key, match={"path": "/api/users"}), path("api/", include(suffixed(how)))) as site:
+        end = END.get(how, "")
+        statuses = [site.ask(f"/api/users{tail}").status_code for tail in (end, ".json", ".json/", end)]
+        assert (statuses[0], statuses[2:]) == (200, [429, 429])
+
+
+@WAYS
+def test_a_parameter_in_the_path_has_no_format_suffix(how: str) -> None:
+    """A key by a part of the path is one client with and without a format suffix."""
+    rule = {"key": ["path:id"], "match": {"path": "/users/{id}"}}
+    with project(one_rule(limits="1/minute", **rule), path("", include(suffixed(how)))) as site:
+        assert site.ask(f"/users/7{END.get(how, '')}").status_code != 429
+        assert site.ask("/users/7.json").status_code == 429
+        assert site.ask("/users/8.json").status_code != 429
+        assert site.ask("/users/8.json/").status_code == 429
+
+
+@WAYS
+def test_lists_by_path_and_format_suffixes(how: str) -> None:
+    """A deny list of a path includes its format suffixes, and an exempt path does not."""
+    for given, expected in (({"lists": {"deny": {"path": ["/users"]}}}, 403), ({"exempt": ["/users"]}, 429)):
+        rules = {"rules": [{"limits": "1/minute"}], **given}
+        with project(still(rules), path("", include(suffixed(how)))) as site:
+            site.ask("/users.json")
+            assert site.ask("/users.json").status_code == expected
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        [path("users", hello), path("users<str:rest>", hello)],
+        [path("users", hello), path("users.<str:rest>", still)],
+        [path("", hello), path("<str:rest>", hello)],
+        [path("us", hello), path("users.json", hello)],
+    ],
+)
+def test_other_routes_that_start_alike_have_their_own_paths(patterns: list[Any]) -> None:
+    """A parameter that does not begin with a dot, or has another view, is no format suffix."""
+    routes = URLRoutes(get_resolver(urls(*patterns)))
+    assert [route.suffix for route in routes.all] == ["", ""]
+
+
+@WAYS
+def test_explain_shows_the_path_without_a_format_suffix(how: str) -> None:
+    """The key that the command shows is the key that the request is counted under."""
+    with project(one_rule(key=["path"], match={"path": "/users"}), path("", include(suffixed(how)))):
+        routed = DjangoSource("").route(ASGIRequest(http_scope(path="/users.json")))
+        assert routed.features["path"].rstrip("/") == "/users"
