@@ -1,5 +1,6 @@
 """A Flask request as features are read from it: the template of its route, its path parameters, its user."""
 
+import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from ..http.body import Body
 from ..http.request import Request
-from ..keys.features import INVALID, UNMATCHED
+from ..keys.features import UNMATCHED
+from ..wsgi.body import read_body
 from ..wsgi.request import WSGIRequest, remote_user
 from ..wsgi.url_map import route_template, rule_of_path
 
@@ -47,13 +49,16 @@ class FlaskRequest(WSGIRequest):
             self.parsed_body = Body.from_form(request.form.items(multi=True), request.files)
 
     def body(self, limit: int) -> object:
-        """Read through Flask where a function before ours has read the body already."""
-        request = self.framework_request
-        if "stream" not in vars(request):
+        """Read what Flask keeps of the body where a function before ours has read it already, else the rest of it."""
+        request, cached = self.framework_request, vars(self.framework_request)
+        if "stream" not in cached:
             return super().body(limit)
-        length = request.content_length or 0
-        content = request.get_data() if length <= limit else b""
-        return (content or None) if len(content) == length else INVALID
+        kept = cached.get("_cached_data")
+        environ = {**request.environ, "wsgi.input": request.stream if kept is None else io.BytesIO(kept)}
+        content = read_body(environ, limit, is_late=True)
+        if kept is None:
+            cached["stream"] = environ["wsgi.input"]
+        return content
 
 
 def _rule_without_view(request: flask.Request, error: MethodNotAllowed) -> tuple[Any, Mapping[str, Any]]:

@@ -7,16 +7,20 @@ from typing import Any
 from ..keys.features import INVALID
 
 
-def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
+def read_body(environ: MutableMapping[str, Any], limit: int, is_late: bool = False) -> object:
     """Return the body; None without one, ``INVALID`` for one that is too long, cut short or of unknown length.
+
+    ``is_late``: code of the application may have read it before. Then an empty chunked body is ``INVALID``, too.
 
     The bytes are put back in front of ``wsgi.input``. No byte is read that the application could not read.
     """
     header = environ.get("CONTENT_LENGTH") or ""
     has_end = environ.get("wsgi.input_terminated", False)
-    if has_end and (not header or "HTTP_TRANSFER_ENCODING" in environ):
+    is_chunked = "HTTP_TRANSFER_ENCODING" in environ
+    if has_end and (not header or is_chunked):
         content, error = _read(environ["wsgi.input"], limit + 1)
-        complete = error is None and len(content) <= limit
+        is_lost = is_late and is_chunked and not content
+        complete = error is None and len(content) <= limit and not is_lost
     else:
         length = int(header) if header.isascii() and header.isdigit() and len(header) < 20 else None
         if not header or length == 0:

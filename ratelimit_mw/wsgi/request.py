@@ -15,6 +15,8 @@ class WSGIRequest(Request):
     """A request over a WSGI environ."""
 
     pick_value = itemgetter(0)
+    is_late = False
+    """Whether code of the application has run since the request was decided."""
 
     def __init__(self, environ: MutableMapping[str, Any]) -> None:
         self.native = environ
@@ -64,7 +66,7 @@ class WSGIRequest(Request):
         return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
 
     def body(self, limit: int) -> object:
-        return read_body(self.native, limit)
+        return read_body(self.native, limit, self.is_late)
 
 
 def remote_user(request: Request) -> str | None:

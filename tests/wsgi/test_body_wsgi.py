@@ -18,6 +18,7 @@ from ratelimit_mw import Limiter
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import check
 from ratelimit_mw.wsgi.body import ReplayedInput
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware
 from ratelimit_mw.wsgi.request import WSGIRequest
@@ -308,3 +309,18 @@ def test_a_request_without_access_to_its_body_is_an_error() -> None:
     with pytest.raises(NotImplementedError, match="Bodiless reads no bodies"):
         Bodiless(environ_of()).body(LIMIT)
     assert WSGIRequest(chunked(b" " * 10)).body(9) is INVALID
+
+
+@pytest.mark.parametrize("send", [post, chunked])
+def test_a_body_that_the_application_has_read_is_invalid(send: Any) -> None:
+    """All requests whose body the application has read before a check share a count, even chunked ones."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        environ["wsgi.input"].read()
+        check(environ, "named")
+        return listing(environ, start_response)
+
+    rules = [{"name": "named", "key": ["json:user"], "limits": "1/minute", "match": {"view": ""}}]
+    rate = Limiter.from_settings({"rules": rules}, clock=ManualClock(1.0))
+    guarded = RateLimitMiddleware(app, limiter=rate)
+    assert [status(guarded, send(content)) for content in (ANN, BOB)] == ["200", "429"]
