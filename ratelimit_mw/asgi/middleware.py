@@ -227,7 +227,8 @@ class ASGIAdmission(Admission):
     def renew(self) -> ASGIRequest:
         """The request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
-        request = ASGIRequest({**self.native, **{name: before.native.get(name, none) for name, none in _PLACE.items()}})
+        place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
+        request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
         request.index, request.match, request.endpoint = before.index, before.match, before.endpoint
         request.parsed_body = before.parsed_body
         return request
@@ -257,13 +258,13 @@ class ASGIAdmission(Admission):
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""
         if rejection := rejection_of(error):
-            has_started, status = self.status is not None, self.status or 429
+            has_started = self.status is not None
             try:
                 if not has_started:
                     self.verdict = rejection.verdict
                     await self.reject(receive, send)
             finally:
-                await self.aend(status)
+                await self.aend(self.status or _ERROR)
             return not has_started
         if isinstance(error, GeneratorExit):
             self.end(None)  # a coroutine that is closed cannot await
@@ -284,14 +285,16 @@ class ASGIAdmission(Admission):
             response = (handler and handler(self.verdict)) or self.rejection()
         added = self.headers(self.verdict.status)
         names = {name for name, _ in added}
-        if isinstance(response, Rejection):
-            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-            start = {"type": "http.response.start", "status": response.status, "headers": headers}
-            await send(with_headers(start, added, names))
-            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
-            return
 
         def send_with_headers(message: Message) -> Awaitable[None]:
-            return send(with_headers(message, added, names) if message["type"] in _STARTS else message)
+            if message["type"] not in _STARTS:
+                return send(message)
+            self.status = message["status"]
+            return send(with_headers(message, added, names))
 
+        if isinstance(response, Rejection):
+            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
+            return
         await response(self.native, receive, send_with_headers)

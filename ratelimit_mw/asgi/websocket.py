@@ -51,13 +51,13 @@ class WebSocketConnection:
             await app(admission.native, self._receive_allowed, self._send_on)
             status = admission.status or 500
         except Exception as error:
-            rejection = rejection_of(error)
-            status = admission.status or (500 if rejection is None else 429)
+            rejection, status = rejection_of(error), admission.status or 500
             if rejection is None:
                 raise
             if admission.status is None:
                 admission.verdict = rejection.verdict
                 await self.reject()
+                status = rejection.verdict.status
             else:
                 await self._close()
         finally:

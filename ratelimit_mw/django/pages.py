@@ -5,6 +5,7 @@ the response is the package's own.
 """
 
 from collections.abc import Callable
+from http.cookies import Morsel
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
@@ -18,6 +19,7 @@ from django.urls import get_callable, get_resolver
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded, error_path
 from ..http.rejection import Rejection, prefers_html
+from ..http.request import group_values
 from ..http.rules import HttpRules
 from ..rules.declaration import checked_call
 from .admission import DjangoAdmission, resolve, resolve_async
@@ -117,7 +119,32 @@ def _checked(admission: DjangoAdmission, response: Any) -> HttpResponseBase:
         response = admission.rejection()
     if isinstance(response, Rejection):
         body = b"" if admission.request.method == "HEAD" else response.body
-        return HttpResponse(body, status=response.status, headers=dict(response.headers))
+        return _with_headers(response, body)
     if not isinstance(response, HttpResponseBase):
         raise TypeError(f"expected an HttpResponse or a Rejection as the response to a rejection; got {response!r}")
     return response if getattr(response, "is_rendered", True) else response.render()
+
+
+def _with_headers(rejection: Rejection, body: bytes) -> HttpResponse:
+    """Return a response of Django, which has one line of each name, except for cookies."""
+    names = {name.lower(): name for name, _ in rejection.headers}
+    lines = group_values((name.lower(), value) for name, value in rejection.headers)
+    cookies = lines.pop("set-cookie", [])
+    joined = {names[name]: ", ".join(values) for name, values in lines.items()}
+    response = HttpResponse(body, status=rejection.status, headers=joined)
+    for line in cookies:
+        response.cookies[line] = _SetCookie(line)
+    return response
+
+
+class _SetCookie(Morsel[str]):
+    """A cookie that Django sends exactly as it is written."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        name, _, value = line.partition(";")[0].partition("=")
+        self.set(name.strip(), value.strip(), value.strip())
+        self._line = line
+
+    def output(self, *_: Any, **__: Any) -> str:
+        return self._line

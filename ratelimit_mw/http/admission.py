@@ -170,6 +170,11 @@ class Admission(LaterDecisions):
         return build_rejection(self.verdict, self.accept, self.retry_after)
 
     @property
+    def final_status(self) -> int:
+        """The status of the response; that of an error where none has started."""
+        return self.status or 500
+
+    @property
     def accept(self) -> str:
         """The ``Accept`` header of the request."""
         return ", ".join(self.request.header_lines("accept"))

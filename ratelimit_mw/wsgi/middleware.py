@@ -16,7 +16,6 @@ from ..http.features import OwnFeatures
 from ..http.layers import has_inner, may_get_extension
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_notes
-from ..http.rejection import Rejection
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.guard import current
@@ -99,9 +98,9 @@ class RateLimitMiddleware:
         admission.server_start = start_response
         if not verdict.allowed:
             try:
-                return self._reject(admission)
+                return admission.reject(verdict)
             finally:
-                admission.end(verdict.status)
+                admission.end(admission.final_status)
         before = current.get()
         try:
             admission.enter(None if to is None else to.marks)
@@ -109,16 +108,15 @@ class RateLimitMiddleware:
                 time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
             if admission.ends_with(body):
-                return ResponseBody(body, admission)
+                return ResponseBody(body, admission, admission.reject)
         except RateLimitExceeded as error:
             if admission.status is not None:
                 admission.close(admission.status)
                 raise
-            admission.verdict = error.verdict
             try:
-                return self._reject(admission)
+                return admission.reject(error.verdict)
             finally:
-                admission.close(429)
+                admission.close(admission.final_status)
         except BaseException as error:  # where the server stops, the outcome is not known
             admission.close((admission.status or 500) if isinstance(error, Exception) else None)
             raise
@@ -139,14 +137,6 @@ class RateLimitMiddleware:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)
         self.is_outer = limits.is_outer
-
-    def _reject(self, admission: WSGIAdmission) -> Iterable[bytes]:
-        request, reject = admission.request, self.limits.reject
-        response: Any = admission.rejection() if reject is None else reject(request, admission.verdict)
-        if not isinstance(response, Rejection):
-            return response(request.native, admission.start)  # type: ignore[no-any-return]
-        admission.start(f"{response.status} {response.reason}", response.headers)
-        return [] if request.method == "HEAD" else [response.body]
 
 
 def _routes_of(

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ..decision import Verdict
+from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import TextHeader
+from ..http.rejection import Rejection
 from ..http.rules import DECIDED
 from ..http.true_costs import read_costs
 from ..rules.decorators import marks_made
 from ..rules.guard import current
+from .request import WSGIRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -22,8 +26,22 @@ _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file
 class WSGIAdmission(Admission):
     """An admission whose response is sent over WSGI."""
 
+    request: WSGIRequest
     server_start: StartResponse
     """The ``start_response`` of the server."""
+
+    def renew(self) -> WSGIRequest:
+        self.request.is_late = True
+        return self.request
+
+    def reject(self, verdict: Verdict) -> Iterable[bytes]:
+        """Start the response to a rejection, your own or the package's, and return its body."""
+        self.verdict, request, reject = verdict, self.request, self.limits.owner.reject
+        response: Any = self.rejection() if reject is None else reject(request, verdict)
+        if not isinstance(response, Rejection):
+            return response(request.native, self.start)  # type: ignore[no-any-return]
+        self.start(f"{response.status} {response.reason}", response.headers)
+        return [] if request.method == "HEAD" else [response.body]
 
     def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
         """Start the response with the rate limit headers: the ``start_response`` of the application."""
@@ -57,10 +75,16 @@ class WSGIAdmission(Admission):
 
 
 class ResponseBody:
-    """The application's iterable, whose code runs in its request. That ends when the iterable is closed or fails."""
+    """The application's iterable, whose code runs in its request. That ends when the iterable is closed or fails.
 
-    def __init__(self, body: Iterable[Any], admission: Admission) -> None:
+    ``reject`` responds to a rejection that this code raises before the response has started.
+    """
+
+    def __init__(
+        self, body: Iterable[Any], admission: Admission, reject: Callable[[Verdict], Iterable[bytes]] | None = None
+    ) -> None:
         self._body = body
+        self._reject = reject
         self._next = iter(body).__next__
         self._admission = admission
         self._has_begun = self._closed = False
@@ -71,8 +95,11 @@ class ResponseBody:
     def __next__(self) -> Any:
         try:
             part = self._run(self._next)
-        except Exception:  # not every server closes an iterable that it has read to its end
-            self._end()
+        except Exception as error:
+            if self._reject and isinstance(error, RateLimitExceeded) and self._admission.status is None:
+                self._replace(self._reject, error.verdict)
+                return next(self)
+            self._end()  # not every server closes an iterable that it has read to its end
             raise
         if part and not self._has_begun:
             self._begin()
@@ -80,11 +107,19 @@ class ResponseBody:
 
     def close(self) -> None:
         try:
-            if not self._closed and hasattr(self._body, "close"):
-                self._closed = True
-                self._run(self._body.close)
+            self._close_body()
         finally:
             self._end()
+
+    def _close_body(self) -> None:
+        if not self._closed and hasattr(self._body, "close"):
+            self._closed = True
+            self._run(self._body.close)
+
+    def _replace(self, reject: Callable[[Verdict], Iterable[bytes]], verdict: Verdict) -> None:
+        self._close_body()
+        self._body = reject(verdict)
+        self._next, self._closed = iter(self._body).__next__, False
 
     def _begin(self) -> None:
         """Settle the outcome before the first bytes are sent, which make the status final."""

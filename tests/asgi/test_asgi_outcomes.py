@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,10 @@ from starlette.routing import Route
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.starlette import check
 from ratelimit_mw.testing import ManualClock
+
+NAMED = {"view": ""}
 
 
 def test_a_queue_delays_requests() -> None:
@@ -189,3 +193,40 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
     assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 2
     assert rate._slots.renewed._held == set()
     rate.close()
+
+
+@pytest.mark.parametrize(("user", "expected", "remaining"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
+def test_the_status_of_a_rejection_is_the_outcome(user: str, expected: list[int], remaining: int) -> None:
+    """A 403 of a deny list in a plain application counts as a 403, and not as a 429."""
+    rules = [
+        {"name": "forbidden", "limits": "9/minute", "count_when": {"status": [403]}},
+        {"name": "named", "limits": "1/minute", "key": ["user"], "match": {"view": ""}},
+    ]
+    settings = {"rules": rules, "lists": {"deny": {"user": ["eve"]}}}
+    rate = Limiter.from_settings(settings, clock=ManualClock(1_000_000.0))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await check(SimpleNamespace(scope=scope), "named", user=user)
+        await OK(scope, receive, send)
+
+    assert statuses(limited(app, rate), 2) == expected
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
+
+
+def test_a_failing_rejection_counts_as_an_error() -> None:
+    """Where your own function raises, the client receives a 500, which is the outcome."""
+    rules = [Rule(limits="9/minute", count_when={"status": [500]}), Rule(name="named", limits="1/minute", match=NAMED)]
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await check(SimpleNamespace(scope=scope), "named")
+        await OK(scope, receive, send)
+
+    def fail(request: Any, verdict: Any) -> Any:
+        raise OSError("broken")
+
+    guarded = limited(app, rate, rejection=fail)
+    ask(guarded)
+    with pytest.raises(OSError, match="broken"):
+        ask(guarded)
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 8

@@ -159,6 +159,42 @@ def test_your_own_response_is_sent(kind: SiteType) -> None:
         assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
 
 
+@everywhere
+@pytest.mark.parametrize("path", ["/check?thread=7", "/helper"])
+def test_the_status_of_a_rejection_is_the_outcome(kind: SiteType, path: str) -> None:
+    """A rejection in a view counts for other rules by the status that the client receives."""
+    for status, remaining in ((403, 8), (429, 9)):
+        rules = [*RULES, Rule(name="forbidden", limits="9/minute", count_when={"status": [403]})]
+        rate = Limiter(rules, clock=ManualClock(1_000_000.0))
+        site = kind(rate, rejection=lambda request, verdict, status=status: Rejection(status, [], b"no"))
+        assert [site.ask(path).status_code for _ in range(3)] == [200, 200, status]
+        left_of = {each.rule: each.remaining for each in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions}
+        assert left_of == {"site": 97, "forbidden": remaining}
+
+
+@everywhere
+def test_a_rejection_keeps_all_cookies_and_headers(kind: SiteType) -> None:
+    """Each ``Set-Cookie`` of a rejection is sent as it is written, and other equal names keep all values."""
+    lines = ["a=1; Path=/; Partitioned", "b=2; HttpOnly; Priority=High", "a=1; Path=/x"]
+    headers = [("Vary", "Cookie"), ("vary", "Origin"), *(("Set-Cookie", line) for line in lines)]
+    site = kind(limiter(), rejection=lambda request, verdict: Rejection(429, headers, b"no"))
+    rejected = [site.ask("/check?thread=7") for _ in range(3)][-1]
+    assert cookies_of(rejected) == lines
+    assert {"Cookie", "Origin"} <= {part.strip() for line in headers_of(rejected, "vary") for part in line.split(",")}
+
+
+def headers_of(response: Any, name: str) -> list[str]:
+    """Return the lines of a header in the response of any framework."""
+    get_all = getattr(response.headers, "get_list", None) or getattr(response.headers, "getlist", None)
+    return get_all(name) if get_all else [response.headers[name]]
+
+
+def cookies_of(response: Any) -> list[str]:
+    """Return the lines of cookies as Django or another framework sends them."""
+    morsels = getattr(response, "cookies", {}).values() if hasattr(response, "resolver_match") else ()
+    return [morsel.output(header="").strip() for morsel in morsels] or headers_of(response, "set-cookie")
+
+
 def test_without_a_middleware_a_check_is_an_error() -> None:
     """A limit is never silently absent. With limits_off there is none to decide."""
     app = Flask("app")

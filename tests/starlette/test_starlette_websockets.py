@@ -16,7 +16,7 @@ from websocket_calls import DENIAL, application, connect, echo, kinds
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.http.rules import DECIDED
-from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit, messages
+from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit, messages, usage
 from ratelimit_mw.testing import ManualClock
 
 
@@ -276,3 +276,38 @@ def test_a_queue_delays_handshakes() -> None:
         patched.setattr("ratelimit_mw.asgi.middleware.asyncio.sleep", noted)
         assert [kinds(connect(app)) for _ in range(2)] == [["accept"], ["accept"]]
     assert delays == [0.001]
+
+
+@pytest.mark.parametrize("calls", [check, check.peek, usage, limit("1/minute", key=["method"], unrouted=True)])
+def test_a_rule_in_a_connection_may_count_by_method(calls: Any) -> None:
+    """After the handshake, which is a GET, the method of the request is still GET."""
+    rule = Rule(name="named", limits="5/minute", key=["method", "ip"], match={"view": ""})
+    helper = calls(ahelper) if calls not in (check, check.peek, usage) else None
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        await (helper() if helper else calls(websocket, "named"))
+        await websocket.send_text("fine")
+
+    assert kinds(connect(application([WebSocketRoute("/ws", view)], rule))) == ["accept", "fine"]
+
+
+async def ahelper() -> None:
+    pass
+
+
+@pytest.mark.parametrize("extensions", [None, DENIAL])
+def test_the_status_of_a_rejection_in_a_view_is_the_outcome(extensions: Any) -> None:
+    """A deny list that ends a handshake counts as a 403, and not as a 429."""
+    counted = {"limits": "9/minute", "count_when": {"status": [403]}}
+    named = {"name": "named", "limits": "1/minute", "key": ["user"], "match": {"view": ""}}
+    settings = {"rules": [counted, named], "lists": {"deny": {"user": ["eve"]}}}
+    rate = Limiter.from_settings(settings, clock=ManualClock(1_000_000.0))
+
+    async def view(websocket: Any) -> None:
+        await check(websocket, "named", user="eve")
+
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(RateLimitMiddleware, limiter=rate)
+    connect(app, extensions=extensions)
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 8

@@ -13,8 +13,9 @@ from calls import limiter
 from flask import Flask
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
-from ratelimit_mw import ConfigError, RateLimitExceeded
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check, limit
 
 COUNTING = {"count_when": {"status": [401, 500]}}
@@ -203,6 +204,49 @@ def test_a_limited_function_may_be_called_in_a_stream() -> None:
     assert Served(guarded).body == b"x"
     with pytest.raises(RateLimitExceeded):
         Served(guarded)
+
+
+def checks_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
+    """Check a rule in a generator, before the response starts."""
+    check(environ, "late")
+    start_response("200 OK", HEADERS)
+    yield b"x"
+
+
+class Rejecting(Body):
+    """An iterable whose first part is a rejection."""
+
+    def __next__(self) -> bytes:
+        limiter("1/minute").hit({"ip": "192.0.2.7"}, cost=2).raise_for_limit()
+        return b""
+
+
+LATE: dict[str, Any] = {"name": "late", "match": {"view": ""}}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_rejection_in_a_generator_before_its_start_is_a_429(method: str) -> None:
+    """Code of a generator runs when the server reads it. Its rejection is a whole response."""
+    app = limited(checks_late, Limiter([Rule(limits="1/minute", **LATE)], clock=ManualClock(1_000_000.0)))
+    assert Served(app).body == b"x"
+    rejected = Served(app, REQUEST_METHOD=method)
+    assert (rejected.status, dict(rejected.headers)["Retry-After"]) == ("429 Too Many Requests", "60")
+    assert (b"quota-exceeded" in rejected.body) == (method == "GET")
+
+
+def test_a_late_rejection_closes_both_iterables() -> None:
+    """The iterable of the application is closed before that of the rejection, each once."""
+    rate = Limiter([Rule(limits="1/minute", **LATE)], clock=ManualClock(1_000_000.0))
+    bodies = [Rejecting([]), Body([b"no"])]
+
+    def reject(environ: Environ, start_response: Any) -> Body:
+        start_response("420 Calm", HEADERS)
+        return bodies[1]
+
+    app = RateLimitMiddleware(lambda *_: bodies[0], limiter=rate, rejection=lambda request, verdict: reject)
+    served = Served(app)
+    assert (served.status, served.body) == ("420 Calm", b"no")
+    assert [body.closed for body in bodies] == [1, 1]
 
 
 @RULES

@@ -313,3 +313,31 @@ def test_a_request_stopped_in_a_queue_holds_no_slot(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGUSR1, before)
     assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [0, 2]
     rate.close()
+
+
+DENIED = {
+    "rules": [
+        {"name": "forbidden", "limits": "9/minute", "count_when": {"status": [403]}},
+        {"name": "named", "limits": "1/minute", "key": ["user"], "match": {"view": ""}},
+    ],
+    "lists": {"deny": {"user": ["eve"]}},
+}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(("user", "expected", "remaining"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
+def test_the_status_of_a_rejection_is_the_outcome(
+    is_late: bool, user: str, expected: list[int], remaining: int
+) -> None:
+    """A 403 of a deny list counts as a 403, and not as a 429, wherever the application checks."""
+    rate = Limiter.from_settings(DENIED, clock=ManualClock(1_000_000.0))
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        check(environ, "named", user=user)
+        return listing(environ, start_response)
+
+    def late(environ: Environ, start_response: Any) -> Iterator[bytes]:
+        yield from app(environ, start_response)
+
+    assert statuses(limited(late if is_late else app, rate), 2) == expected
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
