@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import base64
-import shutil
+import json
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from decision_service import GATEWAY_FILES
-from deployed import accepts, new_address, replace
+from deployed import new_address
 from folders import DOCS
-from gateway_site import APPLICATION, FIRST, GatewaySite, site_of, start, stop
-from servers import free_port, program, wait_for
+from gateway_site import FIRST, GatewaySite, site_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +56,20 @@ def test_a_client_cannot_choose_its_key(site: GatewaySite) -> None:
     statuses = [site.get(client=client, headers=forged).status_code for _ in range(4)]
     assert statuses == [200, 200, 200, 429]
     assert site.get(client=named).headers["x-ratelimit-remaining"] == "2"
+
+
+def send_target(site: GatewaySite, target: str, client: str = "127.0.0.1") -> tuple[int, str]:
+    """Send a request with this target, and return the status and the body."""
+    command = ["curl", "-s", "--request-target", target, "--interface", client, "-w", "%{stderr}%{http_code}"]
+    done = subprocess.run([*command, f"http://127.0.0.1:{site.port}/"], capture_output=True, text=True, check=True)
+    return int(done.stderr), done.stdout
+
+
+@pytest.mark.parametrize("target", ["/login#/../x", "/login#/../health", "/?x=K#1"])
+def test_nginx_sends_a_400_for_an_invalid_target(site: GatewaySite, target: str) -> None:
+    """nginx would turn a 400 of the service into a 500."""
+    status, body = send_target(site, target, new_address())
+    assert (status, json.loads(body)["title"]) == (400, "Bad Request")
 
 
 @pytest.mark.parametrize("path", ["/login?x=1", "/x/../login", "/%6cogin", "//login", "/x/%2e%2e/login"])
@@ -127,7 +137,7 @@ def test_a_dead_service_allows_all_requests_where_you_say_so(tmp_path: Path) -> 
     page = (DOCS / "gateways.md").read_text()
     assert all(line.strip() in page for line in f"{OPEN}\n{ALLOWED}".splitlines()[1:4])
     lines = [("proxy_pass http://ratelimit/auth;", OPEN), ("location @rejected {", ALLOWED)]
-    with site_of(tmp_path, FIRST, nginx=lines) as site:
+    with site_of(tmp_path, FIRST, lines=lines) as site:
         assert [site.get().status_code for _ in range(4)] == [200, 200, 200, 429]
         site.stop_service()
         assert [site.get().status_code for _ in range(5)] == [200] * 5
@@ -150,7 +160,7 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
         ("burst=100", "burst=6"),
     ]
     rules = '[[rules]]\nname = "users"\nkey = ["user"]\nlimits = "3/day"\n'
-    with site_of(tmp_path, rules, nginx=lines, options=["--user-header", "X-Forwarded-User"]) as site:
+    with site_of(tmp_path, rules, lines=lines, options=["--user-header", "X-Forwarded-User"]) as site:
 
         def ask(user: str, password: str) -> int:
             credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -170,28 +180,8 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
 
 def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None:
     """With the file of the example. A client cannot choose its path or its IP address, or fill the log."""
-    port, service_port, application_port = free_port(), free_port(), free_port()
-    caddyfile = tmp_path / "Caddyfile"
-    shutil.copy(GATEWAY_FILES / "Caddyfile", caddyfile)
-    for old, new in (
-        (":80 {", f"http://127.0.0.1:{port} {{"),
-        ("8429", str(service_port)),
-        ("8000", str(application_port)),
-    ):
-        replace(caddyfile, old, new)
-    caddyfile.write_text(f"{{\n\tadmin off\n}}\n{caddyfile.read_text()}")
     login = '[[rules]]\nname = "login"\nmatch = { path = "/login" }\nlimits = "1/day"\n'
-    (tmp_path / "ratelimit.toml").write_text(f'trusted_proxies = ["127.0.0.1"]\nstore_timeout = "10s"\n{FIRST}{login}')
-    (tmp_path / "application.py").write_text(APPLICATION)
-    site = GatewaySite(tmp_path, port, service_port, ("--gateway", "caddy"), {})
-    with ExitStack() as stack:
-        stack.callback(stop, site.processes)
-        uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
-        site.processes["application"] = start(tmp_path, uvicorn)
-        site.start_service()
-        command = [program("caddy", "caddy"), "run", "--config", str(caddyfile), "--adapter", "caddyfile"]
-        site.processes["caddy"] = start(tmp_path, command)
-        wait_for(lambda: accepts(application_port) and accepts(port), f"Caddy and the application: {tmp_path}")
+    with site_of(tmp_path, f"{FIRST}{login}", gateway="caddy") as site:
         forged = {"X-Forwarded-Uri": "/free", "X-Forwarded-Method": "PUT", "X-Forwarded-For": "203.0.113.9"}
         allowed, rejected = (site.get("/login?x=1", headers=forged) for _ in range(2))
         assert (allowed.status_code, allowed.json()["path"], allowed.headers["x-ratelimit-limit"]) == (
@@ -203,6 +193,7 @@ def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None
         assert int(rejected.headers["retry-after"]) > 86_000
         assert site.get("/login", headers={"Connection": "Upgrade", "Upgrade": "websocket"}).status_code == 429
         assert "upgrade" not in (tmp_path / "servers.log").read_text()
+        assert send_target(site, "/?x=K#1")[0] == 400
         assert site.get("/forbidden").status_code == 403
         assert site.get("/v1/keys").json()["path"] == "/v1/keys"
         site.stop_service()

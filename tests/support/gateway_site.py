@@ -1,4 +1,4 @@
-"""An application behind nginx, which asks ``ratelimit-mw serve`` first."""
+"""An application behind nginx or Caddy, which asks ``ratelimit-mw serve`` first."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 from decision_service import GATEWAY_FILES, PROGRAM, TOKEN
 from deployed import NGINX_FOLDERS, accepts, nginx_command, replace
-from servers import PATIENCE, free_port, wait_for
+from servers import PATIENCE, free_port, program, wait_for
 
 APPLICATION = """
 import json
@@ -34,7 +34,7 @@ FIRST = '[[rules]]\nname = "api"\nlimits = "3/day"\n'
 
 
 class GatewaySite(NamedTuple):
-    """An application behind nginx, which asks the service first."""
+    """An application behind a gateway, which asks the service first."""
 
     folder: Path
     port: int
@@ -78,36 +78,64 @@ def site_of(
     rules: str,
     store: str = "memory://",
     options: Sequence[str] = (),
-    nginx: Sequence[tuple[str, str]] = (),
+    lines: Sequence[tuple[str, str]] = (),
+    gateway: str = "nginx",
+    application: Callable[[int], Sequence[str]] | None = None,
 ) -> Iterator[GatewaySite]:
-    """Run the application, the service and nginx. ``nginx`` are lines of its file to replace."""
+    """Run the application, the service and the gateway.
+
+    Args:
+        folder: The folder of their files.
+        rules: The settings file, after its options about proxies and the store.
+        store: The store URL.
+        options: More options of the service.
+        lines: Lines to replace in the example file of the gateway.
+        gateway: The gateway.
+        application: Returns the command of another application, with the port to listen on.
+    """
     port, service_port, application_port = free_port(), free_port(), free_port()
+    command = _GATEWAYS[gateway](folder, port, (("8429", str(service_port)), ("8000", str(application_port)), *lines))
+    head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
+    (folder / "ratelimit.toml").write_text(head + rules)
+    (folder / "application.py").write_text(APPLICATION)
+    (folder / "admin-token").touch(mode=0o600)
+    (folder / "admin-token").write_text(TOKEN)
+    options = ("--gateway", gateway, "--admin-token-file", "admin-token", *options)
+    site = GatewaySite(folder, port, service_port, options, {})
+    with ExitStack() as stack:
+        stack.callback(stop, site.processes)
+        uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
+        site.processes["application"] = start(folder, application(application_port) if application else uvicorn)
+        site.start_service()
+        site.processes[gateway] = start(folder, command)
+        wait_for(lambda: accepts(application_port) and accepts(port), f"{gateway} and the application: {folder}")
+        yield site
+
+
+def _nginx(folder: Path, port: int, lines: Sequence[tuple[str, str]]) -> list[str]:
     shutil.copy(GATEWAY_FILES / "nginx.conf", folder)
     temporary = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in NGINX_FOLDERS)
     for old, new in (
         ("        listen [::]:80;\n", ""),
         ("listen 80;", f"listen 127.0.0.1:{port};"),
-        ("127.0.0.1:8429", f"127.0.0.1:{service_port}"),
-        ("127.0.0.1:8000", f"127.0.0.1:{application_port}"),
         ("/var/log/nginx", str(folder)),
         ("http {\n", f"http {{\n{temporary}"),
-        *nginx,
+        *lines,
     ):
         replace(folder / "nginx.conf", old, new)
-    head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
-    (folder / "ratelimit.toml").write_text(head + rules)
-    (folder / "application.py").write_text(APPLICATION)
-    (folder / "admin-token").write_text(TOKEN)
-    options = ("--gateway", "nginx", "--admin-token-file", "admin-token", *options)
-    site = GatewaySite(folder, port, service_port, options, {})
-    with ExitStack() as stack:
-        stack.callback(stop, site.processes)
-        uvicorn = [sys.executable, "-m", "uvicorn", "application:app", "--port", str(application_port)]
-        site.processes["application"] = start(folder, uvicorn)
-        site.start_service()
-        site.processes["nginx"] = start(folder, nginx_command(folder))
-        wait_for(lambda: accepts(application_port) and accepts(port), f"nginx and the application: {folder}")
-        yield site
+    return nginx_command(folder)
+
+
+def _caddy(folder: Path, port: int, lines: Sequence[tuple[str, str]]) -> list[str]:
+    caddyfile = folder / "Caddyfile"
+    shutil.copy(GATEWAY_FILES / "Caddyfile", caddyfile)
+    for old, new in ((":80 {", f":{port} {{\n\tbind 127.0.0.1"), *lines):
+        replace(caddyfile, old, new)
+    caddyfile.write_text(f"{{\n\tadmin off\n}}\n{caddyfile.read_text()}")
+    return [program("caddy", "caddy"), "run", "--config", str(caddyfile), "--adapter", "caddyfile"]
+
+
+_GATEWAYS: Final = {"nginx": _nginx, "caddy": _caddy}
 
 
 def stop(processes: dict[str, subprocess.Popen[bytes]]) -> None:

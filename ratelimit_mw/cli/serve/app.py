@@ -102,6 +102,7 @@ class DecisionService:
     async def _decide_original(
         self, gateway: Gateway, decide: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        respond = response_sender(send, gateway)
         try:
             peer = ASGIRequest(scope).peer
             if not self.rules.client_ip.trusts(peer):
@@ -112,7 +113,11 @@ class DecisionService:
                 self._is_warned = True
                 _log.warning("a request to /auth was not decided: %s", error)
             raise
-        await decide(original, receive, response_sender(send, gateway))
+        except ProblemError as problem:  # of the client, which the gateway would not see behind a 400
+            content = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": str(problem)}
+            await _send_json(respond, problem.status, content, {"content-type": "application/problem+json"})
+            return
+        await decide(original, receive, respond)
 
     async def _respond(self, request: ASGIRequest, receive: Receive) -> dict[str, Any]:
         route = api.ROUTES.get(request.path)

@@ -3,12 +3,13 @@
 One convention for each gateway, and only headers that the gateway overwrites. It decides nothing.
 """
 
-from posixpath import normpath
+import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from ...asgi.request import ASGIRequest, Message, Scope, Send
 from ...errors import ConfigError
+from .access import ProblemError
 
 
 class Gateway(NamedTuple):
@@ -31,6 +32,8 @@ _STATUS: Final = b"x-ratelimit-status"
 _BODY: Final = b"x-ratelimit-body"
 _DENIED: Final = 403
 _MISSING: Final = "the header {} is missing. The gateway must set it"
+_INVALID: Final = re.compile(rb"[\x00-\x20\x7f#]")
+"""No browser sends these, and readers end the target there, or drop them: in "/login#/../x" and "?key=K#1"."""
 
 
 def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
@@ -39,6 +42,7 @@ def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
     Raises:
         ConfigError: A header of the gateway is missing. Without ``client_header``, which has the address of the client,
             all clients would share the limits of the gateway.
+        ProblemError: The client has sent an invalid target.
     """
     if not any(value for name, value in scope["headers"] if name == client_header.encode()):
         raise ConfigError(_MISSING.format(client_header.title()))
@@ -64,23 +68,28 @@ def _value(scope: Scope, name: bytes) -> bytes:
 def target_scope(target: bytes) -> dict[str, Any]:
     """Return the path and the query of a request target, as a server writes them into a scope.
 
-    Dot segments are resolved. A gateway may resolve them before it chooses the application, so a client could hide the
-    path of a rule behind them.
+    The path stays as it was sent. The gateway, the server and the application may each resolve dot segments, or not:
+    rules read a path in all these ways.
+
+    Raises:
+        ProblemError: The target is none that a browser sends.
     """
     if target.startswith(b"?"):  # nginx sends no host: "GET http://shop.example?page=1"
         target = b"/" + target
     raw, _, query = target.partition(b"?")
     path = unquote_to_bytes(raw).decode(errors="replace")
     if not path.startswith("/") and path != "*":
-        raise ConfigError(f"expected a path that starts with /; got {path[:100]!r}")
-    if not {".", ".."}.isdisjoint(path.split("/")):
-        path, raw = "/" + normpath(path).lstrip("/"), b""
+        raise ProblemError(400, f"expected a path that starts with /; got {path[:100]!r}")
+    if _INVALID.search(target):
+        shown = target[:100].decode("latin-1")
+        raise ProblemError(400, f"expected a path without '#', spaces and control characters; got {shown!r}")
     return {"path": path, "raw_path": raw, "query_string": query, "root_path": ""}
 
 
 def path_of_target(target: str) -> str:
-    """Return the path of a request target as rules see it."""
-    return ASGIRequest({"type": "http", "headers": [], **target_scope(target.encode(errors="surrogatepass"))}).sent_path
+    """Return the path of a request target as rules see it. A program may leave spaces as they are."""
+    sent = target_scope(target.replace(" ", "%20").encode(errors="surrogatepass"))
+    return ASGIRequest({"type": "http", "headers": [], **sent}).sent_path
 
 
 def response_sender(send: Send, gateway: Gateway) -> Send:
@@ -98,7 +107,7 @@ def response_sender(send: Send, gateway: Gateway) -> Send:
         status, body = start["status"], message.get("body", b"")
         headers = [header for header in start["headers"] if header[0] != b"content-length"]
         if status >= 400 and not gateway.reads_statuses:
-            headers += [(_STATUS, b"%d" % status), (_BODY, body)]
+            headers += [(_STATUS, b"%d" % status), (_BODY, body.strip())]
             status = _DENIED
         if status != 204:
             headers.append((b"content-length", b"%d" % len(body)))
