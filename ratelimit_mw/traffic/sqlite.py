@@ -238,7 +238,7 @@ class SqliteCounts(CountStore):
     def connection(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection to the file, which must exist. Each statement is a transaction."""
         uri = f"file:{quote(self.path)}?mode=rw"
-        with self._errors(), closing(sqlite3.connect(uri, _BUSY, isolation_level=None, uri=True)) as db:
+        with self._errors(), closing(sqlite3.connect(uri, timeout=_BUSY, isolation_level=None, uri=True)) as db:
             yield db
 
     @contextmanager
