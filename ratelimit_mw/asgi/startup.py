@@ -6,6 +6,7 @@ an application without lifespan support, and then responds to each request with 
 
 from __future__ import annotations
 
+import sys
 from inspect import isfunction
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Final, Never
@@ -36,7 +37,7 @@ class BrokenMiddleware:
 
 def is_built_by_starlette() -> bool:
     """Return whether an application of Starlette or FastAPI is building its middleware now."""
-    return any(frame.f_code.co_name == _BUILDER for frame, _ in walk_stack(None))
+    return any(frame.f_code.co_name == _BUILDER for frame, _ in walk_stack(sys._getframe(1)))
 
 
 def stands_alone(app: object) -> bool:
@@ -44,7 +45,7 @@ def stands_alone(app: object) -> bool:
 
     Other applications may still get routes until they start.
     """
-    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_stack(None)]
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_stack(sys._getframe(1))]
     return isfunction(app) and _FRAMEWORKS.isdisjoint(module.partition(".")[0] for module in modules)
 
 
