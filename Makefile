@@ -101,4 +101,4 @@ docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/generate.py
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) $(OLDEST) $(OLDEST)-137 .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(OLDEST) $(OLDEST)-137 .venv-newest .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache
