@@ -42,6 +42,7 @@ class CountWriter:
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
         self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at exit")
         self._store = open_counts(address)
+        self._is_abandoned = False
         self._start_over()
         if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
             with suppress(StoreError):  # so is a damaged file, or one that is locked
@@ -160,6 +161,13 @@ class CountWriter:
         self._flush_or_log()
         self._store.close()
 
+    def abandon(self) -> None:
+        """End the thread after its next write, even if that fails: the application is gone.
+
+        A finalizer may call this, because it takes no lock.
+        """
+        self._is_abandoned = True
+
     async def aflush(self) -> None:
         """Async form of ``flush``."""
         await asyncio.to_thread(self.flush)
@@ -219,12 +227,13 @@ class CountWriter:
             raise ConfigError(f"{message}. Use that of the log, or start a new log")
 
     def _flush_due(self) -> None:
-        """Write the counts, at an interval. The thread ends when there are none."""
+        """Write the counts, at an interval. The thread ends when there are none, or when the log is abandoned."""
+        is_last = self._is_abandoned
         try:
             self._flush_or_log()
         finally:
             with self._lock:
-                if self._pending.is_empty and self._unwritten is None:
+                if is_last or (self._pending.is_empty and self._unwritten is None):
                     self._beat.release(self)
 
     def _flush_or_log(self) -> None:
@@ -232,7 +241,8 @@ class CountWriter:
             self.flush()
         except RateLimitError as error:
             if not self._has_failed:
-                _log.warning("the traffic log is not written (%s). Its counts wait in memory", error)
+                effect = "are lost" if self._is_abandoned else "wait in memory"
+                _log.warning("the traffic log is not written (%s). Its counts %s", error, effect)
             self._has_failed = True
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from pathlib import Path
 from typing import Any
 
 import outcome_scene as scene
 import pytest
 from calls import ask
+from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -17,7 +20,7 @@ from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog
+from ratelimit_mw.traffic import TrafficLog, writer
 
 NOW = 1_000_000_000.0
 RULES = (Rule(name="api", limits="2/minute"), Rule(name="next", limits="1/minute", mode="shadow"))
@@ -131,6 +134,34 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
     assert other.total("rule:api:allowed", NOW, NOW) == 1
     assert ["the traffic log is not written" in record.getMessage() for record in caplog.records] == [True]
     log._start_over()  # nothing is left for the end of the process
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_the_thread_of_a_log_ends_with_its_application(
+    tmp_path: Path, is_writable: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An application that is garbage leaves no thread, even if its counts cannot be written."""
+    monkeypatch.setattr(writer, "INTERVAL", 0.05)
+    folder, others = tmp_path / "own", set(threading.enumerate())
+    folder.mkdir()
+    limiter, log = logged(RULES[0], url=f"sqlite:///{folder}/traffic.db")
+    app = RateLimitMiddleware(Starlette(routes=[Route("/x", lambda _: PlainTextResponse(""))]), limiter=limiter)
+    ask(app, "/x")
+    log.flush()
+    ask(app, "/x")
+    threads = set(threading.enumerate()) - others
+    assert threads
+    if not is_writable:
+        folder.rename(tmp_path / "moved")
+    del app, limiter, log
+    gc.collect()
+    for thread in threads:
+        wait_for(lambda: not thread.is_alive(), "the end of the thread")  # noqa: B023 - called at once
+    if is_writable:
+        found = TrafficLog(f"sqlite:///{folder}/traffic.db", clock=ManualClock(NOW)).events(NOW, NOW)
+        assert found == {"rule:api:allowed": 2, "endpoint:/x:allowed": 2}
+    else:
+        assert "Its counts" in caplog.text
 
 
 def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:

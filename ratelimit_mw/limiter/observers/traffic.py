@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Final
+from weakref import finalize
 
 from ...traffic import TrafficLog
 from ...traffic.number import Counter
@@ -19,11 +20,13 @@ _LONGEST: Final = 100
 
 
 def feed_of(limiter: Limiter) -> TrafficFeed | None:
-    """Return the feed of the traffic log that the settings of a limiter require."""
+    """Return the feed of the traffic log that the settings of a limiter require. Its thread ends with the limiter."""
     settings = limiter.settings
     if settings.traffic_log is None:
         return None
-    return TrafficFeed(TrafficLog(settings.traffic_log, clock=limiter._time), settings.record == "clients")
+    log = TrafficLog(settings.traffic_log, clock=limiter._time)
+    finalize(limiter, log.abandon).atexit = False
+    return TrafficFeed(log, settings.record == "clients")
 
 
 class TrafficFeed:
