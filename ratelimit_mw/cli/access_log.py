@@ -1,12 +1,14 @@
 """Reads an access log, plain or gzip. ``parse_line`` reads the common and the combined format of Apache and nginx.
 
-Clients write most of a log, so its text is hostile: memory is bounded, and time grows with the length of a line.
+Clients write most of a log, so its text is hostile: memory is bounded, and time grows with the length of a line. A line
+that is not understood is invalid, because any guess at its client gives wrong counts.
 """
 
 import gzip
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,9 +17,11 @@ from typing import IO, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..http.request import group_values, only_value
+from ..keys.address import parse_address
 from .output import Failure, note, printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
+_READ: Final = LONGEST_LINE + 2  # with the end of the line
 _MISSING: Final = ("-", '""', "")
 _MAX_FIELDS: Final = 1000
 _MAX_CACHED_TEXT: Final = 256
@@ -28,7 +32,24 @@ _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
 # The last field may be truncated: the fields before it are complete.
 _LAST_QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)'
 _LINE = re.compile(
-    rf"(\S+) \S+ (.*?) ?\[([^][\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
+    rf"(\S+) (\S+) (\S*) ?\[([^][\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?!\S)"
+    rf'(?: {_QUOTED} {_LAST_QUOTED}(?:" {_QUOTED}(?!\S))?)?',
+    re.ASCII,
+)
+# What other programs, and vhost_combined of Apache, write before a line.
+_ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
+_SYSLOG: Final = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+_HOST: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
+_PREFIX = re.compile(
+    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?:{_HOST})?",
+    re.ASCII,
+)
+_HOST_NAME = re.compile(r"localhost|(?:[\w-]+\.)+[a-z][\w-]*", re.ASCII | re.IGNORECASE)
+_MAX_CLIENT: Final = 255
+FORWARDED_FOR: Final = "header:x-forwarded-for"
+FORMATS: Final = (
+    'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
+    " name, or a prefix of syslog or Kubernetes, may precede it. Or expected JSON lines: name their fields with --field"
 )
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
 _TIME = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
@@ -38,6 +59,10 @@ _CONTROLS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"
 
 class InvalidLineError(ValueError):
     """The line is not a request. The message gives the reason."""
+
+
+class NoRequestError(InvalidLineError):
+    """The line is in a known format, but what the client sent is not an HTTP request."""
 
 
 class RequestTarget(NamedTuple):
@@ -60,7 +85,8 @@ class RequestTarget(NamedTuple):
 class LogEntry(NamedTuple):
     """One request. ``time`` is in seconds since 1970. A field that the server logged as "-" is None.
 
-    ``features`` are others that the line contains, by name.
+    ``client`` is an IP address without its port, a host name, or "unix:". In JSON lines it may be the list of addresses
+    of X-Forwarded-For. ``features`` are others that the line contains, by name. ``format`` is the format of the line.
     """
 
     client: str | None
@@ -72,31 +98,89 @@ class LogEntry(NamedTuple):
     referer: str | None = None
     user_agent: str | None = None
     features: Mapping[str, Any] = {}
+    format: str = ""
 
 
 def parse_line(line: bytes | str) -> LogEntry:
-    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored."""
-    text = text_of(line)
+    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored.
+
+    The exception is a quoted text after the user agent that ends with an IP address: nginx's X-Forwarded-For.
+    """
+    return parse_text(*split_prefix(text_of(line)))
+
+
+def parse_text(prefix: str, host: str, text: str) -> LogEntry:
+    """Parse the parts of a line that ``split_prefix`` returns."""
     match = _LINE.match(text)
     if match is None:
         raise InvalidLineError("not in the common or combined format")
-    client, user, time, request, status, referer, user_agent = match.groups()
+    client, identity, user, time, request, status, referer, user_agent, forwarded = match.groups()
+    checked = _client_of(client, identity, user, bool(host))
+    seconds = parse_time(time)
     method, target = parse_request(_unescape(request))
+    name = "common" if user_agent is None else "combined"
+    features = {}
+    if forwarded is not None and is_address(forwarded.rpartition(",")[2].strip()):
+        name += " with X-Forwarded-For"
+        features[FORWARDED_FOR] = _unescape(forwarded)
     return LogEntry(
-        parse_field(client),
+        checked,
         parse_field(user),
-        parse_time(time),
+        seconds,
         method,
-        target,
+        target._replace(host=target.host or host) if host else target,
         int(status),
         parse_field(referer),
         parse_field(user_agent),
+        features,
+        f"{name}{prefix}",
     )
+
+
+def split_prefix(text: str) -> tuple[str, str, str]:
+    """Return what a line begins with, such as " after a syslog prefix", its host name or "", and the line itself."""
+    match = _PREFIX.match(text)
+    if match is None or not match.end():
+        return "", "", text
+    host = match["host"] or ""
+    if host and (is_address(host) or not (match["port"] or _HOST_NAME.fullmatch(host))):
+        return "", "", text  # two addresses, or a word: either may be the client
+    parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes") if match[name]] + ["a host name"] * bool(host)
+    return f" after {' and '.join(parts)}", host, text[match.end() :]
+
+
+@lru_cache(10_000)
+def _client_of(client: str, identity: str, user: str, has_host: bool) -> str | None:
+    """Return the client of a line; ``InvalidLineError`` where another of its first words may be the client."""
+    if is_address(user) or is_address(identity):
+        raise InvalidLineError("not one IP address before the time")
+    if (identity != "-" or has_host) and not is_address(client):
+        raise InvalidLineError("not in the common or combined format")
+    return parse_client(None if client in _MISSING else client)
+
+
+@lru_cache(10_000)
+def parse_client(text: str | None) -> str | None:
+    """Return an IP address without its port, or a host name; ``InvalidLineError`` for any other text."""
+    if text is None or text.startswith("unix:"):
+        return text
+    address = parse_address(text, ()) if len(text) <= _MAX_CLIENT else None
+    if address is not None:
+        return str(address)
+    if len(text) > _MAX_CLIENT or not _HOST_NAME.fullmatch(text):
+        raise InvalidLineError(f"the client {printable(text, 40)!r} is neither an IP address nor a host name")
+    return text.lower()
+
+
+@lru_cache(10_000)
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address, with or without a port."""
+    return len(text) <= _MAX_CLIENT and parse_address(text, ()) is not None
 
 
 def text_of(line: bytes | str) -> str:
     """Return a line as text. Bytes that are not UTF-8 become the replacement character."""
-    if len(line) > LONGEST_LINE:
+    if len(line) > LONGEST_LINE and len(line.rstrip()) > LONGEST_LINE:
         raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
     return line if isinstance(line, str) else line.decode("utf-8", "replace")
 
@@ -109,7 +193,7 @@ def parse_request(request: str) -> tuple[str, RequestTarget]:
 def _parse_request(request: str) -> tuple[str, RequestTarget]:
     match = _REQUEST.fullmatch(request)
     if match is None:
-        raise InvalidLineError("not an HTTP request")
+        raise NoRequestError("not an HTTP request")
     return match[1].upper(), parse_target(match[2])
 
 
@@ -124,7 +208,7 @@ def parse_target(target: str) -> RequestTarget:
             split = urlsplit(target)
             host, target = split.hostname or "", f"{split.path or '/'}?{split.query}"
         except ValueError:
-            raise InvalidLineError("the URL of the request is invalid") from None
+            raise NoRequestError("the URL of the request is invalid") from None
     path, _, query = target.partition("?")
     return RequestTarget(unquote(path) if "%" in path else path, query, host)
 
@@ -144,6 +228,9 @@ class LogReader:
         self.lines = 0
         self.blank = 0
         self.invalid = 0
+        self.unread = 0
+        self.formats = Counter[str]()
+        self._unread_example = ""
         self.examples: list[dict[str, int | str]] = []
 
     def __iter__(self) -> Iterator[LogEntry]:
@@ -157,25 +244,31 @@ class LogReader:
             buffered.detach()  # or it would close the file of the caller
 
     def _entries(self, file: io.BufferedIOBase) -> Iterator[LogEntry]:
-        while line := file.readline(LONGEST_LINE + 1):
+        while line := file.readline(_READ):
             self.lines += 1
             if self.lines % 500 == 0:
                 self._progress(self.lines, self._file.tell() if self._file.seekable() else 0)
             try:
-                yield self._parse(line)
+                entry = self._parse(line)
             except InvalidLineError as error:
-                self._add_invalid(line, str(error))
+                self._add_invalid(line, error)
+            else:
+                self.formats[entry.format] += 1
+                yield entry
             while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
-                line = file.readline(LONGEST_LINE + 1)
+                line = file.readline(_READ)
 
-    def _add_invalid(self, line: bytes, reason: str) -> None:
+    def _add_invalid(self, line: bytes, error: InvalidLineError) -> None:
         if not line.strip():
             self.blank += 1
             return
         self.invalid += 1
+        text = line[:200].decode("utf-8", "replace").rstrip()
+        if not isinstance(error, NoRequestError):
+            self.unread += 1
+            self._unread_example = self._unread_example or f"line {self.lines}: {error}: {printable(text, 150)}"
         if len(self.examples) < 5:
-            text = line[:200].decode("utf-8", "replace").rstrip()
-            self.examples.append({"number": self.lines, "reason": reason, "text": text})
+            self.examples.append({"number": self.lines, "reason": str(error), "text": text})
 
     @property
     def has_requests(self) -> bool:
@@ -188,9 +281,19 @@ class LogReader:
         for line in self.examples:
             note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
 
+    def check_read(self, name: str) -> None:
+        """Raise `Failure` when more than 1% of the lines are in no known format: the other lines are then no sample."""
+        lines = self.lines - self.blank
+        if self.unread * 100 > lines:
+            raise Failure(
+                f"{name}: {self.unread:,} of {lines:,} lines cannot be read, more than 1%."
+                f" The first is {self._unread_example}. {FORMATS}"
+            )
+
     def finish(self, has_requests: bool) -> None:
-        """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
+        """Print the number of invalid lines with examples. Raise `Failure` for a log that is not understood."""
         self.show_invalid()
+        self.check_read(self._file.name)
         if not has_requests:
             raise Failure(f"{self._file.name}: contains no request")
 

@@ -9,20 +9,24 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import ConfigError
+from ..http.client_ip import HEADERS_OF_HOPS
 from ..http.request import only_value
 from ..keys.email import normalized_email
 from ..keys.features import is_email
 from ..keys.parts import checked_part
 from ..limiter.times import seconds_of
 from .access_log import (
+    FORWARDED_FOR,
     InvalidLineError,
     LogEntry,
     RequestTarget,
     checked_time,
-    parse_line,
+    parse_client,
     parse_request,
     parse_target,
+    parse_text,
     parse_time,
+    split_prefix,
     text_of,
 )
 
@@ -56,7 +60,7 @@ _NUMBERS_FROM: Final = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3))
 
 
 class LineParser:
-    """Parses a line: JSON where it begins with a brace, else the common or combined format.
+    """Parses a line: JSON where a brace follows its prefix, else the common or combined format.
 
     Args:
         fields: The fields of JSON lines, for example ``{"user": "account.id"}``, instead of those in ``NAMES``.
@@ -75,16 +79,20 @@ class LineParser:
         self._fields = fields
 
     def __call__(self, line: bytes) -> LogEntry:
-        return self._parse(text_of(line)) if line[:1] == b"{" else parse_line(line)
+        prefix, host, text = split_prefix(text_of(line))
+        is_json = text.startswith("{") and not host
+        entry = self._parse(text, prefix) if is_json else parse_text(prefix, host, text)
+        self.found.update(entry.features, ["host"] if entry.target.host else [])
+        return entry
 
-    def _parse(self, text: str) -> LogEntry:
+    def _parse(self, text: str, prefix: str) -> LogEntry:
         try:
             record = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
             raise InvalidLineError("not JSON") from None
         method, target = self._request(record)
-        entry = LogEntry(
-            _text(self._required(record, "ip")),
+        return LogEntry(
+            _client(self._required(record, "ip")),
             _text(self._find(record, "user")),
             _seconds(self._required(record, "time")),
             method,
@@ -93,9 +101,8 @@ class LineParser:
             _text(self._find(record, "header:referer")),
             _text(self._find(record, "header:user-agent")),
             self._features(record) if self._extra else {},
+            f"JSON lines{prefix}",
         )
-        self.found.update(entry.features, ["host"] if target.host else [])
-        return entry
 
     def _request(self, record: dict[str, Any]) -> tuple[str, RequestTarget]:
         """Return method and target, from fields of their own or from the request line."""
@@ -153,6 +160,8 @@ def _paths(name: str, given: str | None) -> list[_Path]:
         header = name.removeprefix(_HEADER)
         title = "-".join(word.capitalize() for word in header.split("-"))
         names = [f"http_{header.replace('-', '_')}", f"request.headers.{title}", f"request_{title}", *names]
+    if given is None and name == FORWARDED_FOR:
+        names = [*names, "x_forwarded_for", "forwarded_for", "xff"]
     return [path for text in names for path in dict.fromkeys([(text,), tuple(text.split("."))])]
 
 
@@ -175,7 +184,23 @@ def _text(value: Any) -> str | None:
     return None if value is None or value in ("", "-") else value if type(value) is str else str(value)
 
 
+def _client(value: Any) -> str | None:
+    """Return the client, or the list of X-Forwarded-For. A proxy adds to its right, so an address must be there."""
+    text = _joined(value)
+    if text is None or "," not in text:
+        return parse_client(text)
+    parse_client(text.rpartition(",")[2].strip())
+    return text
+
+
+def _joined(value: Any) -> str | None:
+    """Return the lines of a header with a list as one text."""
+    return _text(",".join(map(str, value)) if type(value) is list else value)
+
+
 def _feature(name: str, value: Any) -> Any:
+    if name.removeprefix(_HEADER) in HEADERS_OF_HOPS:
+        return _joined(value)
     if type(value) is list:
         value = only_value([_text(item) for item in value])
     if type(value) is float:

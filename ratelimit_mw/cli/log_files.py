@@ -1,7 +1,8 @@
 """Reads several access logs as one, by time. The files may overlap, and may be given in any order."""
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
@@ -9,7 +10,7 @@ from typing import IO, Any, Final
 import click
 
 from .access_log import LogEntry, LogReader, in_order
-from .output import Failure, note
+from .output import Failure, count_text, note
 
 _FIRST: Final = 1000  # the start of a file is the earliest of these requests
 _AT_ONCE: Final = 10_000  # places that a line may be out of order; the open files share them
@@ -61,13 +62,22 @@ class LogFiles:
         self._positions: dict[str, tuple[int, int]] = {}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the number of lines, and the invalid ones with the first of each file."""
+        """Return the number of lines, those of each format, and the invalid ones with the first of each file."""
         readers = {path: self._readers[path] for path in self._paths if path in self._readers}
         return {
+            "formats": self.formats,
             "lines": sum(reader.lines for reader in readers.values()),
             "invalid": sum(reader.invalid for reader in readers.values()),
             "invalid_examples": [{"file": path, **each} for path in readers for each in readers[path].examples],
         }
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """The formats that were found, and the number of their lines; the most frequent first."""
+        formats = Counter[str]()
+        for reader in self._readers.values():
+            formats.update(reader.formats)
+        return dict(formats.most_common())
 
     def __iter__(self) -> Iterator[LogEntry]:
         if len(self._paths) == 1:
@@ -111,14 +121,27 @@ class LogFiles:
         return self._readers[path]
 
     def finish(self, requests: int) -> None:
-        """Print the invalid lines of each file. Raise `Failure` when the files have no request."""
+        """Print the invalid lines of each file, and check them."""
         for path in self._paths:
             reader = self._readers[path]
             reader.show_invalid(f"{path}: " if len(self._paths) > 1 else "")
             if requests and not reader.has_requests:
                 note(f"{path}: contains no request")
+        self.check(requests)
+
+    def check(self, requests: int) -> None:
+        """Raise `Failure` for a file that is not understood, and when the files have no request."""
+        for path in self._paths:
+            self._readers[path].check_read(_name(path))
         if not requests:
             raise Failure(f"{', '.join(map(_name, self._paths))}: contains no request")
+
+
+def format_text(formats: Mapping[str, int]) -> str:
+    """Return the formats of a log for its reader, with the number of lines where there are several."""
+    if len(formats) == 1:
+        return f"format: {next(iter(formats))}"
+    return "formats: " + ", ".join(f"{name} ({count_text(lines, 'line')})" for name, lines in formats.items())
 
 
 def _push(heads: list[_Head], number: int, entries: Iterator[LogEntry]) -> None:

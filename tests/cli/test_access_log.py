@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw.cli.access_log import (
+    FORWARDED_FOR,
     LONGEST_LINE,
     InvalidLineError,
     LogEntry,
+    LogReader,
     RequestTarget,
     parse_line,
     parse_target,
@@ -44,7 +48,8 @@ def why_not(text: bytes | str) -> str:
 
 def test_common_format() -> None:
     """All fields of the common format are read."""
-    assert parse_line(COMMON) == LogEntry("192.0.2.7", "alice", NOON, "GET", RequestTarget("/a"), 200, None, None)
+    expected = LogEntry("192.0.2.7", "alice", NOON, "GET", RequestTarget("/a"), 200, format="common")
+    assert parse_line(COMMON) == expected
 
 
 def test_combined_format() -> None:
@@ -70,10 +75,113 @@ def test_missing_user_is_none(absent: str) -> None:
     assert parse_line(line(user=absent)).user is None
 
 
-@pytest.mark.parametrize("user", ["Alice [admin] B", "a[b", "a [b", "]["])
-def test_user_with_spaces(user: str) -> None:
-    """A user name may contain spaces and brackets."""
+@pytest.mark.parametrize("user", ["a[b", "]["])
+def test_user_with_brackets(user: str) -> None:
+    """A user name may contain brackets."""
     assert parse_line(line(user=user)).user == user
+
+
+@pytest.mark.parametrize(
+    ("before", "client", "host", "name"),
+    [
+        ("shop.example.org 203.0.113.9", "203.0.113.9", "shop.example.org", "combined after a host name"),
+        ("shop:443 203.0.113.9", "203.0.113.9", "shop", "combined after a host name"),
+        ("localhost [2001:DB8::1]:443", "2001:db8::1", "localhost", "combined after a host name"),
+        ("<13>May  7 10:05:01 web1 nginx[12]: 203.0.113.9", "203.0.113.9", "", "combined after a syslog prefix"),
+        ("2026-05-17T10:05:01.4+00:00 web1 nginx: ::1", "::1", "", "combined after a syslog prefix"),
+        ("2026-05-17T10:05:01Z stderr F 203.0.113.9", "203.0.113.9", "", "combined after a Kubernetes prefix"),
+        (
+            "2026-05-17T10:05:01Z stdout F a.example 203.0.113.9",
+            *("203.0.113.9", "a.example", "combined after a Kubernetes prefix and a host name"),
+        ),
+        ("203.0.113.9:4711", "203.0.113.9", "", "combined"),
+        ("[2001:db8::1]", "2001:db8::1", "", "combined"),
+        ("Client.Example.org", "client.example.org", "", "combined"),
+        ("unix:", "unix:", "", "combined"),
+        ("-", None, "", "combined"),
+    ],
+)
+def test_words_before_the_client(before: str, client: str | None, host: str, name: str) -> None:
+    """The client is found after known words, without its port and brackets."""
+    entry = parse_line(line(client=before))
+    assert (entry.client, entry.target.host, entry.format) == (client, host, name)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "203.0.113.1, 10.0.0.1",
+        "203.0.113.1,10.0.0.1",
+        "10.0.0.9 203.0.113.1",
+        "203.0.113.1:4711 10.0.0.1",
+        "[203.0.113.1]x",
+        "fe.example fe.de",
+        "shop 203.0.113.1",
+        "shop.example:443",
+        "shop.example x",
+        "May",
+        "May 17 10:05:01 web1",
+        "nginx:",
+        "2026-05-17T10:05:01+00:00",
+        "2026-05-17T10:05:01Z stdout P 203.0.113.1",
+        "1715940301.123",
+        "web_1  | 203.0.113.1",
+        "203.0.113.1 - [203.0.113.1]",
+        "<script>",
+        "a" * 300 + ".example",
+        "1" * 300,
+        "0.0.0.0",
+    ],
+)
+def test_other_words_before_the_time(before: str) -> None:
+    """A line of which another word may be the client is invalid."""
+    assert why_not(line(client=before))
+
+
+@pytest.mark.parametrize("user", ["Alice B", "- Alice", "203.0.113.1", "x 203.0.113.1 - -"])
+def test_user_with_blanks(user: str) -> None:
+    """A user has no blank and is no address: a client that sends such a name cannot become another client."""
+    assert why_not(line(user=user))
+    assert why_not(line(user=user, client="shop.example"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'INFO:     192.0.2.7:5000 - "GET / HTTP/1.1" 200 OK',
+        '[17/May/2026 10:05:01] "GET / HTTP/1.1" 200 12',
+        '127.0.0.1 - - [17/May/2026 10:05:01] "GET / HTTP/1.1" 200 -',
+        '[2026-05-17 10:05:01 +0000] [1] [INFO] 192.0.2.7:5 - - [17/May/2026:10:05:01 +0000] "GET / 1.1" 200 1 "-" "-"',
+        "2026-05-17 10:05:01 10.0.0.1 GET / - 443 - 192.0.2.7 curl/8 - 200 0 0 15",
+        "2026-05-17\t10:05:01\tFRA2\t512\t192.0.2.7\tGET\td111.cloudfront.net\t/\t200\t-\tcurl/8\t-\t-\tHit",
+        'h2 2026-05-17T10:05:01.1Z app/lb/5 192.0.2.7:2817 10.0.0.1:80 0 0 0 200 200 3 5 "GET / HTTP/2.0" "-"',
+        'o b [17/May/2026:10:05:01 +0000] 192.0.2.7 - 3E57 REST.GET.OBJECT a "GET /a HTTP/1.1" 200 - 1 1 "-" "-" -',
+        "haproxy[1]: 192.0.2.7:33317 [17/May/2026:10:05:01.655] in st/srv1 10/0/30/69/109 200 2750",
+        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "shop.example" "GET / HTTP/1.1" 200 512 "-" "curl/8"',
+        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "GET / HTTP/1.1" 200 0.004 512 "-" "curl/8"',
+        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] 0.004 "GET / HTTP/1.1" 200 512 "-" "curl/8"',
+        '192.0.2.7\t-\t-\t[17/May/2026:10:05:01 +0000]\t"GET / HTTP/1.1"\t200\t512',
+        '{"log":"192.0.2.7 - - [17/May/2026:10:05:01 +0000] ..."}',
+    ],
+    ids=["uvicorn", "Django", "Werkzeug", "hypercorn", "IIS", "CloudFront", "ALB", "S3", "HAProxy", "quoted host",
+         "time before size", "time before request", "tabs", "Docker"],
+)  # fmt: skip
+def test_other_formats_are_invalid(text: str) -> None:
+    """No line of another program becomes a request of a wrong client."""
+    assert why_not(text)
+
+
+@pytest.mark.parametrize("ending", ["", ' "-"', ' "3.20"', ' "unknown"', ' 0.004 "203.0.113.1"', ' "203.0.113.1'])
+def test_text_after_the_user_agent(ending: str) -> None:
+    """Other text after the user agent is not X-Forwarded-For."""
+    assert parse_line(line(agent="curl") + ending) == parse_line(line(agent="curl"))
+
+
+def test_forwarded_for_after_the_user_agent() -> None:
+    """The format main of nginx ends with X-Forwarded-For, and the client may have sent its left part."""
+    entry = parse_line(line(agent="curl") + r' "\x22x, 203.0.113.1" 0.004')
+    assert entry.features == {FORWARDED_FOR: '"x, 203.0.113.1'}
+    assert (entry.client, entry.format) == ("192.0.2.7", "combined with X-Forwarded-For")
 
 
 def test_truncated_line_keeps_its_complete_fields() -> None:
@@ -161,10 +269,12 @@ def test_other_text(text: str) -> None:
 
 
 def test_longest_line() -> None:
-    """A longer line is invalid; a line of exactly the maximum is read."""
+    """A longer line is invalid; a line of exactly the maximum is read, with any line end."""
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
     assert len(fits) == LONGEST_LINE
-    assert parse_line(fits).status == 200
+    for end in ("", "\n", "\r\n"):
+        assert parse_line(fits + end).status == 200
+        assert len(list(LogReader(io.BytesIO((fits + end).encode())))) == 1
     assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 
@@ -235,7 +345,13 @@ def test_any_input_is_read_or_rejected(noise: bytes | str) -> None:
 FIELD = st.text(st.characters(codec="utf-8", exclude_characters='"\\\r\n'), min_size=1, max_size=30)
 
 
-@given(user=FIELD, referer=FIELD, agent=FIELD, path=FIELD, status=st.integers(100, 599))
+@given(
+    user=FIELD.map(lambda text: "".join(text.split())),
+    referer=FIELD,
+    agent=FIELD,
+    path=FIELD,
+    status=st.integers(100, 599),
+)
 def test_noise_in_fields_moves_no_other_field(user: str, referer: str, agent: str, path: str, status: int) -> None:
     """Clients write user, referer, agent and path, and cannot change another field with them."""
     text = line(user=f"u{user}", referer=referer, agent=agent, request=f"GET /{path} HTTP/1.1", status=str(status))

@@ -270,7 +270,7 @@ LOG = b"".join(
         line("192.0.2.2", "POST /login HTTP/1.1"),
         line("192.0.2.2", "HEAD / HTTP/1.0"),
         line("host.example", "PROPFIND //elsewhere.example/a/../b HTTP/1.1"),
-        line("ev\\x1b[31mil", "GET /\\x1b[31m\\xff HTTP/1.1"),
+        line("192.0.2.9", "GET /\\x1b[31m\\xff HTTP/1.1"),
         line("-", "OPTIONS * HTTP/1.1"),
         line("192.0.2.3", "CONNECT elsewhere.example:443 HTTP/1.1"),
         b"not a line of a log\n",

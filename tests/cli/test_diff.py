@@ -209,6 +209,7 @@ def test_effect_of_a_lower_limit(pair: Pair, files: Files) -> None:
             {"client": "192.0.2.3", "requests": 3, "count": 1, "rules": ["site"]},
         ],
         "most_newly_allowed": [],
+        "formats": {"combined": 10},
     }
 
 
@@ -230,7 +231,8 @@ def test_effect_as_tables(pair: Pair, files: Files) -> None:
     assert result.exit_code == 1
     rows = [" ".join(row.split()) for row in result.stdout.splitlines()]
     start = rows.index("2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC")
-    assert rows[start + 1 : start + 5] == [
+    assert rows[start + 1 : start + 6] == [
+        "format: combined",
         "7 requests from 2 clients",
         "2 rejected before, 2 after",
         "2 newly rejected (28.6%) from 1 client",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import INVALID, ConfigError
-from ratelimit_mw.cli.access_log import InvalidLineError, LogEntry, RequestTarget
+from ratelimit_mw.cli.access_log import FORWARDED_FOR, InvalidLineError, LogEntry, RequestTarget
 from ratelimit_mw.cli.json_lines import LineParser, check_field
 
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
@@ -101,11 +101,10 @@ ENVOY = {
 def test_logs_of_common_servers(record: dict[str, Any]) -> None:
     """The same request has the same parts in the log of each server."""
     entry = parse(record, None, "header:x-api-key")
-    client = "192.0.2.7:50000" if record is ENVOY else "192.0.2.7"  # ``ip`` is read without its port
     target = RequestTarget("/a", "b=1", "example.com")
     user = None if record is ENVOY else "alice"
     features = {} if record is ENVOY else {"header:x-api-key": "k1"}
-    assert entry == LogEntry(client, user, NOON, "GET", target, 200, None, "curl/8.1", features)
+    assert entry == LogEntry("192.0.2.7", user, NOON, "GET", target, 200, None, "curl/8.1", features, "JSON lines")
 
 
 def test_other_lines_are_in_the_combined_format() -> None:
@@ -182,6 +181,45 @@ def test_request_line_that_is_none() -> None:
     record = {name: value for name, value in NGINX.items() if name != "request"}
     assert why_not({**record, "request": ""}) == "not an HTTP request"
     assert why_not({**SIMPLE, "path": None, "request": None}) == "not an HTTP request"
+
+
+@pytest.mark.parametrize(
+    "client",
+    ["2015-05-17T10:05:03Z", "ios", 5, "10.0.0.1/8", "x, y", "203.0.113.1, ", "203.0.113.1,junk", [], ["a b"], "a:443"],
+)
+def test_clients_that_are_none(client: Any) -> None:
+    """A client is an address or a host name, and a list ends with one."""
+    record = {**SIMPLE, "ip": client}
+    if client == []:
+        assert parse(record).client is None
+    else:
+        assert "is neither an IP address nor a host name" in why_not(record)
+
+
+@pytest.mark.parametrize("client", ["x, 203.0.113.1", ["x", "203.0.113.1"]])
+def test_list_of_addresses(client: Any) -> None:
+    """A list keeps what the client may have sent on its left: only the trusted proxies decide how far it is read."""
+    assert (parse({**SIMPLE, "ip": client}).client or "").replace(" ", "") == "x,203.0.113.1"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"x_forwarded_for": "a, 203.0.113.1"},
+        {"http_x_forwarded_for": "a, 203.0.113.1"},
+        {"request": {"headers": {"X-Forwarded-For": ["a", " 203.0.113.1"]}}},
+    ],
+)
+def test_header_of_the_proxies(record: dict[str, Any]) -> None:
+    """X-Forwarded-For is found by the names of common servers, and all its lines are one list."""
+    features = parse({**SIMPLE, **record}, None, FORWARDED_FOR).features
+    assert features == {FORWARDED_FOR: "a, 203.0.113.1"}
+
+
+def test_json_after_a_prefix() -> None:
+    """The container runtime writes its own words before a line."""
+    entry = LineParser()(b"2026-05-17T10:05:01Z stdout F " + json.dumps(SIMPLE).encode())
+    assert (entry.client, entry.format) == ("192.0.2.7", "JSON lines after a Kubernetes prefix")
 
 
 def test_named_fields() -> None:

@@ -74,18 +74,19 @@ def test_wrong_date_at_the_start_of_a_file(log: Write) -> None:
 def test_invalid_lines_have_their_file(log: Write, tmp_path: Path) -> None:
     """The numbers are those of each file, and a file without a request is named."""
     rules = Files(tmp_path).rules(SITE)
-    fine, bad = log([line(), "x\n"], "fine"), log(["\n", "y\n"], "bad")
+    fine, bad = log([line(), "x\n", line() * 98], "fine"), log(["\n", line(method="\\x16")], "bad")
     result = run("replay", rules, fine, bad, "--json")
     report = json.loads(result.stdout)
     assert [(each["file"], each["number"]) for each in report["invalid_examples"]] == [(str(fine), 2), (str(bad), 2)]
-    assert (report["lines"], report["invalid"], report["requests"]) == (4, 2, 1)
-    assert result.stderr.splitlines() == [
-        f"{fine}: 1 of 2 lines cannot be parsed. The first of them:",
+    assert (report["lines"], report["invalid"], report["requests"]) == (102, 2, 99)
+    notes = result.stderr.splitlines()
+    assert notes[:3] == [
+        f"{fine}: 1 of 100 lines cannot be parsed. The first of them:",
         "  line 2: not in the common or combined format: x",
         f"{bad}: 1 of 2 lines cannot be parsed. The first of them:",
-        "  line 2: not in the common or combined format: y",
-        f"{bad}: contains no request",
     ]
+    assert notes[3].startswith("  line 2: not an HTTP request: ")
+    assert notes[4:] == [f"{bad}: contains no request"]
 
 
 def test_no_request_in_any_file(log: Write, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_report_as_json(rules: Write, log: Write) -> None:
         "clients_rejected": 2,
         "first": "2017-07-14T02:40:00+00:00",
         "last": "2017-07-14T02:41:10+00:00",
+        "formats": {"combined": 15},
         "lines": 15,
         "invalid": 0,
         "invalid_examples": [],
@@ -90,8 +91,9 @@ def test_report_as_tables(rules: Write, log: Write) -> None:
     )
     assert result.exit_code == 0
     words = [" ".join(row.split()) for row in result.stdout.splitlines()]
-    assert words[:3] == [
+    assert words[:4] == [
         "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
+        "format: combined",
         "22 requests from 4 clients",
         "10 rejected (45.5%) from 4 clients",
     ]
@@ -113,7 +115,8 @@ def test_no_rules_and_no_rejections(rules: Write, log: Write) -> None:
     """There are no empty tables."""
     result = run("replay", rules(), log([line()]))
     assert result.stdout == (
-        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\n1 request from 1 client\n0 rejected (0.0%) from 0 clients\n\n"
+        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\nformat: combined\n"
+        "1 request from 1 client\n0 rejected (0.0%) from 0 clients\n\n"
     )
 
 

@@ -179,12 +179,13 @@ def test_an_access_log_is_imported(tmp_path: Path) -> None:
     files, clock = Files(tmp_path), ManualClock(NOW)
     lines = [line(ip=f"192.0.2.{i % 3}", at=i, path=f"/p{i % 2}?q={i}", status=200 + i % 2) for i in range(60)]
     plain, packed = files.log(lines[:30]), files.log(gzip.compress("".join(lines[30:]).encode()), "access.log.2.gz")
-    old = files.log([line(at=-100 * 86_400), "nonsense\n"], "old.log")
+    old = files.log([line(at=-100 * 86_400), line(method="\\x16")], "old.log")
     url = f"sqlite:///{tmp_path}/log.db?retention=10s:1d,1m:90d"
     with limits_timed_by(clock):
         found = imported(url, plain, packed, old, "--clients", "--json")
         assert (found["requests"], found["left_out"], found["lines"], found["invalid"]) == (60, 1, 62, 1)
-        assert shown("import", url, plain).stdout == f"30 requests counted in sqlite:///{tmp_path}/log.db\n"
+        counted = f"format: combined\n30 requests counted in sqlite:///{tmp_path}/log.db\n"
+        assert shown("import", url, plain).stdout == counted
         log = TrafficLog.open(url.partition("?")[0], clock)
         assert log.events(START, NOW) == {
             "request": 90, "path:/p0": 45, "path:/p1": 45, "status:200": 45, "status:201": 45,
@@ -201,10 +202,30 @@ def imported(*words: object) -> dict[str, Any]:
 
 
 def test_a_log_without_a_request_is_an_error(tmp_path: Path) -> None:
-    result = run("traffic", "import", f"sqlite:///{tmp_path}/log.db", Files(tmp_path).log(["x\n"]))
+    result = run("traffic", "import", f"sqlite:///{tmp_path}/log.db", Files(tmp_path).log(["\n"]))
     assert result.exit_code == 1
     assert "contains no request" in result.stderr
     assert not (tmp_path / "log.db").exists()
+
+
+def test_an_error_in_a_pipe_says_what_is_counted(tmp_path: Path) -> None:
+    """A pipe is read once, so its first requests are counted before its error."""
+    with limits_timed_by(ManualClock(NOW)):
+        url = f"sqlite:///{tmp_path}/log.db"
+        result = run("traffic", "import", url, "-", input=line() * 3 + "x\n")
+        assert result.exit_code == 1
+        assert f". 3 requests are counted in {url} already\n" in result.stderr
+        assert TrafficLog.open(url, ManualClock(NOW)).total("request", START, NOW) == 3
+
+
+def test_imported_clients_are_those_of_the_middleware(tmp_path: Path) -> None:
+    """A client has no port, its IPv6 network is one client, and a missing client is none."""
+    clients = ("[2001:db8::1]:443", "2001:db8::2", "192.0.2.1:80", "host.example", "-")
+    with limits_timed_by(ManualClock(NOW)):
+        url = f"sqlite:///{tmp_path}/log.db"
+        shown("import", url, Files(tmp_path).log(map(line, clients)), "--clients")
+        top = TrafficLog.open(url, ManualClock(NOW)).top("request", START, NOW)
+    assert top == [("2001:db8::/64", 2), ("192.0.2.1", 1), ("host.example", 1)]
 
 
 def test_a_large_log_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

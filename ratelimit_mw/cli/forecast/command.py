@@ -8,7 +8,7 @@ import click
 
 from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
-from ..log_files import LOG, check_paths
+from ..log_files import LOG, check_paths, format_text
 from ..output import FILE, command, json_option, note, print_json, print_table, print_text
 from ..replay.logs import field_option
 from ..replay.picture import plot_option, theme_option
@@ -93,6 +93,7 @@ def _summary(record: HourlyCounts, result: "Forecast") -> dict[str, Any]:
     peak = max(range(result.period), key=lambda hour: result.counts[hour])
     return {
         "hours": len(record.counts),
+        "formats": record.formats,
         "first": _moment(record.start).isoformat(),
         "last": _moment(record.end).isoformat(),
         "requests": sum(record.counts),
@@ -113,6 +114,8 @@ def _moment(seconds: int) -> datetime:
 def _print(record: HourlyCounts, summary: dict[str, Any]) -> None:
     period, peak = summary["period"], summary["peak"]
     print_text(f"{record.period}: {summary['requests']:,} requests in {summary['hours']:,} hours")
+    if record.formats:
+        print_text(format_text(record.formats))
     click.echo()
     rows = [{"model": name, "error": error} for name, error in summary["errors"].items()]
     print_table(f"Back-test: the last {period}, forecast from the time before", rows)

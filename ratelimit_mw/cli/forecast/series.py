@@ -1,7 +1,7 @@
 """Counts the requests of a log by hour: of access logs, or of one event of a traffic log."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -29,6 +29,8 @@ class HourlyCounts(NamedTuple):
 
     start: int
     counts: list[int]
+    formats: Mapping[str, int] = {}
+    """The formats of access logs, with the number of their lines."""
 
     @property
     def end(self) -> int:
@@ -45,7 +47,9 @@ def count_access_logs(
 ) -> HourlyCounts:
     """Count the requests of access logs. With a rule of a settings file, count those that the rule applies to."""
     simulation = None if rule is None or file is None else _simulation(rule, file)
-    needs = [name for each in simulation.rules for name in each.needs] if simulation else []
+    needs = (
+        [simulation.client.header, *(name for each in simulation.rules for name in each.needs)] if simulation else []
+    )
     hours, requests = Counter[int](), 0
     with open_logs(paths, LineParser(fields, needs), "counting") as logs:
         for entry in logs:
@@ -53,7 +57,7 @@ def count_access_logs(
             if simulation is None or simulation.decide(entry).decisions:
                 hours[int(entry.time) // HOUR] += 1
     logs.finish(requests)
-    return _without_ends(hours)
+    return _without_ends(hours)._replace(formats=logs.formats)
 
 
 def _simulation(name: str, file: Path) -> Simulation:

@@ -12,14 +12,14 @@ import click
 from ...settings import Settings
 from ..access_log import LogEntry
 from ..json_lines import LineParser
-from ..log_files import logs_argument, size_of
+from ..log_files import format_text, logs_argument, size_of
 from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
 from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
 from .picture import plot_option, theme_option
 from .report import ReplayReport
-from .simulation import Simulation
+from .simulation import Simulation, forwarded_feature
 from .suggest import suggest
 
 _SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
@@ -70,8 +70,10 @@ def replay(
     is decided at the time of its line, and no store is used.
 
     The features of a request come from its line: ip, method, path, user, header:user-agent, header:referer and
-    query:NAME. JSON lines may have the host, other headers, and the features of --field. Behind a proxy, log the IP
-    address of the client and not of the proxy.
+    query:NAME. JSON lines may have the host, other headers, and the features of --field. Behind the trusted_proxies of
+    FILE, the client is found in X-Forwarded-For, as in the application: after the user agent in a text log.
+
+    A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
     """
     if plot is not None:
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
@@ -79,7 +81,7 @@ def replay(
     note(*notes_on_replay(source))
     if share is not None and size_of(access_logs) is None:
         raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
-    parser = LineParser(fields, source.rules.needs)
+    parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)))
     report = ReplayReport(Simulation(source.settings))
     with open_logs(access_logs, parser) as logs:
         for entry in logs:
@@ -126,6 +128,7 @@ def _print(period: str, summary: dict[str, Any]) -> None:
     rejected_clients = count_text(summary["clients_rejected"], "client")
     more = "" if summary["clients_complete"] else "more than "
     print_text(period)
+    print_text(format_text(summary["formats"]))
     print_text(f"{count_text(total, 'request')} from {more}{count_text(summary['clients'], 'client')}")
     print_text(f"{rejected:,} rejected ({rejected / total:.1%}) from {rejected_clients}")
     if summary["denied"]:

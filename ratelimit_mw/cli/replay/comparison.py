@@ -28,7 +28,7 @@ class Comparison:
     def add(self, entry: LogEntry) -> None:
         """Decide a request by both rule sets."""
         before, after = self.old.add(entry), self.new.add(entry)
-        row = self.clients.row(self._client(entry.client))
+        row = self.clients.row(self._client(entry))
         row[REQUESTS] += 1
         if before.allowed and not after.allowed:
             self.rejected += 1

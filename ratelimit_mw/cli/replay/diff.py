@@ -7,13 +7,13 @@ from typing import Any, Final
 import click
 
 from ..json_lines import LineParser
-from ..log_files import logs_argument
+from ..log_files import format_text, logs_argument
 from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
 from .changes import Change, compare
 from .comparison import Comparison
 from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
-from .simulation import Simulation
+from .simulation import Simulation, forwarded_feature
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
 
@@ -41,8 +41,8 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     """
     sources = [Source.from_file(file) for file in (old, new)]
     changes = compare(sources[0].settings, sources[1].settings)
-    comparison = _replay(sources, access_logs, fields) if access_logs else None
-    effect = None if comparison is None else comparison.as_json(limit)
+    comparison, formats = _replay(sources, access_logs, fields) if access_logs else (None, {})
+    effect = None if comparison is None else {**comparison.as_json(limit), "formats": formats}
     if as_json:
         print_json({"changes": [change._asdict() for change in changes], "effect": effect})
     else:
@@ -55,18 +55,21 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
         raise click.exceptions.Exit(1)
 
 
-def _replay(sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]) -> Comparison:
-    """Replay the logs through both rule sets."""
+def _replay(
+    sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]
+) -> tuple[Comparison, dict[str, int]]:
+    """Replay the logs through both rule sets. Return the comparison, and the formats of the logs."""
     old, new = sources
     note(*notes_on_replay(old), *notes_on_replay(new))
-    parser = LineParser(fields, (*old.rules.needs, *new.rules.needs))
+    headers = [forwarded_feature(source.settings) for source in (old, new)]
+    parser = LineParser(fields, (*old.rules.needs, *new.rules.needs, *headers))
     comparison = Comparison(Simulation(old.settings), Simulation(new.settings))
     with open_logs(paths, parser, "comparing") as logs:
         for entry in logs:
             comparison.add(entry)
     logs.finish(comparison.new.requests)
     note(*notes_on_logs(old, parser, comparison.old), *notes_on_logs(new, parser, comparison.new))
-    return comparison
+    return comparison, logs.formats
 
 
 def _change_row(change: Change) -> dict[str, Cell]:
@@ -84,6 +87,7 @@ def _print_effect(period: str, effect: dict[str, Any]) -> None:
     total = effect["requests"]
     more = "" if effect["clients_complete"] else "more than "
     print_text(period)
+    print_text(format_text(effect["formats"]))
     print_text(f"{count_text(total, 'request')} from {more}{count_text(effect['clients'], 'client')}")
     print_text(f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after")
     for change, text in _CHANGES.items():

@@ -131,7 +131,7 @@ class ReplayReport:
     def add(self, entry: LogEntry) -> Verdict:
         """Decide and count a request."""
         verdict = self.simulation.decide(entry)
-        row = self.clients.row(self.simulation.client(entry.client))
+        row = self.clients.row(self.simulation.client(entry))
         self.requests += 1
         row[REQUESTS] += 1
         if not verdict.allowed:

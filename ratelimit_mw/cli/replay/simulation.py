@@ -1,6 +1,6 @@
 """Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -38,16 +38,13 @@ class Simulation:
         self.rules = self._limiter.rules.rules
         self._attributes = attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
-        ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
-        self.client: Callable[[str | None], str] = lru_cache(_KNOWN_CLIENTS)(partial(_client, ip_key))
-        """Returns the name of a client: its IP address as the middleware writes it."""
+        self.client = LogClients(settings)
 
     def decide(self, entry: LogEntry) -> Verdict:
         """Decide a request at its time, and conclude it with its status."""
         target = entry.target
-        client = self.client(entry.client)
         features: dict[str, Any]
-        features = {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
+        features = {"ip": self.client.feature(entry), "method": entry.method, "path": target.path, "host": target.host}
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
@@ -63,6 +60,44 @@ class Simulation:
         """Return the attributes of a feature, such as ``user.id``, that the line contains."""
         parts = [name for name in self._attributes[feature] if name in entry.features]
         return {name.partition(".")[2]: entry.features[name] for name in parts} or None
+
+
+class LogClients:
+    """Finds the client of a line as the middleware does: behind the trusted proxies of the settings.
+
+    Calling it returns the name of the client for tables.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.header = forwarded_feature(settings)
+        trusted, options = settings.trusted_proxies, (settings.ipv6_prefix, settings.nat64_prefixes)
+        by_header = ClientIP(trusted, settings.forwarded_header, *options)
+        by_list = ClientIP(trusted, "x-forwarded-for", *options)  # a list of addresses has this form
+        self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
+
+    def feature(self, entry: LogEntry) -> Any:
+        """Return the value of ``ip``."""
+        return self._find(entry.client, entry.features.get(self.header))
+
+    def __call__(self, entry: LogEntry) -> str:
+        client = self.feature(entry)
+        return "(invalid)" if client is INVALID else str(client)
+
+
+def forwarded_feature(settings: Settings) -> str:
+    """Return the feature by which the proxies of the application name its client."""
+    return f"header:{settings.forwarded_header}"
+
+
+def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, header: Any) -> Any:
+    """Return the value of ``ip``: a key of the middleware, or the host name that Apache may log instead."""
+    *hops, peer = (text or "").split(",")
+    peer = peer.strip()
+    if hops:
+        client = by_list.resolve(peer, [",".join(hops)])
+    else:
+        client = by_header.resolve(peer, [] if header is None else [str(header)])
+    return client or (peer.lower() if peer and not peer.startswith("unix:") else UNKNOWN_IP)
 
 
 def _max_keys(store: str | Store) -> int:
@@ -92,10 +127,3 @@ def _read(entry: LogEntry, feature: str) -> Any:
         fields = entry.target.fields
         return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
     return entry.target.host if feature == "host" else entry.features.get(feature)
-
-
-def _client(ip_key: Callable[[str], str | None], text: str | None) -> str:
-    """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
-    if text is None or text.startswith("unix:"):
-        return UNKNOWN_IP
-    return ip_key(text) or text.lower()

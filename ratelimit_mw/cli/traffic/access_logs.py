@@ -5,12 +5,14 @@ from typing import Final
 import click
 
 from ...errors import ConfigError
+from ...settings import Settings
 from ...traffic import TrafficLog
 from ..access_log import LogEntry
 from ..json_lines import LineParser
-from ..log_files import logs_argument
-from ..output import command, count_text, json_option, note, print_json
+from ..log_files import format_text, logs_argument, size_of
+from ..output import Failure, command, count_text, json_option, note, print_json, print_text
 from ..replay.logs import field_option, open_logs
+from ..replay.simulation import LogClients
 from .source import open_log
 
 _AT_ONCE: Final = 10_000
@@ -32,32 +34,50 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
     """Count the requests of access logs in the traffic log at URL. A missing log is created.
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
-    that is imported twice counts twice. Requests that are older than the longest retention are left out.
+    that is imported twice counts twice. Requests that are older than the longest retention are left out. If more than
+    1% of the lines of a file cannot be read, nothing is counted. A pipe is read once, so its error has the number of
+    requests that are counted.
     """
     log, counted, left_out = open_log(url, create=True), 0, 0
-    parser = LineParser(fields)
+    parser, client_of = LineParser(fields), LogClients(Settings())
+    if size_of(access_logs) is not None:  # a pipe is read once
+        _check_logs(access_logs, parser)
     with open_logs(access_logs, parser, "importing") as logs:
         for entry in logs:
-            if _record(log, entry, clients):
+            if _record(log, entry, client_of(entry) if clients and entry.client else None):
                 counted += 1
                 if counted % _AT_ONCE == 0:
                     log.flush()
             else:
                 left_out += 1
     log.close()
-    logs.finish(counted + left_out)
+    try:
+        logs.finish(counted + left_out)
+    except Failure as failure:
+        if not counted:
+            raise
+        already = f"{count_text(counted, 'request')} are counted in {log.name} already"
+        raise Failure(f"{failure.message}. {already}") from None
     if left_out:
         note(f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future")
     if as_json:
         print_json({"requests": counted, "left_out": left_out, **logs.as_json()})
     else:
-        click.echo(f"{count_text(counted, 'request')} counted in {log.name}")
+        print_text(format_text(logs.formats))
+        print_text(f"{count_text(counted, 'request')} counted in {log.name}")
 
 
-def _record(log: TrafficLog, entry: LogEntry, clients: bool) -> bool:
+def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:
+    """Read the logs, and fail before anything is counted: requests that are imported again would count twice."""
+    with open_logs(paths, parser, "checking") as logs:
+        requests = sum(1 for _ in logs)
+    logs.check(requests)
+
+
+def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:
     """Count a request. Return False when the log does not keep its time."""
     try:
-        log.record("request", entry.client if clients else None, at=entry.time)
+        log.record("request", client, at=entry.time)
     except ConfigError:
         return False
     log.record(f"status:{entry.status}", at=entry.time)
