@@ -13,7 +13,7 @@ from .forksafe import create_lock
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
-    from .decision import Decision, Verdict
+    from .decision import Decision, SlotCost, Verdict
 
 _lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 
@@ -39,6 +39,11 @@ class Correction(NamedTuple):
         """Build the refund of everything that the hit of a decision has consumed."""
         charge = charge_of(decision)
         return cls(*decision.hit[:2], charge.cost, charge)
+
+    @classmethod
+    def return_slots(cls, limit: Limit, key: str, cost: SlotCost) -> Correction:
+        """Build the return of the slots that a hit may have taken."""
+        return cls(limit, key, int(cost), Charge(cost.slot, int(cost)))
 
     def apply_to(self, state: Any, now: int) -> Any:
         """Return the state of the key after this correction."""

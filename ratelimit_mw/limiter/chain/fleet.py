@@ -23,7 +23,7 @@ from ...decision import Decision, Hit, SlotCost, name_slots
 from ...errors import ConfigError
 from ...forksafe import check_process, run_in_child
 from ...quota import Quota
-from ...receipt import Charge, Correction
+from ...receipt import Correction
 from ...stores import Store
 from ...testmode import testmode
 
@@ -94,7 +94,7 @@ class Fleet:
             return []
         limit, key, slot = self._hit
         self._start_over()
-        return [Correction(limit, key, 1, Charge(cast(SlotCost, slot).slot, 1))]
+        return [Correction.return_slots(limit, key, cast(SlotCost, slot))]
 
 
 def takes_slots(store: Store) -> bool:

@@ -10,7 +10,7 @@ from ...algorithms.concurrency import SLOT_LIFE
 from ...clock import now_us
 from ...decision import Hit, SlotCost, Verdict
 from ...errors import StoreError
-from ...receipt import Charge, Correction, PendingCorrection, Receipt
+from ...receipt import Correction, PendingCorrection, Receipt
 from ...stores.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class HeldSlots:
         """Return the slots of hits that the store may have counted, or may still count, without a reply."""
         for limit, key, cost in hits:
             if isinstance(cost, SlotCost):
-                self._return_later(Correction(limit, key, int(cost), Charge(cost.slot, int(cost))), is_late=True)
+                self._return_later(Correction.return_slots(limit, key, cost), is_late=True)
 
     def keep(self, corrections: Iterable[Correction]) -> None:
         """Retry to return the slots among the corrections that failed."""

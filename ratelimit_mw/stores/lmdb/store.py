@@ -3,17 +3,20 @@
 import mmap
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...clock import Clock
-from ...errors import ConfigError
+from ...errors import ConfigError, StoreError
 from ...forksafe import check_process
+from ...receipt import Correction
 from ..base import KeyPage
 from ..budget import STARTING, ThreadClock
 from ..facts import Facts
 from ..twins import TwinStore
+from ..unmade import UnmadeCorrections
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
@@ -56,6 +59,7 @@ class LmdbStore(TwinStore):
         self._seconds = timeout_us / 1e6
         self._clock = clock
         self._budget = ThreadClock(self._seconds)
+        self._unmade = UnmadeCorrections(self._correct_again)
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE, durable)
 
     _apply = staticmethod(decide)
@@ -64,6 +68,30 @@ class LmdbStore(TwinStore):
     _read_record = staticmethod(Records.read_document)
     _write_record = staticmethod(Records.write_document)
     _ping = staticmethod(Records.ping)
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        with self._keeping_unmade(changes, now):
+            return super().correct(changes, now)
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        with self._keeping_unmade(changes, now):
+            return await super().acorrect(changes, now)
+
+    @contextmanager
+    def _keeping_unmade(self, changes: Sequence[Correction], now: int | None) -> Iterator[None]:
+        """Make the corrections later after an error, such as a lock that is not free: nothing was changed."""
+        try:
+            yield
+        except StoreError:
+            self._unmade.keep(changes, now)
+            raise
+
+    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
+        try:
+            super().correct(changes, now)
+        except StoreError:
+            return changes
+        return ()
 
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         return self._run(Records.list_keys, prefix, place)
@@ -82,6 +110,7 @@ class LmdbStore(TwinStore):
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""
+        self._unmade.close()
         self._environment.close()
 
     def _run(self, work: Callable[..., _Result], *arguments: Any, seconds: float = 0.0) -> _Result:

@@ -18,16 +18,20 @@ from .record import MAX_ENTRIES, StepContext
 DECIDING: Final = 0.7
 """The part of the time budget for attempts. The rest undoes the last one."""
 LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
-_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
+_MAX_PAUSE: Final = 0.0005  # seconds
 _RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
 
 
 class Races:
-    """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
+    """The lost races of a call. Another attempt is made while it can end within a part of the time budget.
 
-    tokens: Sequence[bytes] = ()  # the keys at which a thread takes its turn after a lost race
+    ``tokens`` are the keys at which a caller takes its turn after the first lost race.
+    """
 
-    def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
+    growth = 4  # doublings of the pause, at most
+
+    def __init__(self, context: StepContext, part: float, tokens: Sequence[bytes], lost: int = 0) -> None:
+        self.tokens = tokens
         self.time = context.time
         self.due = context.due
         self.last = context.due - (1 - part) * context.timeout
@@ -40,6 +44,11 @@ class Races:
         self._longest = max(self._longest, seconds)
 
     @property
+    def pause(self) -> float:
+        """Seconds until the next attempt."""
+        return pause(min(self.lost - 1, self.growth))
+
+    @property
     def has_time(self) -> bool:
         return self.time() + self._longest < self.last
 
@@ -47,12 +56,13 @@ class Races:
 class RacingCall(Races):
     """The hits of one request, and their decisions: final ones when ``is_done``."""
 
+    growth = 0  # After a longer pause the loser loses again to the clients that do not wait.
+
     finished: asyncio.Future[None] | None = None  # ends the wait in a batch
 
     def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
-        super().__init__(context, DECIDING)
+        super().__init__(context, DECIDING, [context.names.token(hit.key) for hit in hits])
         self.hits = hits
-        self.tokens = [context.names.token(hit.key) for hit in hits]
         self.explicit_now = explicit_now
         self.decisions: list[Decision] = []
         self._kept: list[Decision] = []
@@ -100,9 +110,9 @@ def check_entries(limit: Limit) -> None:
         )
 
 
-def pause() -> float:
+def pause(doublings: int = 0) -> float:
     """Return seconds, at random so that racing clients do not meet again."""
-    return CHANCE.uniform(0, _MAX_PAUSE)
+    return CHANCE.uniform(0, _MAX_PAUSE * 2**doublings)
 
 
 def as_store_error(error: Exception) -> StoreError:

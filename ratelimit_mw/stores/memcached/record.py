@@ -10,6 +10,7 @@ from ...clock import Clock
 from ...decision import Decision, Hit
 from ...errors import StateError
 from ...receipt import Correction
+from ..unmade import Leave
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, swap
 from .client.servers import Rendezvous
 from .keys import KeyNames, expiry
@@ -27,6 +28,7 @@ class StepContext(NamedTuple):
     time: Callable[[], float]
     due: float
     timeout: float
+    leave: Leave
 
 
 class Record:

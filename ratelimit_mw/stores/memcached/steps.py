@@ -4,7 +4,6 @@ An attempt reads all keys, decides, and writes all keys in one round trip. Where
 is undone and the call is decided again. A call that loses all races is rejected: a store that replies has not failed.
 """
 
-import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from secrets import token_hex
 from typing import Any, Final, TypeVar
 
 from ...algorithms.window_log import TieredWindow
-from ...decision import Decision, Hit, decide_all
+from ...decision import Decision, Hit, SlotCost, decide_all
 from ...errors import StateError
 from ...quota import MAX_PERIOD
 from ...receipt import Correction
@@ -38,8 +37,6 @@ _CORRECTING: Final = 0.9  # Corrections have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
 _RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(LOGS, LogRecord)}
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
-_log = logging.getLogger("ratelimit_mw")
-
 
 Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
 """Commands to carry out, or the races of a call that waits before its next attempt."""
@@ -91,7 +88,14 @@ def attempt(context: StepContext, calls: Sequence[RacingCall], consume: bool = T
     while ambiguous := one.ambiguous():
         yield from _load(ambiguous)
         one.decide()
-    lost = (yield from one.write()) if consume else {}
+    try:
+        lost = (yield from one.write()) if consume else {}
+    except TimeoutError:
+        # A call that has lost a race before is only rejected, but the server may count its slots.
+        hits = [hit for call in one.calls if call.lost for hit in call.hits]
+        slots = [Correction.return_slots(*hit[:2], hit.cost) for hit in hits if isinstance(hit.cost, SlotCost)]
+        context.leave(slots, one.explicit_now)
+        raise
     undone: list[Correction] = []
     for call in one.calls:
         call.is_done = lost.keys().isdisjoint(call.tokens)
@@ -177,29 +181,33 @@ def correct(
     context: StepContext, changes: Sequence[Correction], explicit_now: int | None, is_undo: bool = False
 ) -> Steps[list[int]]:
     """Refund or charge, key by key, in the order of the changes. ``is_undo``: the call has lost a race before."""
-    now = 0
     unwritten: dict[bytes, list[Correction]] = {}
     for change in changes:
         unwritten.setdefault(context.names.token(change.key), []).append(change)
+    times: dict[bytes, int] = {}
 
     def once() -> Steps[bool]:
-        nonlocal now, unwritten
+        nonlocal unwritten
         now = context.clock() if explicit_now is None else explicit_now
+        times.update(dict.fromkeys(unwritten, now))
         hits = {token: group[0] for token, group in unwritten.items()}
         records = _new_records(context, hits, now, explicit_now is not None)
         while missing := [(one, one.missing(unwritten[one.token])) for one in records.values() if not one.is_loaded]:
             yield from _load(missing)
-        writes = {token: each for token in unwritten if (each := records[token].correct(unwritten[token]))}
+        groups = unwritten
+        writes = {token: each for token in groups if (each := records[token].correct(groups[token]))}
+        # Without a reply the server may have made them. Slots have an id, so they alone can be returned twice.
+        unwritten = {token: groups[token] for token in writes if groups[token][0].limit.quota.concurrent}
         replies = (yield list(writes.values())) if writes else []
         pairs = zip(writes, replies, strict=True)
         lost = [token for token, reply in pairs if not (records[token].has_counters or records[token].succeeded(reply))]
-        unwritten = {token: unwritten[token] for token in lost}
+        unwritten = {token: groups[token] for token in lost}
         return not lost
 
-    if not (yield from _retry(once, Races(context, _CORRECTING, lost=int(is_undo)))):
-        keys = len(unwritten)
-        _log.warning("Memcached: other clients changed %d keys all the time. Their refunds are left out", keys)
-    return [now] * len(changes)
+    yield from _retry(once, Races(context, _CORRECTING, list(unwritten), lost=int(is_undo)))
+    if unwritten:
+        context.leave([change for group in unwritten.values() for change in group], explicit_now)
+    return [times[context.names.token(change.key)] for change in changes]
 
 
 def forget(context: StepContext, keys: Iterable[str]) -> Steps[None]:

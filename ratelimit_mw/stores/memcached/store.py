@@ -17,10 +17,12 @@ from ...clock import Clock
 from ...decision import Decision, Hit
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
+from ...receipt import Correction
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..facts import Facts
 from ..per_loop import PerLoop
 from ..twins import TwinStore
+from ..unmade import UnmadeCorrections
 from . import steps
 from .address import MemcachedAddress, build_tls_context
 from .batch import OptimisticBatch
@@ -28,7 +30,7 @@ from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
-from .races import Races, RacingCall, as_store_error, check_entries, pause
+from .races import Races, RacingCall, as_store_error, check_entries
 from .record import StepContext
 from .steps import Steps, T
 
@@ -81,6 +83,7 @@ class MemcachedStore(TwinStore):
         self._budget = ThreadClock(self._timeout)
         self._pool = MemcachedPool(self._access, self._budget)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._unmade = UnmadeCorrections(self._correct_again)
         self._loops = PerLoop(self._open_loop)
         run_in_child(self, MemcachedStore._start_over)
 
@@ -111,7 +114,17 @@ class MemcachedStore(TwinStore):
                 yield Facts("memcached", str(server), {}, str(as_store_error(error)), False)
 
     def close(self) -> None:
+        self._unmade.close()
         self._pool.close()
+
+    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> list[Correction]:
+        left: list[Correction] = []
+
+        def correct(context: StepContext) -> Steps[list[int]]:
+            return steps.correct(context._replace(leave=lambda unmade, _: left.extend(unmade)), changes, now)
+
+        self._run(correct)
+        return left
 
     def _run(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
         context = self._context(self._budget, due)
@@ -136,7 +149,7 @@ class MemcachedStore(TwinStore):
                 break
             locks.callback(self._locks[index].release)
         if not tokens:
-            time.sleep(pause())
+            time.sleep(races.pause)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not (hits and consume):
@@ -151,6 +164,7 @@ class MemcachedStore(TwinStore):
 
     async def aclose(self) -> None:
         self._loops.get().connections.close()
+        await self._unmade.aclose()
         self.close()
 
     async def _arun(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
@@ -162,7 +176,7 @@ class MemcachedStore(TwinStore):
                 step = next(flow)
                 while True:
                     # On an event loop batches take the place of turns.
-                    pending = connections.exchange(step) if isinstance(step, list) else asyncio.sleep(pause(), [])
+                    pending = connections.exchange(step) if isinstance(step, list) else asyncio.sleep(step.pause, [])
                     step = flow.send(await pending)
         except Exception as error:
             return _end(flow, error)
@@ -176,9 +190,8 @@ class MemcachedStore(TwinStore):
         if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
         due = clock.time() + self._timeout if due is None else due
-        return StepContext(
-            self._rendezvous, self._names, self._clock, self._generations, clock.time, due, self._timeout
-        )
+        parts = self._rendezvous, self._names, self._clock, self._generations
+        return StepContext(*parts, clock.time, due, self._timeout, self._unmade.keep)
 
 
 class _Loop(NamedTuple):

@@ -39,6 +39,7 @@ class SteppedRequest:
         now: The time in whole microseconds; None means the server's own time.
         timeout: The time budget in seconds.
         count_lost: Called with a number of refunds that are not made, or not known to be.
+        leave: Receives the corrections that other processes have prevented, and ``now``.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SteppedRequest:
         now: int | None,
         timeout: float,
         count_lost: Callable[[int], None],
+        leave: Callable[[Sequence[Correction], int | None], None],
     ) -> None:
         self._caller = caller
         self._place = place
@@ -55,6 +57,8 @@ class SteppedRequest:
         self._timeout = timeout
         self._deadline = caller.time() + timeout
         self._count_lost = count_lost
+        self._leave = leave
+        self._lost_at: int | None = None  # the time of the first correction that lost its races
 
     async def apply(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:
         """Decide all hits: those of one slot in one operation, and all slots at once.
@@ -226,25 +230,32 @@ class SteppedRequest:
             swap = Swap(pack_swap(limit, texts[0], kept, kept is not state, corrected), corrected, corrected)
             return MixedHitOperation(HIT, [Hit(limit, key, 1)], [name], slot, self._now, at, {0: swap})
 
-        at, decisions = await self._swap([key], decide)
+        at, decisions = await self._swap([key], decide, is_correction=True)
         if decisions is None:
-            raise StoreError("Redis: other processes were always faster, so a correction was not made")
+            self._lost_at = at
+            self._leave([change], self._now)
         return at
 
     async def _swap(
-        self, keys: list[str], decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation]
+        self,
+        keys: list[str],
+        decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation],
+        is_correction: bool = False,
     ) -> tuple[int, list[Decision] | None]:
         """Return the time and the decisions; None when other processes changed the states until the budget ended."""
         (read,) = self._by_slot(KeyOperation, READ, keys)
-        at, has_lost = 0, False
-        while not has_lost or self._caller.time() < self._deadline:
+        at, has_lost, longest = self._lost_at or 0, self._lost_at is not None, 0.0
+        while not has_lost or self._caller.time() + 2 * longest < self._deadline:
+            began, is_sent = self._caller.time(), False
             try:
                 at, texts = await self._ask(read)
+                is_sent = is_correction
                 return at, await self._ask(decide(at, texts))
             except ConflictError:
-                has_lost = True
+                has_lost, longest = True, max(longest, self._caller.time() - began)
             except StoreError as error:
-                if not has_lost or isinstance(error, StateError):
+                # A correction may be made although its reply is missing, so it must not be made again.
+                if not has_lost or is_sent or isinstance(error, StateError):
                     raise
                 break  # the server did answer: the request lost a race
         return at, None

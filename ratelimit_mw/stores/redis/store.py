@@ -23,6 +23,7 @@ from ..budget import STARTING, LoopClock, ThreadClock
 from ..facts import Facts
 from ..per_loop import PerLoop
 from ..twins import TwinStore, Work
+from ..unmade import Leave, UnmadeCorrections
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
 from .client.aconnection import loop_transport
@@ -91,6 +92,7 @@ class RedisStore(TwinStore):
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
         self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
+        self._unmade = UnmadeCorrections(self._correct_again)
         self._open_async: Callable[[LoopClock], Target] | None = None
         address = _parse(url) if isinstance(url, str) else url
         if remap is not None:
@@ -155,7 +157,8 @@ class RedisStore(TwinStore):
         return self._blocking.target.facts()
 
     def close(self) -> None:
-        """Close idle connections. A client of the application stays open."""
+        """Make the corrections that are left, and close idle connections. A client of the application stays open."""
+        self._unmade.close()
         self._blocking.target.close()
 
     async def aclose(self) -> None:
@@ -163,6 +166,7 @@ class RedisStore(TwinStore):
         if caller is not None:
             caller.target.close()
             await asyncio.sleep(0)  # lets the loop close the transports
+        await self._unmade.aclose()
         self.close()
 
     def _apply(self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
@@ -231,8 +235,15 @@ class RedisStore(TwinStore):
             return NodeBatchers(target, clock)
         return Batcher(target, clock)
 
-    def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
-        return SteppedRequest(caller, self._place, now, self._timeout, self._count_lost)
+    def _steps(self, caller: Caller, now: int | None = None, leave: Leave | None = None) -> SteppedRequest:
+        leave = leave or self._unmade.keep
+        return SteppedRequest(caller, self._place, now, self._timeout, self._count_lost, leave)
+
+    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> list[Correction]:
+        left: list[Correction] = []
+        request = self._steps(self._blocking, now, lambda unmade, _: left.extend(unmade))
+        run_blocking(request.correct(changes))
+        return left
 
     def _count_lost(self, refunds: int) -> None:
         self.lost_refunds += refunds

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from lmdb_kit import held_elsewhere, hit, limit_of, open_at
+from servers import wait_for
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores.budget import ThreadClock
 from ratelimit_mw.stores.lmdb.lock import FileLock
+from ratelimit_mw.testing.store_suite import WAYS
 
 
 def acquire(lock: FileLock, seconds: float = 60) -> None:
@@ -62,6 +65,20 @@ def test_wait_for_another_process_ends_at_the_deadline(lock: FileLock) -> None:
     acquire(lock, 0)
     lock.release()
     lock.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_correction_that_waits_too_long_is_made_later(tmp_path: Path, way: str) -> None:
+    """The caller gets a StoreError. The store makes the correction when the lock is free."""
+    limit = limit_of("5/hour", "gcra")
+    store = open_at(tmp_path / "store", 300_000)
+    handle = WAYS[way](store)
+    charge = Correction(limit, f"{limit.prefix}a", 3, None)
+    with held_elsewhere(store._environment.lock), pytest.raises(StoreError, match="longer than the time budget"):
+        handle.correct([charge])
+    wait_for(lambda: not len(store._unmade), "the correction")
+    assert hit(store, limit, cost=0).remaining == 2
+    handle.close()
 
 
 def test_wait_for_a_thread_uses_up_no_budget(lock: FileLock) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, undo
 from memcached_meddling import Meddling
-from servers import HOST, Server, memcached_running
+from servers import HOST, Server, memcached_running, wait_for
 
 from ratelimit_mw import StoreError
+from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Decision
+from ratelimit_mw.decision import Decision, name_slots
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
@@ -71,17 +72,110 @@ def test_a_rejection_keeps_its_times_when_its_count_is_lost(memcached_server: Se
         store.close()
 
 
-def test_corrections_that_lose_all_races_are_left_out_with_a_warning(
-    memcached_server: Server, caplog: pytest.LogCaptureFixture
+class Busy:
+    """Another client that hits the key of a limit before each write of a store, until it ``rests``."""
+
+    def __init__(self, other: MemcachedStore, limit: Limit) -> None:
+        self.other, self.hit, self.rests = other, hit(limit), False
+        self.hits = 0
+
+    def __call__(self) -> None:
+        if not self.rests:
+            self.hits += self.other.apply([self.hit], NOW)[0].allowed
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("kind", "returned"), [("refund", 5), ("charge", -7), ("slot", 5)])
+def test_corrections_that_lose_all_races_are_made_later(
+    memcached_server: Server, way: str, kind: str, returned: int
 ) -> None:
-    """The cost stays consumed, so no request too many is allowed. The store did not fail."""
-    limit = limit_of("1000000/minute", "gcra")
+    """The store tries again until no other client is faster, and each correction is made once."""
+    limit = limit_of("10000 concurrent" if kind == "slot" else "10000/minute")
     with opened(memcached_server) as other:
-        (decision,) = other.apply([hit(limit)], NOW)
-        store = Meddling(memcached_server, 600_000, lambda: other.apply([hit(limit)], NOW))
-        assert store.correct([undo(hit(limit), decision)], NOW) == [NOW]
-        assert "other clients changed 1 keys all the time" in caplog.text
-        store.close()
+        (decision,) = other.apply([hit(limit, 5)], NOW)
+        store = Meddling(memcached_server, 300_000, busy := Busy(other, limit))
+        handle = WAYS[way](store)
+        change = Correction(limit, hit(limit).key, 7, None) if kind == "charge" else undo(hit(limit, 5), decision)
+        assert handle.correct([change], NOW) == [NOW]
+        busy.rests = True
+        wait_for(lambda: not len(store._unmade), "the correction")
+        assert other.apply([hit(limit, 0)], NOW)[0].remaining == 10_000 - 5 - busy.hits + returned
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_closing_a_store_makes_the_corrections_that_are_left(memcached_server: Server, way: str) -> None:
+    """The end of a process waits for no pause."""
+    limit = limit_of("10000/minute")
+    with opened(memcached_server) as other:
+        (decision,) = other.apply([hit(limit, 5)], NOW)
+        store = Meddling(memcached_server, 300_000, busy := Busy(other, limit))
+        handle = WAYS[way](store)
+        handle.correct([undo(hit(limit, 5), decision)], NOW)
+        busy.rests = True
+        handle.close()
+        assert other.apply([hit(limit, 0)], NOW)[0].remaining == 10_000 - busy.hits
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_other_limits_of_a_lost_race_are_refunded_later(memcached_server: Server, way: str) -> None:
+    """A request that is rejected because it lost its races keeps no slot, even when its refund loses races too."""
+    slots, raced = limit_of("9 concurrent"), limit_of("1000000/minute", "gcra")
+    meddles = [True]
+    with opened(memcached_server) as other:
+
+        def meddle() -> None:
+            if meddles[0]:
+                other.apply([hit(raced)], NOW)
+                (taken,) = other.apply([hit(slots)], NOW)
+                other.correct([undo(hit(slots), taken)], NOW)
+
+        other.apply([hit(slots)], NOW)
+        store = Meddling(memcached_server, 300_000, meddle)
+        handle = WAYS[way](store)
+        assert not handle.apply(name_slots([hit(slots), hit(raced)]), NOW)[0].allowed
+        meddles[0] = False
+        wait_for(lambda: not len(store._unmade), "the refund")
+        assert other.apply([hit(slots, 0)], NOW)[0].remaining == 8
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slot_without_a_reply_after_a_lost_race_is_returned(tmp_path: Path, way: str) -> None:
+    """The server may count the hit although the request is rejected."""
+    slots = limit_of("9 concurrent")
+    with memcached_running(tmp_path) as server, opened(server) as other:
+        meddlings = [lambda: other.apply([hit(slots)], NOW), server.pause]
+        store = Meddling(server, 400_000, lambda: meddlings.pop(0)() if meddlings else None)
+        handle = WAYS[way](store)
+        other.apply([hit(slots)], NOW)
+        assert not handle.apply(name_slots([hit(slots)]), NOW)[0].allowed
+        server.resume()
+        wait_for(lambda: not len(store._unmade), "the refund")
+        assert other.apply([hit(slots, 0)], NOW)[0].remaining == 7
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_key_of_a_correction_has_its_own_time(memcached_server: Server, way: str) -> None:
+    """A key that lost a race is charged later than the others, and each charge can be refunded."""
+    wide, raced = limit_of("100/minute", "sliding-window-log"), limit_of("1000/hour", "sliding-window-log")
+    keys = [hit(wide).key, hit(raced).key]
+    times = itertools.count(NOW, SECOND)
+    with opened(memcached_server) as other:
+        other.apply([hit(raced)], NOW)
+        left = iter([True])
+        store = Meddling(memcached_server, PATIENT, lambda: next(left, False) and other.apply([hit(raced)], NOW))
+        store._clock = lambda: next(times)
+        handle = WAYS[way](store)
+        charges = [Correction(limit, key, 5, None) for limit, key in zip((wide, raced), keys, strict=True)]
+        at = handle.correct(charges)
+        assert at == [NOW, NOW + SECOND]
+        refunds = [c._replace(consumed=Charge(each, 5)) for c, each in zip(charges, at, strict=True)]
+        handle.correct(refunds)
+        decisions = other.apply([hit(wide, 0), hit(raced, 0)], NOW + MINUTE // 2)
+        assert [d.remaining for d in decisions] == [100, 998]
+        handle.close()
 
 
 def test_a_hit_during_a_reset_is_counted_after_it(memcached_server: Server) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import multiprocessing
+import threading
 import time
 from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, address, hit, opened
-from servers import Server
+from servers import Server, wait_for
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 SPAWN = multiprocessing.get_context("spawn")
 HITS = 5_000
 TOGETHER = 50  # requests at a time on an event loop
+SLOTS = Rule(name="slots", limits="20 concurrent")
+CLIENT = {"ip": "192.0.2.7"}
 RACED: list[Any] = ["sliding-window-counter", "sliding-window-log", "tiered-window", "gcra"]
 
 
@@ -85,6 +88,41 @@ def test_four_processes_with_leases_allow_at_most_the_limit(memcached_server: Se
     for worker in workers:
         worker.join()
     assert 1_000 - 4 * 20 <= passed <= 1_000
+
+
+def hold_slots(place: str, results: Any) -> None:
+    """Take and return slots in eight threads. Then wait until this process has returned all of them."""
+    limiter = Limiter([SLOTS], store=place)
+    store: Any = limiter.store
+
+    def work() -> None:
+        for _ in range(40):
+            limiter.hold(verdict := limiter.hit(CLIENT))
+            limiter.conclude(verdict, 200)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(lambda: not (len(store._unmade) or len(limiter._slots.unreturned)), "the slots to be returned")
+    results.put(True)
+    limiter.close()
+
+
+def test_racing_processes_return_all_slots(memcached_server: Server) -> None:
+    """Of 20 slots that six processes of eight threads race for, 20 are free at the end."""
+    results: Any = SPAWN.Queue()
+    place = address(memcached_server)
+    workers = [SPAWN.Process(target=hold_slots, args=(place, results)) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    assert all(results.get(timeout=200) for _ in workers)
+    for worker in workers:
+        worker.join()
+    limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT))
+    assert limiter.peek(CLIENT, cost=0).decisions[0].remaining == 20
+    limiter.close()
 
 
 def test_racing_requests_consume_all_of_their_limits_or_none(memcached_server: Server) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import NOW, PATIENT, address, calls, hit, limit_of, opened, undo
-from servers import Server
+from redis_handles import NOW, PATIENT, address, calls, client, hit, limit_of, opened, undo
+from servers import Server, redis_running, wait_for
 
 from ratelimit_mw.algorithms import Algorithm, register
 from ratelimit_mw.algorithms.limit import Limit
@@ -22,6 +23,7 @@ from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore
+from ratelimit_mw.testing.store_suite import WAYS
 
 State = tuple[int, int] | None
 
@@ -164,9 +166,40 @@ def test_a_request_that_loses_every_race_is_rejected(own_server: Server, server:
         decisions = store.apply([hit(limit), hit(other)], NOW)
         assert [(d.allowed, d.source) for d in decisions] == [(False, limit), (False, other)]
         assert 0 < (decisions[0].retry_us or 0) <= 100_000
-        with pytest.raises(StoreError, match="faster"):
-            store.correct([Correction(limit, limit.prefix + "ip=192.0.2.7", 1, None)], NOW)
     assert not server.exists("rl:" + other.prefix + "ip=192.0.2.7")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_correction_that_loses_every_race_is_made_later(own_server: Server, server: redis.Redis, way: str) -> None:
+    """The store tries again until no other client is faster. The corrections after it are not lost either."""
+    limit, other = contested(server), limit_of("5/hour", "whole-pause")
+    key = "rl:" + limit.prefix + "ip=192.0.2.7"
+    store = open_store(address(own_server), 100_000)
+    handle = WAYS[way](store)
+    charges = [Correction(each, each.prefix + "ip=192.0.2.7", 3, None) for each in (limit, other)]
+    assert handle.correct(charges, NOW) == [NOW, NOW]
+    limit.algorithm.interfere = lambda: None  # type: ignore[attr-defined]
+    before = int(server.get(key).split(b":")[1])  # type: ignore[union-attr, arg-type]
+    wait_for(lambda: not len(store._unmade), "the correction")  # type: ignore[attr-defined]
+    assert server.get(key) == b"%d:%d" % (NOW, before + 3)
+    assert server.get("rl:" + other.prefix + "ip=192.0.2.7") == b"%d:3" % NOW
+    handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_correction_without_a_reply_is_not_made_again(tmp_path: Path, way: str) -> None:
+    """The server may have made it before it stopped, so it is an error as without a lost race."""
+    with redis_running(tmp_path) as silent, client(silent) as server:
+        limit = contested(server)
+        interfere, steps = limit.algorithm.interfere, iter((True,))  # type: ignore[attr-defined]
+        limit.algorithm.interfere = lambda: interfere() if next(steps, False) else silent.pause()  # type: ignore[attr-defined]
+        store = open_store(address(silent), 400_000)
+        handle = WAYS[way](store)
+        with pytest.raises(StoreError):
+            handle.correct([Correction(limit, limit.prefix + "ip=192.0.2.7", 3, None)], NOW)
+        silent.resume()
+        assert not len(store._unmade)  # type: ignore[attr-defined]
+        handle.close()
 
 
 def test_a_subclass_of_a_built_in_algorithm_has_no_lua(own_server: Server, server: redis.Redis) -> None:
