@@ -9,9 +9,9 @@ A page is played from top to bottom in an empty folder. The language of a block 
   `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run. `curl` sends its request to the
   application of the last `uvicorn`, `gunicorn`, `flask ... run` or `ratelimit-mw serve` line. `export` sets variables.
-  `openssl rand` writes a file, and `$(cat FILE)` is its text. `pip install` and `make` lines are compared with
-  pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so far, and `python NAME.py` a
-  program of the page. Any other line is an error.
+  `openssl rand` writes a file, `chmod` sets its rights, and `$(cat FILE)` is its text. `pip install` and `make` lines
+  are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so far, and
+  `python NAME.py` a program of the page. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, even none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -156,6 +156,11 @@ class Player:
         if (kind, form, into) != ("rand", "-hex", ">"):
             raise BlockError(f"cannot check openssl {' '.join(words)}")
         Path(path).write_text(secrets.token_hex(int(size)) + "\n")
+        return ""
+
+    def _run_chmod(self, words: list[str]) -> str:
+        mode, path = words
+        Path(path).chmod(int(mode, 8))
         return ""
 
     def _run_ratelimit_mw(self, words: list[str]) -> str:

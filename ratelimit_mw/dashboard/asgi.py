@@ -27,7 +27,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Args:
         limiter: The limiter. Default: that of the ``RateLimitMiddleware`` which handles the request.
         allow: Your function of the request, sync or async, which returns whether the client may see the dashboard.
-            Without it, only programs on this machine may see it, and not through a proxy.
+            Without it, a browser asks for the password that the log has at the start.
 
     Returns:
         The application.

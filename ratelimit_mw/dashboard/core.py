@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from ..errors import ConfigError
+from ..http.token import CHALLENGE
 from ..limiter.limiter import Limiter
 from .assets import find_asset
 from .data import DashboardData
@@ -44,7 +45,8 @@ def respond(
 
 def _respond(limiter: Limiter, path: str, query: str, is_open: bool, has_check: bool) -> PageResponse:
     if not is_open:
-        return _problem(403, path, "This dashboard is closed to you.", closed_page(has_check))
+        closed = _problem(403 if has_check else 401, path, "This dashboard is closed to you.", closed_page(has_check))
+        return closed if has_check else closed._replace(headers={**closed.headers, "WWW-Authenticate": CHALLENGE})
     if path not in ("", "data.json", *FILES):
         return _text(404, "There is no such page. Open the dashboard itself.")
     try:

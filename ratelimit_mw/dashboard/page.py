@@ -38,9 +38,7 @@ def closed_page(has_check: bool) -> str:
         [tag("p", "You may not see it. If you are staff, sign in to this website first.")]
         if has_check
         else [
-            tag(
-                "p", code_text("It opens only for programs on the server itself that connect directly to `localhost`.")
-            ),
+            tag("p", "The log of the application has the password, which changes with each start."),
             tag("p", code_text("To open it for others, pass `allow`, a function of the request:")),
             tag("pre", tag("code", "dashboard(limiter, allow=lambda request: request.user.is_staff)")),
         ]

@@ -27,7 +27,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Args:
         limiter: The limiter to show. Default: that of ``settings.RATELIMIT_MW``.
         allow: Your function of Django's request, sync or async, which returns whether the client may see the
-            dashboard. Without it, only programs on this machine may see it, and not through a proxy.
+            dashboard. Without it, a browser asks for the password that the log has at the start.
 
     Returns:
         The patterns, for ``include``.

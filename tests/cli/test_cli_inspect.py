@@ -15,7 +15,7 @@ import pytest
 import redis
 from click.testing import Result
 from command_line import Files, run
-from decision_service import LOCAL
+from decision_service import LOCAL, TOKEN
 from flask import Flask
 from redis_handles import address
 from servers import HOST, Server
@@ -125,8 +125,10 @@ def test_the_admin_api_has_the_same_json(site: Sites) -> None:
 
 async def keys_of_the_service(file: Path) -> list[dict[str, Any]]:
     limiter = Limiter.from_settings(file)
-    transport = httpx.ASGITransport(DecisionService(limiter), client=("127.0.0.1", 1234))
-    async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers={"x-ratelimit-admin": "yes"}) as client:
+    transport = httpx.ASGITransport(DecisionService(limiter, TOKEN), client=("127.0.0.1", 1234))
+    async with httpx.AsyncClient(
+        transport=transport, base_url=LOCAL, headers={"authorization": f"Bearer {TOKEN}"}
+    ) as client:
         keys: list[dict[str, Any]] = []
         cursor: str | None = ""
         while cursor is not None:  # a busy store shows fewer keys at a time

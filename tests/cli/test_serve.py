@@ -6,12 +6,14 @@ import json
 import socket
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from command_line import run, start
 from decision_service import API, BANNING, CLIENT, MAIL, TOKEN, Asked
 
 from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.cli.serve.command import create_service
 
 
 def test_a_check_decides_as_a_limiter() -> None:
@@ -343,6 +345,7 @@ def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:
         (["--gateway", "nginx"], 'Set trusted_proxies = ["127.0.0.1"]'),
         (["--user-header", "x-user"], "--user-header needs --gateway"),
         (["--gateway", "apache"], "'apache' is not one of"),
+        (["--admin-token-file", "open"], "open: other users can read or write this file. Run: chmod 600 open"),
         (["--admin-token-file", "short"], "Write one with: openssl rand -hex 16 > short"),
         (["--admin-token-file", "lines"], "expected a token of at least 16 ASCII characters, without spaces"),
         (["--admin-token-file", "bytes"], "expected a token of at least 16 ASCII characters, without spaces"),
@@ -357,9 +360,27 @@ def test_a_wrong_option_stops_the_start(
     Path("short").write_text("secret\n")
     Path("lines").write_text("correct horse\nbattery staple\n")
     Path("bytes").write_bytes(b"\xff" * 32)
+    for name in ("short", "lines", "bytes"):
+        Path(name).chmod(0o600)
+    Path("open").write_text(TOKEN)
+    Path("open").chmod(0o640)
     result = run("serve", "ratelimit.toml", *options)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
+
+
+def test_without_a_token_file_the_start_prints_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All workers have this token, and a token of a file is not printed."""
+    monkeypatch.setenv("RATELIMIT_MW_SERVE", "")
+    settings, file = tmp_path / "ratelimit.toml", tmp_path / "token"
+    settings.write_text('[[rules]]\nlimits = "3/minute"\n')
+    file.touch(0o600)
+    file.write_text(TOKEN)
+    with patch("uvicorn.run"), patch("ratelimit_mw.cli.serve.sighup.hold"):
+        printed = run("serve", settings).stderr
+        assert create_service()._token in printed
+        assert run("serve", settings, "--admin-token-file", file).stderr == ""
+        assert create_service()._token == TOKEN
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
@@ -381,7 +402,7 @@ def test_changed_settings_are_followed(tmp_path: Path) -> None:
     settings.write_text(json.dumps({"rules": [rule], "trusted_proxies": ["127.0.0.1"]}))
     asked = Asked()
     asked.limiter = asked.limiter.from_settings(settings, clock=asked.clock)
-    asked.service = type(asked.service)(asked.limiter, "nginx")
+    asked.service = type(asked.service)(asked.limiter, TOKEN, "nginx")
     assert asked.nginx().headers["x-ratelimit-limit"] == "3"
     settings.write_text(json.dumps({"rules": [{**rule, "limits": "5/minute"}], "trusted_proxies": ["127.0.0.1"]}))
     asked.limiter.reload()

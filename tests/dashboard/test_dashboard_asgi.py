@@ -15,6 +15,7 @@ from starlette.routing import Mount
 
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw.dashboard import dashboard
+from ratelimit_mw.http.token import start_token
 from ratelimit_mw.starlette import RateLimitMiddleware
 
 
@@ -23,7 +24,8 @@ def limiter() -> Limiter:
 
 
 def get(app: Any, path: str = "/ratelimit/", root: str = "", **headers: str) -> httpx.Response:
-    """Send a request of this machine."""
+    """Send a request with the password of this process."""
+    headers = {"authorization": f"Bearer {start_token()}", **headers}
 
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, root_path=root, client=("127.0.0.1", 5))

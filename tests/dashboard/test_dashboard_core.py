@@ -43,7 +43,8 @@ def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
     limiter = limiter_with_log([Rule(name="secret-rule", limits="2/minute")])
     for path in ("", "data.json", "rules.csv", "unknown"):
         response = get(limiter, path, is_open=False)
-        assert response.status == 403
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Basic ")
         assert ("allow=" in text(response)) == (path in ("", "unknown"))
         assert "secret-rule" not in text(response)
 
@@ -54,7 +55,7 @@ def test_a_dashboard_with_a_check_asks_to_sign_in() -> None:
     assert (response.status, "sign in" in text(response), "allow=" in text(response)) == (403, True, False)
 
 
-@pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 403)])
+@pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 401)])
 def test_a_program_gets_a_problem_in_the_form_of_its_file(is_open: bool, status: int) -> None:
     """A program that reads JSON or CSV cannot read a page."""
     limiter = limiter_with_log()

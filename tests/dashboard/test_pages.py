@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pytest
 from browser import Browser
 from http_servers import running
 from mounted_dashboards import FRAMEWORKS, SERVE, SERVERS, SETTINGS
-from servers import PATIENCE, free_port
+from servers import PATIENCE, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +32,15 @@ mode = "shadow"
 """
 
 
+PASSWORD = re.compile(r"(?:this password|until the service stops): (\S+)")
+
+
 class Served(NamedTuple):
     """A real server with the dashboard."""
 
     name: str
     url: str
+    password: str
 
     @property
     def page(self) -> str:
@@ -51,7 +56,9 @@ class Served(NamedTuple):
 
     def data(self, **query: str) -> Any:
         """Return the JSON of the dashboard."""
-        return httpx.get(f"{self.page}data.json", params=query, timeout=PATIENCE).raise_for_status().json()
+        credentials = ("", self.password)
+        response = httpx.get(f"{self.page}data.json", params=query, auth=credentials, timeout=PATIENCE)
+        return response.raise_for_status().json()
 
 
 @pytest.fixture(params=SERVERS)
@@ -60,7 +67,9 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     file.write_text(RULES.format(folder=tmp_path))
     command = [word.format(port=port, file=file) for word in SERVERS[request.param]]
     with running(tmp_path / "log", port, *command, **{SETTINGS: str(file)}):
-        yield Served(request.param, f"http://127.0.0.1:{port}")
+        wait_for(lambda: PASSWORD.search((tmp_path / "log").read_text()), "the password in the log")
+        (password,) = PASSWORD.findall((tmp_path / "log").read_text())
+        yield Served(request.param, f"http://127.0.0.1:{port}", password)
 
 
 def row_of(browser: Browser, table: str, name: str) -> dict[str, str]:
@@ -79,6 +88,7 @@ def row_of(browser: Browser, table: str, name: str) -> dict[str, str]:
 def test_the_page_shows_true_numbers(served: Served, browser: Browser) -> None:
     """It counts each request once, even while it is open. It has no errors and no violations in light and dark."""
     assert served.decide(5) == [True] * 3 + [False] * 2
+    browser.open(served.page.replace("//", f"//:{served.password}@", 1))  # the browser keeps the password
     browser.open(served.page)
     site = row_of(browser, "Totals per rule", "site")
     assert (site["Allowed"], site["Rejected"], site["Would be rejected"]) == ("3", "2", "0")

@@ -20,8 +20,8 @@ from ratelimit_mw.dashboard import dashboard
 
 @contextmanager
 def dashboard_site(limiter: Limiter, **options: Any) -> Iterator[str]:
-    """Serve the dashboard of a limiter, and yield the URL of the page."""
-    app = Starlette(routes=[Mount("/ratelimit", dashboard(limiter, **options))])
+    """Serve the dashboard of a limiter to everyone, and yield the URL of the page."""
+    app = Starlette(routes=[Mount("/ratelimit", dashboard(limiter, **{"allow": lambda _: True, **options}))])
     with served(app) as site:
         yield f"{site}/ratelimit/"
 

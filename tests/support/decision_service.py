@@ -44,10 +44,8 @@ class Asked:
         self.peer = "127.0.0.1"
         settings = {"trusted_proxies": ["127.0.0.1"], "rules": list(rules), **settings}
         self.limiter = Limiter.from_settings(settings, clock=self.clock)
-        self.service = DecisionService(self.limiter, **(service or {}))
-        self.headers = {"x-ratelimit-admin": "yes"}
-        if service and "token" in service:
-            self.headers = {"authorization": f"Bearer {service['token']}"}
+        self.service = DecisionService(self.limiter, **{"token": TOKEN, **(service or {})})
+        self.headers = {"authorization": f"Bearer {TOKEN}"}
 
     def ask(self, method: str, path: str, base: str = LOCAL, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:

@@ -7,6 +7,7 @@ only requests with the header ``X-Staff: yes`` see the dashboard.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -27,6 +28,7 @@ import ratelimit_mw.flask
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.serve.app import DecisionService
 from ratelimit_mw.dashboard import dashboard
+from ratelimit_mw.http.token import start_token
 from ratelimit_mw.starlette import RateLimitMiddleware
 
 SETTINGS = "DASHBOARD_SETTINGS"
@@ -92,7 +94,7 @@ FRAMEWORKS = {
     "django": Framework(django_project, "/ratelimit", False),
     "django-asgi": Framework(lambda *args: django_project(*args, is_async=True), "/ratelimit", True),
 }
-SERVE = Framework(lambda limiter, _: nullcontext(DecisionService(limiter)), "/dashboard", True)
+SERVE = Framework(lambda limiter, _: nullcontext(DecisionService(limiter, start_token())), "/dashboard", True)
 
 _UVICORN = ("uvicorn", "--factory", "--port", "{port}")
 _GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
@@ -107,12 +109,17 @@ SERVERS = {
 """The commands of real servers."""
 
 
-def service(token: str | None = None, gateway: str | None = None) -> Framework:
-    return SERVE._replace(build=lambda limiter, _: nullcontext(DecisionService(limiter, gateway, token=token)))
+def service(token: str, gateway: str | None = None) -> Framework:
+    return SERVE._replace(build=lambda limiter, _: nullcontext(DecisionService(limiter, token, gateway)))
+
+
+def basic(password: str, user: str = "") -> dict[str, str]:
+    """Return the header of a browser whose user has written a password."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 class Mounted:
-    """An application with the dashboard. ``ask`` sends a request from ``peer``."""
+    """An application with the dashboard. ``ask`` sends a request from ``peer``, with the password of this process."""
 
     def __init__(self, app: Any, framework: Framework) -> None:
         self.app = app
@@ -123,6 +130,7 @@ class Mounted:
         self, below: str = "/", method: str = "GET", peer: str = "127.0.0.1", base: str = LOCAL, **options: Any
     ) -> httpx.Response:
         """Send a request to a path below the dashboard."""
+        options.setdefault("headers", basic(start_token()))
         return self.send(self.path + below, method, peer, base, **options)
 
     def send(

@@ -34,13 +34,13 @@ class DecisionService:
 
     Args:
         limiter: The limiter.
+        token: The token of the admin API and the dashboard.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
         user_header: The header in which the gateway names the user.
-        token: The token of the admin API. With neither a token nor a gateway, only programs on this machine can use it.
     """
 
     def __init__(
-        self, limiter: Limiter, gateway: str | None = None, user_header: str | None = None, token: str | None = None
+        self, limiter: Limiter, token: str, gateway: str | None = None, user_header: str | None = None
     ) -> None:
         self.limiter = limiter
         self.rules = ServedRules(limiter, gateway is not None, user_header is not None)
@@ -68,7 +68,7 @@ class DecisionService:
                 await self._respond_to_gateway(scope, receive, send)
                 return
             if f"{scope['path']}/".startswith(f"{_DASHBOARD}/"):
-                check_reader(ASGIRequest(scope), self._token, self._respond_to_gateway is not None)
+                check_reader(ASGIRequest(scope), self._token)
                 await self._dashboard({**scope, "root_path": _DASHBOARD}, receive, send)
                 return
             status, content = 200, await self._respond(ASGIRequest(scope), receive)
@@ -128,7 +128,7 @@ class DecisionService:
         if request.method.replace("HEAD", "GET") != route.method:
             raise ProblemError(405, f"{request.path} takes {route.method}; got {request.method[:100]!r}")
         if route.access == "admin":
-            check_admin(request, self._token, self._respond_to_gateway is not None)
+            check_admin(request, self._token)
         elif route.access == "trusted":
             check_trusted(request, self.rules.client_ip)
         body = await _json_body(request, receive) if route.method == "POST" else b""

@@ -11,8 +11,9 @@ from typing import Final
 import click
 
 from ...errors import MissingExtraError
+from ...http.token import start_token
 from ...limiter.limiter import Limiter
-from ..output import FILE, Failure, command
+from ..output import FILE, Failure, command, note
 from . import sighup
 from .app import DecisionService
 from .gateway import GATEWAYS
@@ -41,7 +42,8 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--user-header", metavar="NAME",
               help="The header in which the gateway names the user. The gateway must overwrite it.")  # fmt: skip
 @click.option("--admin-token-file", "token_file", type=FILE,
-              help="A file with the token of the admin API. With --gateway, the admin API needs one.")  # fmt: skip
+              help="A file with the token of the admin API, which only its owner may read. By default, the service"
+                   " prints a new token at each start.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -55,7 +57,7 @@ def serve(
 
     Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
     admin API shows, resets and bans clients, and changes their limits. It needs the token of --admin-token-file. If
-    there is neither a token nor a gateway, a program on this machine can use it with the header X-RateLimit-Admin: yes.
+    there is no file, it needs the token that the service prints when it starts.
 
     The service follows changes of FILE, and reads it at once on SIGHUP. On SIGTERM it finishes the requests that it has
     begun.
@@ -68,13 +70,16 @@ def serve(
     if user_header is not None and gateway is None:
         raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
-    options = str(file), gateway, user_header, None if token_file is None else str(token_file)
+    new_token = None if token_file else start_token()
+    options = str(file), gateway, user_header, new_token, str(token_file)
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
     sighup.pass_on_to_workers()
     os.environ[_OPTIONS] = json.dumps(options)
+    if new_token:
+        note(f"the admin API and the dashboard need this token until the service stops: {new_token}")
     own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
     try:
         uvicorn.run(
@@ -102,15 +107,27 @@ def create_service() -> DecisionService:
     return _build(*json.loads(os.environ[_OPTIONS]))
 
 
-def _build(file: str, gateway: str | None, user_header: str | None, token_file: str | None) -> DecisionService:
+def _build(
+    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str
+) -> DecisionService:
     sighup.hold()
-    token = None if token_file is None else _read_token(Path(token_file))
-    return DecisionService(Limiter.from_settings(file), gateway, user_header, token)
+    token = new_token or _read_token(Path(token_file))
+    return DecisionService(Limiter.from_settings(file), token, gateway, user_header)
 
 
 def _read_token(path: Path) -> str:
+    if not _is_private(path):
+        raise Failure(f"{path}: other users can read or write this file. Run: chmod 600 {path}")
     token = path.read_bytes().strip()
     if not _TOKEN.fullmatch(token):  # a header could not have it
         raise Failure(f"{path}: expected a token of at least 16 ASCII characters, without spaces. Write one with:"
                       f" openssl rand -hex 16 > {path}")  # fmt: skip
     return token.decode()
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether no other users have rights. The service may be in the group of a file of another owner."""
+    if not hasattr(os, "geteuid"):
+        return True  # Windows has no such rights
+    status = path.stat()
+    return not status.st_mode & (0o077 if status.st_uid == os.geteuid() else 0o007)

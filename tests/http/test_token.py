@@ -1,0 +1,51 @@
+"""The token that opens what has no other check."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.token import has_token, start_token
+from ratelimit_mw.wsgi.request import WSGIRequest
+
+TOKEN = "correct-horse-battery"
+BASIC = b64encode(f"ann:{TOKEN}".encode()).decode()
+WRONG = ["", "Bearer", "Bearer wrong", "Bearer \xe9", "Basic x", "Basic \xe9", TOKEN, f"Basic {TOKEN}"]
+FORMS = pytest.mark.parametrize("is_asgi", [True, False])
+
+
+def request_with(is_asgi: bool, *lines: str) -> Request:
+    if is_asgi:
+        headers = [(b"authorization", line.encode("latin-1")) for line in lines]
+        return ASGIRequest({"type": "http", "client": ("127.0.0.1", 5), "headers": headers})
+    return WSGIRequest({"REMOTE_ADDR": "127.0.0.1", **({"HTTP_AUTHORIZATION": lines[0]} if lines else {})})
+
+
+@FORMS
+@pytest.mark.parametrize("line", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {BASIC}"])
+def test_a_request_has_the_token(is_asgi: bool, line: str) -> None:
+    """It is sent as it is, or as the password of any user."""
+    assert has_token(request_with(is_asgi, line), TOKEN, "bearer", "basic")
+
+
+@FORMS
+@pytest.mark.parametrize("line", WRONG)
+def test_a_request_without_the_token(is_asgi: bool, line: str) -> None:
+    """A local program without the token is like any other client."""
+    assert not has_token(request_with(is_asgi, line), TOKEN, "bearer", "basic")
+    assert not has_token(request_with(is_asgi), TOKEN, "bearer", "basic")
+
+
+def test_a_scheme_may_be_closed() -> None:
+    """A browser adds a password to each request, even to one of another page. The admin API takes none."""
+    assert not has_token(request_with(True, f"Basic {BASIC}"), TOKEN, "bearer")
+    assert not has_token(request_with(True, *[f"Bearer {TOKEN}"] * 2), TOKEN, "bearer")
+
+
+def test_the_token_of_a_process_stays() -> None:
+    """It cannot be guessed."""
+    assert start_token() == start_token()
+    assert len(start_token()) == 32
