@@ -139,15 +139,32 @@ class Receipt:
         with _lock:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
-    def drop(self, rule: str) -> list[str]:
-        """Forget the charges of a rule. Return its keys, including that of its ban."""
-        with _lock:
-            self.stated.pop(rule, None)
-            for decision, charges in self._open_charges():
-                for charge in charges if decision.rule == rule else ():
-                    charge.cost = 0
+    def keys(self, rule: str) -> list[str]:
+        """Return the keys of a rule, including that of its ban."""
         hits = [decision.hit for decision in self._verdict.decisions if decision.rule == rule]
         return list(dict.fromkeys(key for hit in hits for key in hit[0].keys_of(hit[1])))
+
+    def drop(self, rule: str) -> Callable[[], None]:
+        """Forget the charges of a rule, whose keys are reset.
+
+        Returns:
+            Undoes it, because the store was unreachable. What this process counted on its own stays forgotten.
+        """
+        with _lock:
+            stated = self.stated.pop(rule, None)
+            charges = [(d, charge) for d, charges in self._open_charges() if d.rule == rule for charge in charges]
+            dropped = [(charge, 0 if decision.source.local else charge.cost) for decision, charge in charges]
+            for charge, _ in dropped:
+                charge.cost = 0
+
+        def undo() -> None:
+            with _lock:
+                if stated is not None:
+                    self.stated.setdefault(rule, stated)
+                for charge, cost in dropped:
+                    charge.cost += cost
+
+        return undo
 
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -25,6 +24,9 @@ _BARS: Final = 4
 """The minimum number of | in a key, all of them before the client."""
 _KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
 _log = logging.getLogger("ratelimit_mw")
+
+
+Undo = Sequence[Callable[[], None]]
 
 
 class RulesUser(Protocol):
@@ -51,13 +53,14 @@ class Resets(Settlement):
             verdict: A verdict of this limiter.
             rule: The name of the rule.
         """
-        keys = verdict.receipt.drop(rule)
+        keys = verdict.receipt.keys(rule)
+        undo = _drop(verdict, rule, keys)
         if self._must_not_wait():
-            task = self._start(self._aforget(keys, rule))
+            task = self._start(self._aforget(keys, rule, verdict, undo))
             # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
-            task.add_done_callback(lambda task: self._forget(keys, rule) if task.cancelled() else None)
+            task.add_done_callback(lambda task: self._forget(keys, rule, verdict, undo) if task.cancelled() else None)
         else:
-            self._forget(keys, rule)
+            self._forget(keys, rule, verdict, undo)
 
     def forget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
@@ -72,14 +75,12 @@ class Resets(Settlement):
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
         keys = run(self._keys(rule, features, rules))
-        _drop(verdict, rule, keys)
-        self._forget(keys, rule)
+        self._forget(keys, rule, verdict, _drop(verdict, rule, keys))
 
     async def aforget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Async form of ``forget_key``."""
         keys = await arun(self._keys(rule, features, rules))
-        _drop(verdict, rule, keys)
-        await self._aforget(keys, rule)
+        await self._aforget(keys, rule, verdict, _drop(verdict, rule, keys))
 
     def reset(self, rule: str, features: Features) -> None:
         """Reset the counts of one client under a rule, and lift its ban.
@@ -155,25 +156,30 @@ class Resets(Settlement):
         suffix = testmode.key_suffix if self._clock is None else ""
         return [key + suffix for key in (yield from (rules or self.rules).keys(name, features, self._time))]
 
-    def _forget(self, keys: Sequence[str], rule: str) -> None:
-        with _logging_outage(rule):
+    def _forget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
+        try:
             self._chain.forget(keys)
+        except StoreError as error:
+            if _keeps_refunds(rule, verdict, undo, error):
+                self._correct(verdict)
 
-    async def _aforget(self, keys: Sequence[str], rule: str) -> None:
-        with _logging_outage(rule):
+    async def _aforget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
+        try:
             await self._chain.aforget(keys)
+        except StoreError as error:
+            if _keeps_refunds(rule, verdict, undo, error):
+                await self._acorrect(verdict)
 
 
-def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> None:
-    """Note that a verdict has consumed nothing under keys that are forgotten."""
-    for part in verdict.parts:
-        if rule in part and any(decision.hit[1] in keys for decision in part.decisions):
-            part.receipt.drop(rule)
+def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> Undo:
+    """Note that a verdict has consumed nothing under keys that are forgotten. Return the functions that undo it."""
+    parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
+    return [part.receipt.drop(rule) for part in parts]
 
 
-@contextmanager
-def _logging_outage(rule: str) -> Iterator[None]:
-    try:
-        yield
-    except StoreError as error:  # the view continues
-        _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
+def _keeps_refunds(rule: str, verdict: Verdict, undo: Undo, error: StoreError) -> bool:
+    """Log that keys were not reset, and keep the refunds. Return whether the request has ended and they are due."""
+    _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
+    for each in undo:
+        each()
+    return any(part.receipt.has_ended for part in verdict.parts)

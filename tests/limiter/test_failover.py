@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
 
 import pytest
 from failover_kit import WHO, Hit, both, by_async, by_sync, limiter, rule
@@ -12,6 +13,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw.receipt import cost_due
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
@@ -226,6 +228,73 @@ def test_a_reset_clears_local_counts() -> None:
     mine.reset("api", WHO)
     store.down = True
     assert mine.hit(WHO)
+
+
+class Unforgetting(SharedStore):
+    """It counts, but it never replies to a reset."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        raise StoreError("no reply")
+
+
+FAILURES = Rule(name="login", limits="5/hour", count_when={"status": [401]})
+
+
+def sign_in(mine: Limiter, way: str) -> bool:
+    """Send a good login, whose view resets its rule. Return whether it was allowed."""
+
+    async def awaited() -> bool:
+        verdict = await mine.ahit(WHO)
+        if way == "a task":
+            verdict["login"].reset()  # it ends after the request
+        else:
+            await mine.aforget_key(verdict, "login", WHO)
+        await mine.aconclude(verdict, 200)
+        await asyncio.gather(*mine._tasks)
+        return verdict.allowed
+
+    if way in ("a task", "awaited"):
+        return asyncio.run(awaited())
+    verdict = mine.hit(WHO)
+    if way == "a key":
+        mine.forget_key(verdict, "login", WHO)
+    else:
+        verdict["login"].reset()
+    mine.conclude(verdict, 200)
+    return verdict.allowed
+
+
+@pytest.mark.parametrize("way", ["a rule", "a key", "a task", "awaited"])
+def test_a_login_that_resets_its_rule_during_an_outage_does_not_count(way: str) -> None:
+    """This process resets what it has counted on its own, failed logins too."""
+    store = SharedStore()
+    mine = limiter(store, [FAILURES])
+    store.down = True
+    for _ in range(4):
+        mine.conclude(mine.hit(WHO), 401)
+    assert [sign_in(mine, way) for _ in range(12)] == [True] * 12
+    assert mine.peek(WHO, cost=0).decisions[0].remaining == 5
+
+
+@pytest.mark.parametrize("way", ["a rule", "a key", "a task", "awaited"])
+def test_a_login_whose_reset_fails_keeps_its_refund(way: str) -> None:
+    """The store that has counted the login gets its refund, even when the request has ended before."""
+    store = Unforgetting()
+    mine = limiter(store, [FAILURES])
+    mine.conclude(mine.hit(WHO), 401)
+    assert [sign_in(mine, way) for _ in range(12)] == [True] * 12
+    assert mine.peek(WHO, cost=0).decisions[0].remaining == 4
+
+
+def test_a_failed_reset_keeps_the_stated_cost() -> None:
+    """A cost that the view has stated before counts in the end."""
+    store = Unforgetting()
+    mine = limiter(store, [Rule(name="login", limits="50/hour")])
+    verdict = mine.hit(WHO)
+    verdict.state("login", cost_due(20))
+    verdict["login"].reset()
+    mine.conclude(verdict, 200)
+    assert mine.peek(WHO, cost=0).decisions[0].remaining == 30
 
 
 def test_a_reset_raises_when_the_store_is_away() -> None:

@@ -214,7 +214,6 @@ class FailoverStore(ChainLink):
         return self.local if changes and changes[0].limit.local else self.store
 
     def forget_here(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
         for key in keys:
             self.breaker.last.pop(key)
         self.local.forget(keys)

@@ -35,15 +35,21 @@ class ChainLink(Store):
         return self.store
 
     def forget(self, keys: Iterable[str]) -> None:
-        self.store.forget(keys)
-        self.forget_here(keys)
+        keys = list(keys)
+        try:
+            self.store.forget(keys)
+        finally:
+            self.forget_here(keys)
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        await self.store.aforget(keys)
-        self.forget_here(keys)
+        keys = list(keys)
+        try:
+            await self.store.aforget(keys)
+        finally:
+            self.forget_here(keys)
 
     def forget_here(self, keys: Iterable[str]) -> None:
-        """Forget what this link itself holds of the keys."""
+        """Forget what this link itself holds of the keys, even when the store is unreachable."""
 
     def close(self) -> None:
         self.store.close()
