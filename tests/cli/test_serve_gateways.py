@@ -275,6 +275,35 @@ def test_a_rule_that_a_gateway_cannot_ask_about_stops_the_start(rule: dict[str, 
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("service", "dropped"),
+    [
+        (NGINX, ["accept", "content-length", "expect", "te", "upgrade", "x-original-uri"]),
+        (CADDY, ["content-length", "connection", "trailer", "proxy-authorization", "x-forwarded-uri"]),
+        (TRAEFIK, ["content-length", "transfer-encoding", "keep-alive", "x-forwarded-host", "x-forwarded-method"]),
+    ],
+)
+def test_a_header_that_a_gateway_drops_stops_the_start(service: dict[str, Any], dropped: list[str]) -> None:
+    """A rule, a list and a user by it would never apply, in silence."""
+    for name in dropped:
+        for settings in ({"key": [f"header:{name.title()}"]}, {"match": {f"header:{name}": ["x"]}}):
+            with pytest.raises(ConfigError, match=f"'header:{name}', which a gateway does not send"):
+                Asked({**API, **settings}, service=service)
+        with pytest.raises(ConfigError, match=f"lists: uses the feature 'header:{name}'"):
+            Asked(API, lists={"deny": {f"header:{name}": ["x"]}}, service=service)
+        with pytest.raises(ConfigError, match=r"--user-header: .* does not send the header"):
+            Asked(API, service={**service, "user_header": name})
+
+
+def test_other_headers_of_a_client_arrive() -> None:
+    """Also those that another gateway drops."""
+    for service in (CADDY, TRAEFIK):
+        asked = Asked({**API, "key": ["header:accept", "header:host"]}, service=service)
+        assert [asked.forward(accept=kind).headers["x-ratelimit-remaining"] for kind in "aab"] == ["2", "1", "2"]
+    asked = Asked({**API, "key": ["header:x-forwarded-uri"]}, service=NGINX)
+    assert [asked.nginx(x_forwarded_uri=text).headers["x-ratelimit-remaining"] for text in "aab"] == ["2", "1", "2"]
+
+
 def test_rules_for_checks_do_not_disturb_a_gateway() -> None:
     """A rule with `view = ""` may need features that no gateway sends."""
     asked = Asked(API, MAIL, {**MAIL, "name": "jobs", "limits": "2 concurrent"}, service=NGINX)

@@ -43,15 +43,18 @@ class DecisionService:
         self, limiter: Limiter, token: str, gateway: str | None = None, user_header: str | None = None
     ) -> None:
         self.limiter = limiter
-        self.rules = ServedRules(limiter, gateway is not None, user_header is not None)
+        sender = GATEWAYS[gateway] if gateway else None
+        self.rules = ServedRules(limiter, sender, user_header is not None)
         self._token = token
         self._respond_to_gateway: ASGIApp | None = None
         with error_path("--user-header"):
             name = checked_name(f"header:{user_header}").partition(":")[2] if user_header else ""
-        if gateway:
+            if sender and not sender.sends(name):
+                raise ConfigError(f"{gateway} does not send the header {user_header!r}. Choose another one")
+        if sender:
             users = {"user": lambda request: request.header(name)} if name else {}
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
-            self._respond_to_gateway = partial(self._decide_original, GATEWAYS[gateway], decide)
+            self._respond_to_gateway = partial(self._decide_original, sender, decide)
         self._dashboard = ASGIDashboard(limiter, lambda _: True)  # the service checks the access
         self._is_warned = False
 

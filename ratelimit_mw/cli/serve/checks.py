@@ -6,10 +6,12 @@ from typing import Final
 from ...algorithms.limit import Limit
 from ...errors import ConfigError
 from ...http.rules import requires_user
+from ...keys.parts import part_of
 from ...rules.compiled import CompiledRule
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
+from .gateway import Gateway
 
 _SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
 """The features, and families of features, that the request of a gateway has."""
@@ -17,12 +19,13 @@ _PATHS: Final = 'Count all paths together, or write a rule with match = { path =
 _FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
 
 
-def check_for_gateway(rules: RuleSet, settings: Settings, has_users: bool) -> None:
+def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_users: bool) -> None:
     """Raise ``ConfigError`` for rules that no request of a gateway can have.
 
     Args:
         rules: The rules to check.
         settings: Their settings.
+        gateway: The gateway.
         has_users: Whether the gateway names the user of a request.
     """
     if not settings.trusted_proxies:
@@ -31,16 +34,17 @@ def check_for_gateway(rules: RuleSet, settings: Settings, has_users: bool) -> No
     for rule in rules.rules:
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)
-            _check_sent(f"rule {rule.name!r}", rule.source.parts, requires_user(rule) and not has_users)
-    _check_sent("lists", rules.lists.parts, "user" in rules.lists.needs and not has_users)
+            _check_sent(f"rule {rule.name!r}", rule.source.parts, gateway, requires_user(rule) and not has_users)
+    _check_sent("lists", rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
 
 
-def _check_sent(of: str, parts: tuple[str, ...], lacks_user: bool) -> None:
+def _check_sent(of: str, parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
     if lacks_user:
         raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
     for part in parts:
         name = part.removeprefix("email:")
-        if name.partition(":")[0].partition("/")[0] not in _SENT:
+        family, _, header = part_of(name).feature.partition(":")
+        if family not in _SENT or (family == "header" and not gateway.sends(header)):
             fix = _PATHS if name == "endpoint" else _FIX
             raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
 

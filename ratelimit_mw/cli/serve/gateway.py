@@ -20,11 +20,24 @@ class Gateway(NamedTuple):
     host: bytes
     reads_statuses: bool
     """Whether the gateway sends our response to the client. nginx reads 2xx, 401 and 403 only, and drops the body."""
+    drops: tuple[str, ...]
+    """The headers of a client that never arrive: the gateway asks without the body, over a connection of its own."""
+
+    @property
+    def own(self) -> tuple[bytes, ...]:
+        """The headers that arrive and are none of the client's."""
+        return self.method, self.uri, self.host, b"host", *(() if self.reads_statuses else (b"accept",))
+
+    def sends(self, header: str) -> bool:
+        """Return whether a header of the client arrives. The host does, in a header of the gateway."""
+        return header == "host" or (header not in self.drops and header.encode() not in self.own)
 
 
-_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True)
+_HOP: Final = ("connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade")
+_OF_GO: Final = ("proxy-authorization", "proxy-connection", "trailer")  # the library of Traefik and Caddy
+_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True, (*_HOP, *_OF_GO))
 GATEWAYS: Final = {
-    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False),
+    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False, (*_HOP, "expect")),
     "traefik": _FORWARDED,
     "caddy": _FORWARDED,
 }
@@ -47,8 +60,8 @@ def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
     if not any(value for name, value in scope["headers"] if name == client_header.encode()):
         raise ConfigError(_MISSING.format(client_header.title()))
     host = _value(scope, gateway.host)
-    drop = {gateway.method, gateway.uri, gateway.host, b"host", *(() if gateway.reads_statuses else (b"accept",))}
-    headers = [(name, value) for name, value in scope["headers"] if name not in drop]
+    own = gateway.own
+    headers = [(name, value) for name, value in scope["headers"] if name not in own]
     method = _value(scope, gateway.method).decode("latin-1").upper()
     target = target_scope(_value(scope, gateway.uri))
     return {**scope, **target, "method": method, "headers": [(b"host", host), *headers]}

@@ -17,7 +17,7 @@ from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from .checks import check_decided_at_once, check_for_gateway, check_no_slots
-from .gateway import path_of_target
+from .gateway import Gateway, path_of_target
 from .readiness import Readiness
 
 _CACHE_SIZE: Final = 1024
@@ -28,7 +28,7 @@ class ServedRules:
 
     Args:
         limiter: The limiter.
-        has_gateway: Whether a gateway sends requests.
+        gateway: The gateway that sends requests; None for none.
         has_users: Whether these requests name the user.
     """
 
@@ -36,10 +36,10 @@ class ServedRules:
     writer: HeaderWriter
     _counted_ip: Callable[[str], str]
 
-    def __init__(self, limiter: Limiter, has_gateway: bool, has_users: bool) -> None:
+    def __init__(self, limiter: Limiter, gateway: Gateway | None, has_users: bool) -> None:
         self.limiter = limiter
         self.readiness = Readiness(limiter.store)
-        self._has_gateway, self._has_users = has_gateway, has_users
+        self._gateway, self._has_users = gateway, has_users
         limiter._check_override = check_no_slots  # before the limiter reads those that a command has set
         with limiter.adopting:
             self.renew(limiter.rules, limiter.settings)()
@@ -48,8 +48,8 @@ class ServedRules:
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules that were read again. Return the function that puts them into effect."""
         check_no_views(rules.require_complete())
-        if self._has_gateway:
-            check_for_gateway(rules, settings, self._has_users)
+        if self._gateway:
+            check_for_gateway(rules, settings, self._gateway, self._has_users)
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header)
         forms = settings.ipv6_prefix, settings.nat64_prefixes
         counted_ip = lru_cache(_CACHE_SIZE)(lambda text: as_counted({"ip": text}, *forms)["ip"])
