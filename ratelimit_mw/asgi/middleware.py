@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Unpack
 
 from ..decision import Verdict
@@ -98,7 +99,11 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.limits.in_force
         if limits.changes:
-            limits = await limits.aat(scope) if self.limiter.is_starting else limits.at(scope)
+            watch = limits.watch
+            if watch is not None and monotonic() >= watch.due_at:
+                await watch.alook()
+                limits = self.limits.in_force
+            limits = limits.begun_with(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)
@@ -158,7 +163,11 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.limits.in_force
         if limits.changes:
-            limits = await limits.aat(scope) if self.limiter.is_starting else limits.at(scope)
+            watch = limits.watch
+            if watch is not None and monotonic() >= watch.due_at:
+                await watch.alook()
+                limits = self.limits.in_force
+            limits = limits.begun_with(scope)
         plan = _plan(limits, request, scope)
         if plan is None:
             await self._pass(limits, request, scope, receive, send)

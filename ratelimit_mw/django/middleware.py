@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 import django.conf
@@ -80,8 +81,9 @@ class RateLimitMiddleware:
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
         project = project_limits()
-        if self._is_async and project.limits.limiter.is_starting:
-            await project.limits.limiter.astart()
+        watches = project.limits.in_force.watch
+        if self._is_async and watches is not None and monotonic() >= watches.due_at:
+            await watches.alook()
         request = project.match(native, self._is_async)
         before = current.get()
         try:

@@ -191,24 +191,19 @@ class HttpRules:
         return [admission for admission in native.get(DECIDED, {}).values() if self.is_same(admission.limits)]
 
     def at(self, native: Mapping[str, Any]) -> HttpRules:
-        """Return the rules for a request that arrives, and look for changed settings when that is due.
-
-        If outer middleware has decided the request by the rules before a reload, the request keeps those.
-        """
+        """Return the rules for a request that arrives, and look for changes when that is due."""
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()
-            if self.owner.in_force is not self:
-                return self.owner.in_force.at(native)
+            return self.owner.in_force.begun_with(native)  # without another look
+        return self.begun_with(native)
+
+    def begun_with(self, native: Mapping[str, Any]) -> HttpRules:
+        """Return these rules, or the earlier ones where outer middleware has decided the request by them."""
         before = self.previous
         if before is None or DECIDED not in native:
             return self
         outer = [admission.limits for admission in native[DECIDED].values()]
         return before if any(map(before._is_equal, outer)) and not any(map(self._is_equal, outer)) else self
-
-    async def aat(self, native: Mapping[str, Any]) -> HttpRules:
-        """Async form of ``at``. The first requests of a process wait until the store is open."""
-        await self.limiter.astart()
-        return self.owner.in_force.at(native)
 
     def _is_equal(self, other: HttpRules) -> bool:
         return self.is_same(other) and self.of_limiter == other.of_limiter

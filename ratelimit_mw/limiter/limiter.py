@@ -167,6 +167,15 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
+    async def _amatch(self, features: Features) -> Plan:
+        """Async form of ``match``. The first requests of a process wait until the store is open."""
+        if self.watch is not None and monotonic() >= self.watch.due_at:
+            await self.watch.alook()
+        elif self.is_starting:
+            await self.astart()
+        get = features.get
+        return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
+
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request. When it is allowed, consume its cost on every limit that applies.
 
@@ -195,12 +204,11 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
-        if self.is_starting:
-            await self.astart()
+        plan = await self._amatch(features)
         ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as in ``hit``
             features = self._with_network(features)
-        verdict = await self.adecide(self.match(features), features, cost)
+        verdict = await self.adecide(plan, features, cost)
         verdict.settler = self
         if self.is_observed:
             self.observers.report_one(verdict)
@@ -223,9 +231,8 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``peek``."""
-        if self.is_starting:
-            await self.astart()
-        return await self.adecide(self.match(features), self._with_network(features), cost, consume=False)
+        plan = await self._amatch(features)
+        return await self.adecide(plan, self._with_network(features), cost, consume=False)
 
     def decide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None

@@ -10,38 +10,65 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
-from contextlib import ExitStack
+from asyncio import wait_for, wrap_future
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
 from ..clock import SECOND
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import create_lock
-from ..settings.origin import Identity, Origin, identity_of, recording
+from ..settings import missing_parts
+from ..settings.origin import FileState, Identity, Origin, identity_of, recording
 from ..stores.background import run_once
+from ..stores.blocking import Call
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .reloads import Reloads
 
 _QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
+_LOST_AFTER: Final = 2  # intervals without a change before rules disappear, because a writer may pause
+_PATIENCE: Final = 1.0
+"""The longest time in seconds that a request waits for settings that changed while its worker was idle."""
 _MAX_TRIES: Final = 60
 _RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
+_FEWER: Final = (
+    "the settings no longer have %s. They take effect once their files have stayed the same for %g s."
+    " To apply them at once, call limiter.reload()"
+)
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Reloader:
+class Reloader(Watch):
     """Reloads limiters whose settings have the same source: two middlewares around one application have equal rules."""
 
     def __init__(self, origin: Origin) -> None:
         self._limiters: WeakSet[Reloads] = WeakSet()
-        self._known: dict[Path, Identity] = {path: state.identity for path, state in origin.files.items()}
+        self._known: dict[Path, Identity | None] = {path: state.identity for path, state in origin.files.items()}
         self._rejected: dict[Path, bytes | None] | None = None
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._interval = math.inf
-        self.due_at = math.inf
-        """The time of the next look, by ``time.monotonic``."""
+        self._seen_at = time.monotonic()
+        self._again_at = math.inf
+        """When to look again at files that had changed too recently."""
+        self._tries = 0
+        self._changed: tuple[Mapping[Path, Identity | None], float] = {}, 0.0
+        """The identities of the changed files, and when they were first found."""
+        self._lost: Set[str] = frozenset()
+        """The rules and lists that are missing in settings that wait for a second look."""
+
+    @property
+    def interval(self) -> float:
+        return self._interval
+
+    @property
+    def due_at(self) -> float:
+        return min(super().due_at, self._again_at)
 
     def add(self, limiter: Reloads, origin: Origin) -> None:
         """Reload a limiter, too. If it has read newer files than the others, the next look finds a change."""
@@ -50,74 +77,154 @@ class Reloader:
             self._known = {path: state.identity for path, state in origin.files.items()} | self._known
             self._set_interval(limiter)
 
-    def look(self) -> None:
+    def begin(self) -> None:
         """Compare the identity of the files, and start a thread if it has changed. It reads no file."""
-        self.due_at = time.monotonic() + self._interval
-        if self._identities() != self._known:
+        self._begun_at = time.monotonic()
+        if self._must_read():
             run_once(self, self._follow)
+
+    async def catch_up(self, call: Call) -> None:
+        now = time.monotonic()
+        if self._must_read():
+            await call(self, "join", run_once(self, self._follow))
+            self._seen_at = max(self._seen_at, now)  # a file that takes longer holds no other request up
+
+    @staticmethod
+    def join(reading: Future[None]) -> None:
+        """Wait for a thread. It may be late, or the machine may have no thread left."""
+        with suppress(OSError):
+            reading.result(_PATIENCE)
+
+    @staticmethod
+    async def ajoin(reading: Future[None]) -> None:
+        """Async form of ``join``."""
+        with suppress(OSError):
+            await wait_for(wrap_future(reading), _PATIENCE)
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
         for _ in range(_MAX_TRIES):
-            if self._try():
+            if not (pause := self._try(is_manual=True)):
                 return
-            time.sleep(self._quiet)
+            time.sleep(pause)
         raise ConfigError(_RESTLESS)
 
+    def _must_read(self) -> bool:
+        """Return whether the files have changed, and then have stayed the same for a while."""
+        now, identities = time.monotonic(), self._identities()
+        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
+        if identities != self._known and pause <= 0:
+            return True
+        self._note(now, pause)
+        return False
+
     def _follow(self) -> None:
-        """Read the settings again once their files have stopped changing. Log a mistake, once for each content."""
-        for _ in range(_MAX_TRIES):
-            before = self._identities()
-            time.sleep(self._quiet)
-            rejected = self._rejected
-            try:
-                if self._identities() == before and self._try():
-                    _log.info("the settings were read again, and are in effect")
-                    return
-            except Exception as error:
-                if self._rejected != rejected:
-                    trace = None if isinstance(error, RateLimitError) else error
-                    _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
-                return
-        _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
+        """Read the settings again. Log a mistake, once for each content."""
+        now, pause, rejected = time.monotonic(), 0.0, self._rejected
+        try:
+            pause = self._try(is_manual=False)
+            if not pause:
+                _log.info("the settings were read again, and are in effect")
+        except Exception as error:
+            if self._rejected != rejected:
+                trace = None if isinstance(error, RateLimitError) else error
+                _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
+        self._note(now, pause)
+
+    def _note(self, now: float, pause: float) -> None:
+        """Note a look, and the seconds until changed files may be read. Log files that never rest, now and then."""
+        self._seen_at, self._again_at = now, now + pause if pause else math.inf
+        self._tries = self._tries + 1 if pause else 0
+        if self._tries >= _MAX_TRIES:
+            self._tries = 0
+            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
 
     @property
     def _quiet(self) -> float:
         return min(_QUIET, self._interval)
 
-    def _identities(self) -> dict[Path, Identity]:
+    def _identities(self) -> dict[Path, Identity | None]:
         return {path: identity_of(path) for path in self._known}
 
-    def _try(self) -> bool:
-        """Return whether the files stayed the same while they were read. Otherwise nothing has changed."""
-        uses: list[Callable[[], None]] = []
-        failure: Exception | None = None
+    def _age(self, identities: Mapping[Path, Identity | None]) -> float:
+        """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
+        now = time.monotonic()
+        if self._changed[0] != identities:
+            self._changed = identities, now
+        times = [max(each.modified_ns, each.changed_ns) for each in identities.values() if each is not None]
+        of_files = time.time() - max(times) / 1e9 if len(times) == len(identities) else 0.0
+        return max(now - self._changed[1], of_files)
+
+    def _try(self, is_manual: bool) -> float:
+        """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try.
+
+        No lock is held while files are read, because that may take long.
+        """
+        with self._lock:
+            known, limiters = self._known, sorted(self._limiters, key=id)
+        with recording() as files:
+            renewals, lost = _load(limiters)
+        identities = {path: identity_of(path) for path in (*known, *files)}
+        if any(identities[path] != state.identity for path, state in files.items()):
+            return self._quiet
+        if lost and not is_manual:
+            pause = _LOST_AFTER * self._interval - self._age({path: identities[path] for path in known})
+            if pause > 0:
+                self._log_lost(lost)
+                return pause
         with self._lock, ExitStack() as held:
-            limiters = sorted(self._limiters, key=id)
-            for limiter in limiters:
-                held.enter_context(limiter.adopting)
-            with recording() as files:
-                try:
-                    uses += [limiter.renew() for limiter in limiters]
-                except Exception as error:
-                    failure = error
-            if any(identity_of(path) != state.identity for path, state in files.items()):
-                return False
-            if failure is not None:
-                self._known = {path: identity_of(path) for path in (*self._known, *files)}
-                self._rejected = {path: state.digest for path, state in files.items()}
-                raise failure
-            self._known = {path: state.identity for path, state in files.items()}
-            self._rejected = None
-            for use in uses:
-                use()
-            for limiter in limiters:
-                self._set_interval(limiter)
-        return True
+            if self._known is known:
+                for limiter in limiters:
+                    held.enter_context(limiter.adopting)
+                self._renew(limiters, renewals, files, identities)
+                return 0.0
+        return self._try(is_manual)  # another thread was faster, or there is one more limiter
+
+    def _renew(
+        self,
+        limiters: Iterable[Reloads],
+        renewals: Iterable[Callable[[], Callable[[], None]]],
+        files: Mapping[Path, FileState],
+        identities: dict[Path, Identity | None],
+    ) -> None:
+        """Check all new settings, and then put them into effect."""
+        try:
+            uses = [renew() for renew in renewals]
+        except Exception:
+            self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
+            raise
+        self._known = {path: state.identity for path, state in files.items()}
+        self._rejected, self._lost = None, frozenset()
+        for use in uses:
+            use()
+        for limiter in limiters:
+            self._set_interval(limiter)
+
+    def _log_lost(self, lost: Set[str]) -> None:
+        if lost != self._lost:
+            self._lost = frozenset(lost)
+            _log.warning(_FEWER, ", ".join(sorted(lost)), _LOST_AFTER * self._interval)
 
     def _set_interval(self, limiter: Reloads) -> None:
         self._interval = limiter.settings.reload_interval / SECOND or math.inf
-        self.due_at = time.monotonic() + self._interval
+
+
+def _load(limiters: Iterable[Reloads]) -> tuple[list[Callable[[], Callable[[], None]]], set[str]]:
+    """Return the functions that renew limiters, or raise the error of a file, and the rules and lists that are gone."""
+    renewals: list[Callable[[], Callable[[], None]]] = []
+    lost: set[str] = set()
+    try:
+        for limiter in limiters:
+            settings, unchanged = limiter.load_again()
+            lost |= missing_parts(limiter.settings, settings)
+            renewals.append(partial(limiter.renew, settings, unchanged))
+    except Exception as error:
+        return [partial(_raise, error)], set()
+    return renewals, lost
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 _reloaders: Final[WeakValueDictionary[Hashable, Reloader]] = WeakValueDictionary()

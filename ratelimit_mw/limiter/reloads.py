@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ from ..settings import Settings, loaded_again
 from .reloader import Reloader
 from .resets import RulesUser
 from .settlement import Settlement
-from .watch import Watch
+from .watch import Watch, Watches
 
 _log = logging.getLogger("ratelimit_mw")
 
@@ -32,7 +32,7 @@ class Reloads(Settlement):
     _with_overrides: Callable[[RuleSet], RuleSet]
     reloader: Reloader | None = None
     """Reads the settings again; None for settings that your code has built."""
-    watch: Watch | None = None
+    watch: Watches | None = None
     """Looks for changes of the settings and of overrides, when a request finds it due; None where nothing changes."""
 
     def __init__(self, rules: Iterable[Rule] | None, settings: Settings | None) -> None:
@@ -103,17 +103,36 @@ class Reloads(Settlement):
         """Async form of ``reload``."""
         await asyncio.to_thread(self.reload)
 
-    def watch_of(self, settings: Settings) -> Watch | None:
-        """Return what looks for changes of these settings; None where nothing can change, or nothing looks.
+    def watch_of(self, settings: Settings) -> Watches | None:
+        """Return what looks for changes of these settings, and of overrides in the store; None where nothing changes.
 
         Args:
             settings: The settings of this limiter.
         """
-        has_files = settings.origin is not None and settings.origin.files
-        return self.reloader if has_files and settings.reload_interval else None
+        watched = self._watched(settings)
+        return Watches(watched) if watched else None
 
-    def renew(self) -> Callable[[], None]:
-        """Load the settings again; ``Reloader`` uses it.
+    def _watched(self, settings: Settings) -> list[Watch]:
+        has_files = settings.origin is not None and settings.origin.files
+        return [self.reloader] if self.reloader is not None and has_files and settings.reload_interval else []
+
+    def load_again(self) -> tuple[Settings, list[str]]:
+        """Read the settings again, and change nothing; ``Reloader`` uses it.
+
+        Returns:
+            The settings, and the names of those that keep their earlier values until a restart.
+
+        Raises:
+            ConfigError: The settings have a mistake.
+        """
+        return loaded_again(self.settings)
+
+    def renew(self, settings: Settings, unchanged: Sequence[str]) -> Callable[[], None]:
+        """Build and check all that depends on settings that were loaded again; ``Reloader`` uses it.
+
+        Args:
+            settings: The settings.
+            unchanged: The names of the settings that keep their earlier values until a restart.
 
         Returns:
             The function that puts them into effect.
@@ -121,7 +140,6 @@ class Reloads(Settlement):
         Raises:
             ConfigError: The settings have a mistake.
         """
-        settings, unchanged = loaded_again(self.settings)
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
         with self.located(settings=settings):
             marks, rules = self._compile(own, self._marks, settings)

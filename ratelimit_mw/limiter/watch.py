@@ -1,24 +1,54 @@
-"""``Watch``: checks for changes at intervals. A request only compares two timestamps."""
+"""``Watch``: looks for changes at intervals. A request only compares two timestamps, unless its worker was idle."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from time import monotonic
-from typing import Protocol
+from typing import Final
 
 from ..forksafe import run_in_child
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from .slots.queues import is_on_event_loop
+
+_EARLY: Final = 0.75
+"""The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
+_RUNNING: Final = 0.05
+"""The part of the interval after which a request asks whether a look has ended."""
 
 
-class Watch(Protocol):
-    """Looks for changes that another process, or an operator, has made."""
+class Watch:
+    """Looks for changes that another process, or an operator, has made. Times are those of ``time.monotonic``."""
+
+    _begun_at = -math.inf
+    """When the last look began that no request waits for."""
+    _seen_at = -math.inf
+    """When the last look began that has ended: later changes are not known."""
+
+    @property
+    def interval(self) -> float:
+        """The seconds after which a look is stale."""
+        raise NotImplementedError
+
+    @property
+    def stale_at(self) -> float:
+        """The time from which a request waits for a look."""
+        return self._seen_at + self.interval
 
     @property
     def due_at(self) -> float:
-        """The time of the next look, by ``time.monotonic``."""
+        """The time from which a request begins a look, or asks whether the one that runs has ended."""
+        if self._begun_at > self._seen_at:
+            return min(self.stale_at, self._begun_at + _RUNNING * self.interval)
+        return self._seen_at + _EARLY * self.interval
 
-    def look(self) -> None:
-        """Look for changes, in a thread where that may take long."""
+    def begin(self) -> None:
+        """Begin a look, in a thread or a task where it may take long."""
+        raise NotImplementedError
+
+    async def catch_up(self, call: Call) -> None:
+        """Look for changes, and return when they are in effect. All requests that are on the way wait for one look."""
+        raise NotImplementedError
 
 
 class Watches:
@@ -33,8 +63,27 @@ class Watches:
         self.due_at = 0.0
 
     def look(self) -> None:
-        now = monotonic()
+        """Begin the looks that are due. Wait for those that are stale, but never on an event loop."""
+        if is_on_event_loop():
+            for each in self._watches:
+                if monotonic() >= each.due_at:
+                    each.begin()
+            self._set_due()
+        else:
+            run_blocking(self._look(blocking_call))
+
+    async def alook(self) -> None:
+        """Async form of ``look``, which waits without blocking the event loop."""
+        await self._look(async_call)
+
+    async def _look(self, call: Call) -> None:
         for each in self._watches:
-            if now >= each.due_at:
-                each.look()
-        self.due_at = min([each.due_at for each in self._watches], default=math.inf)
+            now = monotonic()
+            if now >= each.stale_at:
+                await each.catch_up(call)
+            elif now >= each.due_at:
+                each.begin()
+        self._set_due()
+
+    def _set_due(self) -> None:
+        self.due_at = min(each.due_at for each in self._watches)

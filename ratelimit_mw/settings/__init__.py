@@ -251,6 +251,17 @@ def loaded_again(settings: Settings) -> tuple[Settings, list[str]]:
     return _with_origin(kept, loaded.origin), changed  # type: ignore[arg-type]
 
 
+def missing_parts(settings: Settings, later: Settings) -> set[str]:
+    """Return the rules that later settings lack, and the lists of which they lack values, for a message."""
+    before, after = _parts(settings), _parts(later)
+    return {name for name, values in before.items() if name not in after or not values <= after[name]}
+
+
+def _parts(settings: Settings) -> dict[str, frozenset[object]]:
+    names = {f"rule {name!r}": frozenset[object]() for name in settings.rule_paths}
+    return names | {f"{each.kind} {each.part}": frozenset[object](each.values) for each in settings.lists.entries}
+
+
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
     tables = data.get("rules") if isinstance(data, Mapping) else None

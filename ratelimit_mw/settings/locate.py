@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from .origin import read_regular
 
 Steps = tuple[str | int, ...]
 
@@ -30,7 +31,7 @@ def places_in(source: str) -> Callable[[str], str]:
     """
     file = Path(source)
     prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
-    text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    text = read_regular(file).decode("utf-8-sig", errors="replace")
     lines = _toml_lines(text) if file.suffix.lower() == ".toml" else yaml_lines(text)
 
     def place_of(path: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,14 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from . import Settings
 
-Identity = tuple[int, ...] | None
-"""Device, inode, times of the last changes, and size of a file; None for a file that is missing."""
+
+class Identity(NamedTuple):
+    """The numbers that differ between a file and a later version of it."""
+
+    device: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+    size: int
 
 
 class FileState(NamedTuple):
-    """A file as it was read. The digest is None for a file that could not be read."""
+    """A file as it was read. The identity is None for a missing file, the digest for one that could not be read."""
 
-    identity: Identity
+    identity: Identity | None
     digest: bytes | None
 
 
@@ -56,15 +66,28 @@ def read_bytes(path: Path) -> bytes:
     files = _reading.get()
     files = {} if files is None else files
     known = files.setdefault(path, FileState(identity_of(path), None))
-    content = path.read_bytes()
+    content = read_regular(path)
     files[path] = known._replace(digest=known.digest or blake2b(content).digest())
     return content
 
 
-def identity_of(path: Path) -> Identity:
-    """Return the identity of a file, and of the file that a symbolic link leads to."""
+def read_regular(path: Path) -> bytes:
+    """Read a file; ``OSError`` for a pipe or a device, from which a read may have no end."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return the identity of a file, or of the file that a symbolic link leads to; None for a missing file."""
     try:
-        stat = path.stat()
+        found = path.stat()
     except OSError:
         return None
-    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
+    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

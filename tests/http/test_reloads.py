@@ -9,12 +9,13 @@ from typing import Any
 
 import django_calls
 import pytest
-from calls import BODY, START, ask, ask_wsgi, sending
+from calls import BODY, CLIENT, START, ask, ask_wsgi, sending
 from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path as django_path
 from fastapi import Depends, FastAPI
 from flask import Flask
+from idle_workers import Later
 from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -30,6 +31,7 @@ from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw import wsgi as of_wsgi
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.cli.serve.app import DecisionService
 
 Ask = Callable[[str], Any]
 """Asks for a path."""
@@ -173,6 +175,63 @@ def test_the_first_request_of_a_worker_knows_the_overrides(framework: Any, file:
         assert limits_of(get("/")) == '"site";q=20;w=3600'
         limiter.close()
     operator.close()
+
+
+@contextmanager
+def asgi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    limiter = Limiter.from_settings(str(file))
+    app = RateLimitMiddleware(sending(START, BODY), limiter=limiter)
+    yield lambda path: ask(app, path), limiter
+
+
+@contextmanager
+def wsgi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return []
+
+    limiter = Limiter.from_settings(str(file))
+    limited = of_wsgi.RateLimitMiddleware(app, limiter=limiter)
+    yield lambda path: ask_wsgi(limited, path), limiter
+
+
+@contextmanager
+def async_django(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    with django_calls.project(str(file), is_async=True) as project:
+        yield project.ask, of_django.limiter()
+
+
+@contextmanager
+def service(file: Path) -> Iterator[tuple[Ask, Limiter]]:
+    limiter = Limiter.from_settings(str(file))
+    app = DecisionService(limiter, "nginx")
+
+    def ask_for(path: str) -> Any:
+        headers = {"x-original-method": "GET", "x-original-uri": path, "x-forwarded-for": CLIENT}
+        return ask(app, "/auth", client="127.0.0.1", headers={**headers, "x-real-ip": CLIENT})
+
+    yield ask_for, limiter
+
+
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, asgi, wsgi, async_django, service], ids=lambda each: each.__name__)
+def test_an_idle_worker_decides_by_the_file_of_now(framework: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was denied meanwhile has no request left, and a mistake in the file costs none."""
+    later = Later(monkeypatch)
+    text = toml("10/hour", more='trusted_proxies = ["127.0.0.1"]').replace('"1ms"', '"1h"')
+    later.write(file, text)
+    with framework(file) as (get, _):
+        first = get("/").status_code
+        assert first in (200, 204)
+        later.write(file, text.replace("[[", '[lists]\ndeny = { ip = ["0.0.0.0/0"] }\n[[', 1))
+        assert get("/").status_code == first
+        later.passed = 3601.0
+        assert get("/").status_code == 403
+        later.write(file, text.replace("hour", "hours-"))
+        later.passed = 7202.0
+        assert get("/").status_code == 403
+        later.write(file, text)
+        later.passed = 14403.0
+        assert get("/").status_code == first
 
 
 @each_framework

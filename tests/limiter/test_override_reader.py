@@ -131,7 +131,9 @@ def test_closing_waits_for_a_thread_that_reads(close: Callable[[Limiter], None])
     limiter.match(ACME)
     store.states.read_record = read  # type: ignore[assignment, method-assign]
     store.close = lambda: ended.append("the store")  # type: ignore[method-assign]
-    wait_for(lambda: limiter.match(ACME) and is_reading.is_set(), "a read in a thread")
+    assert limiter._override_reader is not None
+    limiter._override_reader.begin()
+    wait_for(is_reading.is_set, "a read in a thread")
     threading.Timer(0.05, may_end.set).start()
     close(limiter)
     assert ended[0] == "the read"
@@ -283,15 +285,25 @@ def test_an_event_loop_has_one_connection(redis_server: Server) -> None:
 def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
     """An async view of Flask has an event loop of its own, which ends with the view."""
     store = Recording()
-    limiter = limiter_of(store=store)
+    limiter = limiter_of(store=store, reload_interval=3_600_000_000)
     asyncio.run(limiter.ahit(ACME))
+    begun: list[str] = []
 
-    async def never(_: str) -> None:
+    async def never(name: str) -> None:
+        begun.append(name)
         await asyncio.sleep(3600)
+
+    async def view() -> None:
+        assert limiter._override_reader is not None
+        for _ in range(2):
+            limiter._override_reader.begin()
+            await asyncio.sleep(0)
 
     store.aread_record = never  # type: ignore[assignment, method-assign]
     set_elsewhere(store, "7/minute")
-    wait_for(lambda: limits_of(asyncio.run(limiter.ahit(ACME))) == ["7/minute"], "the override")
+    asyncio.run(view())
+    assert len(begun) == 1
+    wait_for(lambda: limits(limiter) == ["7/minute"], "the override")
 
 
 def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest.LogCaptureFixture) -> None:

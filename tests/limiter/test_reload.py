@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from idle_workers import Later
 from redis_handles import address
 from servers import Server, wait_for
 
@@ -18,6 +19,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.limiter import reloader
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
+from ratelimit_mw.settings.places import find_place
 from ratelimit_mw.testing import ManualClock
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -167,7 +169,10 @@ def test_a_file_that_never_rests_is_an_error(
     limiter.settings.__dict__["origin"] = origin._replace(load=load_and_touch)
     with pytest.raises(ConfigError, match="keeps changing"):
         limiter.reload()
-    limiter.reloader and limiter.reloader._follow()
+    for _ in range(2):
+        assert limiter.reloader is not None
+        assert "keeps changing" not in caplog.text
+        limiter.reloader._follow()
     assert "keeps changing" in caplog.text
     assert rest(limiter) == (3, 3)
 
@@ -178,6 +183,82 @@ def test_a_file_that_cannot_be_read_keeps_the_earlier_rules(file: Path, caplog: 
     file.mkdir()
     wait_until(limiter, lambda: "cannot be read: Is a directory" in caplog.text)
     assert rest(limiter) == (3, 3)
+
+
+def test_a_pipe_is_no_settings_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A read of it has no end. Nothing waits for a writer: not the start, not a reload, and not the error's line."""
+    pipe, clients, file = tmp_path / "pipe.toml", tmp_path / "clients.json", tmp_path / "ratelimit.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match=r"pipe\.toml' cannot be read: not a regular file"):
+        load_settings(pipe)
+    assert find_place(str(pipe), "rules[0]") == str(pipe)
+    os.mkfifo(clients)
+    file.write_text(f'{toml()}per_key = "clients.json"\n')
+    with pytest.raises(ConfigError, match=r"per_key: .*clients\.json' cannot be read: not a regular file"):
+        load_settings(file)
+    file.write_text(toml())
+    limiter = limiter_of(file)
+    pipe.replace(file)
+    wait_until(limiter, lambda: "cannot be read: not a regular file (the earlier settings stay" in caplog.text)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        limiter.reload()
+    assert rest(limiter) == (3, 3)
+    file.unlink()
+    file.write_text(toml("5/minute"))
+    wait_until(limiter, lambda: rest(limiter) == (5, 5))
+
+
+MORE = '[[rules]]\nname = "login"\nlimits = "1/minute"\n'
+LISTS = "lists = {{ deny = {{ user = {} }} }}\nexempt = {}"
+FEWER = {
+    "a rule": ((toml() + MORE, toml("5/minute")), "rule 'login'"),
+    "a value of a list": (
+        (toml(more=LISTS.format('["x", "y"]', [])), toml("5/minute", LISTS.format('["y"]', []))),
+        "deny user",
+    ),
+    "an exempt path": ((toml(more='exempt = ["/a"]'), toml("5/minute")), "exempt path"),
+}
+
+
+@pytest.mark.parametrize(("contents", "lost"), FEWER.values(), ids=FEWER.keys())
+def test_fewer_rules_wait_for_a_writer_that_pauses(
+    contents: tuple[str, str], lost: str, file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take effect once the file has not changed for twice the interval. A complete file takes effect before."""
+    before, after = (content.replace('"1ms"', '"10s"') for content in contents)
+    later = Later(monkeypatch)
+    later.write(file, before)
+    limiter = limiter_of(file)
+    for _ in range(2):  # a writer that pauses
+        later.write(file, after)
+        for passed in (8, 10.5):  # in the background, and before the decision
+            later.passed += passed
+            assert amount(limiter) == 3
+            wait_for(lambda: lost in caplog.text, "a look")
+        (message,) = caplog.messages
+        assert message == (
+            f"the settings no longer have {lost}. They take effect once their files have stayed the same for 20 s."
+            " To apply them at once, call limiter.reload()"
+        )
+        caplog.clear()
+        later.write(file, before.replace("3/minute", "4/minute"))
+        later.passed += 11
+        assert amount(limiter) == 4
+        later.write(file, before)
+        later.passed += 11
+        assert amount(limiter) == 3
+    later.write(file, after)
+    later.passed += 21
+    assert amount(limiter) == 5
+    later.write(file, before)
+    limiter.reload()
+    later.write(file, after)
+    limiter.reload()
+    assert amount(limiter) == 5
+
+
+def amount(limiter: Limiter) -> int:
+    return limiter.peek({**CLIENT, "user": "z"}, cost=0).decisions[0].limit
 
 
 def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path) -> None:
@@ -203,7 +284,7 @@ def test_an_interval_of_zero_looks_never(file: Path) -> None:
     file.write_text(toml("5/minute"))
     limiter.reload()
     assert rest(limiter) == (5, 5)
-    assert limiter.watch is limiter.reloader
+    assert limiter.watch is not None
     file.write_text(toml("6/minute").replace('"1ms"', "0"))
     wait_until(limiter, lambda: rest(limiter) == (6, 6))
     assert limiter.watch is None

@@ -64,7 +64,7 @@ class DecisionService:
             return
         watch = self.limiter.watch
         if watch is not None and monotonic() >= watch.due_at:
-            watch.look()
+            await watch.alook()
         headers: Mapping[str, str] = {}
         try:
             if scope["path"] == "/auth" and self._respond_to_gateway is not None:

@@ -28,7 +28,7 @@ from ..chain.breaker import CircuitBreaker
 from ..registry import Registry
 from ..reloads import Reloads
 from ..resets import Resets
-from ..watch import Watch, Watches
+from ..watch import Watch
 from .reader import OverrideReader
 from .record import change_overrides, read_overrides
 
@@ -149,16 +149,9 @@ class RunTimeOverrides(Reloads, Resets):
             await asyncio.to_thread(self._override_reader.close)
         await super().aclose()
 
-    def watch_of(self, settings: Settings) -> Watch | None:
-        """Return what looks for changes of these settings, and of overrides in the store; None for no changes.
-
-        Args:
-            settings: The settings of this limiter.
-        """
-        files = super().watch_of(settings)
-        if self._override_reader is None or not self.waits:
-            return files
-        return Watches([self._override_reader, *([files] if files else [])])
+    def _watched(self, settings: Settings) -> list[Watch]:
+        own = [self._override_reader] if self._override_reader is not None and self.waits else []
+        return [*own, *super()._watched(settings)]
 
     def use_overrides(self, record: bytes | None, before: bytes | None) -> bool:
         """Put the overrides of a record into effect, in this limiter. Requests that have begun keep theirs.

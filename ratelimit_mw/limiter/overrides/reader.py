@@ -1,8 +1,9 @@
 """``OverrideReader``: follows the overrides in the store that other processes have changed.
 
 A worker begins with the overrides: it reads them when it opens the store. Then, once per ``reload_interval``, a request
-starts a task or a thread that reads the head of their record, and the whole record if the head has changed. While the
-store is unreachable, or the record is damaged, the last known overrides stay active.
+starts a task or a thread that reads the head of their record, and the whole record if the head has changed. The first
+request after a longer pause waits for the read. While the store is unreachable, or the record is damaged, the last
+known overrides stay active.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ...forksafe import run_in_child
 from ...stores import Store, redacted_url
 from ...stores.background import run_once
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..watch import Watch
 from .record import read_change
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def keeps_records(store: Store) -> bool:
     return type(store).read_record is not Store.read_record
 
 
-class OverrideReader:
+class OverrideReader(Watch):
     """Reads the overrides of a limiter."""
 
     def __init__(self, limiter: RunTimeOverrides) -> None:
@@ -54,27 +56,35 @@ class OverrideReader:
         """A forked child starts over: it opens the store itself."""
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
+        self._task: asyncio.Future[None] | None = None
         self._whole_at = 0.0
-        self._read_at = -math.inf
+        self._begun_at = self._seen_at = -math.inf
 
     @property
-    def due_at(self) -> float:
-        """The time of the next look. Without an interval, it is soon until a read has succeeded, and then never."""
-        interval = self._limiter.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
-        return self._read_at + interval
+    def interval(self) -> float:
+        """Without ``reload_interval``, it is short until a read has succeeded, and then without end."""
+        return self._limiter.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
 
-    def look(self) -> None:
+    def begin(self) -> None:
         """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
         if self._limiter.is_starting:
             self._limiter.start()
             return
-        self._read_at = monotonic()
-        if self._limiter._must_not_wait():
-            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
-            task = self._limiter._start(self.aread())
-            task.add_done_callback(lambda task: self._read_in_thread() if task.cancelled() else None)
-        else:
+        self._begun_at = monotonic()
+        if not self._limiter._must_not_wait():
             self._read_in_thread()
+        elif self._task is None or self._task.done():
+            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
+            self._task = self._limiter._start(self.aread())
+            self._task.add_done_callback(lambda task: self._read_in_thread() if task.cancelled() else None)
+
+    async def catch_up(self, call: Call) -> None:
+        breaker = self._limiter.breaker
+        if not self._limiter.rules.enabled or (breaker is not None and breaker.open):
+            self._seen_at = monotonic()  # no request waits for a store that is known to be away
+            self.begin()
+        else:
+            await call(self._limiter, "start")
 
     def close(self) -> None:
         """Wait for a thread that reads now, so that it leaves no connection open."""
@@ -111,9 +121,11 @@ class OverrideReader:
     @contextmanager
     def _reporting(self) -> Iterator[None]:
         """Log a problem once, and its end. The limiter logs a store that fails for decisions, too."""
+        begun_at = monotonic()
         try:
             yield
         except Exception as error:
+            begun_at = monotonic()  # a store that fails slowly is not asked by each request
             is_known = isinstance(error, RateLimitError | ValueError)
             is_damaged = isinstance(error, StateError) or not isinstance(error, RateLimitError)
             breaker = self._limiter.breaker
@@ -127,4 +139,4 @@ class OverrideReader:
             if self._problem is not None:
                 _log.warning("store %s: the overrides can be read again", redacted_url(self._limiter.store))
                 self._problem = None
-        self._read_at = monotonic()
+        self._seen_at = max(self._seen_at, begun_at)

@@ -1,0 +1,208 @@
+"""When workers look for changes: a busy worker before the interval ends, and an idle one before its next decision."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from idle_workers import Later
+from override_stores import ACME, API, Recording, limiter_of, limits, limits_of, set_elsewhere
+from servers import wait_for
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.limiter import reloader
+
+HOUR = 3_600_000_000
+SECONDS = HOUR / 1_000_000
+FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "{}/minute"\n'
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    return Later(monkeypatch)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "ratelimit.toml"
+    path.write_text(FILE.format("", 100))
+    return path
+
+
+def hits_of_threads(limiter: Limiter) -> list[Any]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(limiter.hit, [ACME] * 4))
+
+
+def hits_of_a_loop(limiter: Limiter) -> list[Any]:
+    async def hit() -> list[Any]:
+        try:
+            return await asyncio.gather(*(limiter.ahit(ACME) for _ in range(3)), limiter.apeek(ACME))
+        finally:
+            await limiter.store.aclose()
+
+    return asyncio.run(hit())
+
+
+each_kind = pytest.mark.parametrize("hits", [hits_of_threads, hits_of_a_loop])
+
+
+@each_kind
+def test_an_idle_worker_knows_an_override_before_it_decides(
+    url: str, later: Later, hits: Callable[[Limiter], list[Any]]
+) -> None:
+    """All requests that arrive at once wait for it, whatever the store."""
+    operator, worker = (limiter_of(store=url, reload_interval=HOUR) for _ in range(2))
+    hits(worker)
+    operator.set_override("api", ACME, "7/minute")
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    later.passed = SECONDS
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
+    operator.close()
+    worker.close()
+
+
+@each_kind
+def test_an_idle_worker_knows_a_changed_file_before_it_decides(
+    file: Path, later: Later, hits: Callable[[Limiter], list[Any]]
+) -> None:
+    worker = Limiter.from_settings(str(file))
+    file.write_text(FILE.format("", 7))
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    later.passed = SECONDS
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
+
+
+@each_kind
+def test_an_idle_worker_knows_a_deny_list_and_loses_no_request_to_a_mistake(
+    file: Path, later: Later, hits: Callable[[Limiter], list[Any]]
+) -> None:
+    worker = Limiter.from_settings(str(file))
+    file.write_text(FILE.format('lists = { deny = { user = ["acme"] } }', 100))
+    later.passed = 2 * SECONDS
+    assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
+    file.write_text(FILE.format("limits = 3", 100))
+    later.passed = 4 * SECONDS
+    assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
+
+
+@each_kind
+def test_a_ban_applies_to_the_next_decision_of_each_worker(url: str, hits: Callable[[Limiter], list[Any]]) -> None:
+    """The store decides it, in the round trip of the request."""
+    rule = Rule(name="api", key=["user"], limits="100/minute", ban={"after": 10, "within": "10m", "for": "1h"})
+    operator, worker = (limiter_of(rule, store=url, reload_interval=HOUR) for _ in range(2))
+    assert [verdict.allowed for verdict in hits(worker)] == [True] * 4
+    operator.ban("api", ACME)
+    assert [verdict.banned for verdict in hits(worker)] == [True] * 4
+    operator.close()
+    worker.close()
+
+
+def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: Later) -> None:
+    """In the last quarter of the interval, one request begins a look, and no request waits for it."""
+    store = Recording()
+    worker = limiter_of(store=store, reload_interval=HOUR)
+    worker.hit(ACME)
+    set_elsewhere(store, "7/minute")
+    may_end, read, reads = threading.Event(), store.states.read_record, store.reads
+    store.states.read_record = lambda name: read(name) if may_end.wait(60) else None  # type: ignore[method-assign]
+    later.passed = 0.7 * SECONDS
+    assert (limits(worker), store.reads) == (["100/minute"], reads)
+    later.passed = 0.8 * SECONDS
+    assert [limits(worker) for _ in range(3)] == [["100/minute"]] * 3
+    may_end.set()
+    wait_for(lambda: limits(worker) == ["7/minute"], "the look in the background")
+    assert store.wholes <= 2
+
+
+def test_a_busy_worker_reads_a_changed_file_in_the_background(file: Path, later: Later) -> None:
+    worker = Limiter.from_settings(str(file))
+    file.write_text(FILE.format("", 7))
+    later.passed = 0.8 * SECONDS
+    wait_for(lambda: limits(worker) == ["7/minute"], "the look in the background")
+
+
+def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later) -> None:
+    store = Recording()
+    worker = limiter_of(store=store, reload_interval=HOUR)
+    worker.hit(ACME)
+    store.down = True
+    while not worker.breaker.open:  # type: ignore[union-attr]
+        worker.hit(ACME)
+    later.passed, read = SECONDS, Mock()
+    worker._override_reader.read = read  # type: ignore[method-assign, union-attr]
+    assert worker.hit(ACME).allowed
+    wait_for(lambda: read.call_args_list, "a read in the background")
+    worker.hit(ACME)
+    assert len(read.call_args_list) == 1
+
+
+def test_limits_that_are_off_read_no_overrides(later: Later) -> None:
+    store = Recording()
+    worker = limiter_of(store=store, reload_interval=HOUR, enabled=False)
+    worker.hit(ACME)
+    assert store.starts == 0
+
+
+@each_kind
+def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
+    file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
+    monkeypatch.setattr(reloader, "_PATIENCE", 0.01)
+    worker, may_end = Limiter.from_settings(str(file)), threading.Event()
+    origin = worker.settings.origin
+    assert origin is not None
+
+    def load() -> Any:
+        assert may_end.wait(60)
+        return origin.load()
+
+    worker.settings.__dict__["origin"] = origin._replace(load=load)
+    file.write_text(FILE.format("", 7))
+    later.passed = SECONDS
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    monkeypatch.setattr(reloader, "_PATIENCE", 60.0)
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    worker.adopt([])
+    assert limits(Limiter.from_settings(str(file))) == ["7/minute"]
+    worker.set_override("api", ACME, "8/minute")
+    assert limits(worker) == ["8/minute"]
+    worker.clear_overrides()
+    may_end.set()
+    wait_for(lambda: limits(worker) == ["7/minute"], "the end of the read")
+
+
+def test_a_machine_without_threads_left_keeps_the_earlier_rules(
+    file: Path, later: Later, no_threads: pytest.MonkeyPatch
+) -> None:
+    worker = Limiter.from_settings(str(file))
+    file.write_text(FILE.format("", 7))
+    later.passed = SECONDS
+    assert limits(worker) == ["100/minute"]
+    assert asyncio.run(worker.apeek(ACME)).allowed
+    no_threads.undo()
+
+
+def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later) -> None:
+    """The memory store has no need of the async methods. A thread reads the file."""
+    worker = Limiter.from_settings(str(file))
+    file.write_text(FILE.format("", 7))
+    later.passed = SECONDS
+
+    async def scenario() -> list[str]:
+        found = limits(worker)
+        wait_for(lambda: limits(worker) == ["7/minute"], "the thread")
+        return found
+
+    assert asyncio.run(scenario()) == ["100/minute"]
+
+
+def test_settings_that_never_change_are_not_watched() -> None:
+    assert Limiter([API]).watch is None

@@ -1,0 +1,40 @@
+"""A clock for all that looks for changes at intervals: workers that were idle for a while, without waiting."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ratelimit_mw.asgi import middleware
+from ratelimit_mw.cli.serve import app as service
+from ratelimit_mw.django import middleware as of_django
+from ratelimit_mw.http import rules
+from ratelimit_mw.limiter import limiter, reloader, watch
+from ratelimit_mw.limiter.chain import start
+from ratelimit_mw.limiter.overrides import reader
+
+MODULES = [middleware, service, of_django, rules, limiter, watch, start, reader]
+
+
+class Later:
+    """The time of the workers of this process: ``passed`` seconds after that of the machine."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        for module in MODULES:
+            patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
+        self.files = 0
+        clocks = {"monotonic": lambda: time.monotonic() + self.passed, "time": lambda: time.time() + self.passed}
+        patch.setattr(reloader, "time", SimpleNamespace(**clocks, sleep=lambda _: None))
+
+    def write(self, file: Path, content: str) -> None:
+        """Replace a file in one step, now by this clock."""
+        self.files += 1
+        new, now = file.with_name(f"new-{self.files}"), time.time() + self.passed
+        new.write_text(content)
+        os.utime(new, (now, now))
+        new.replace(file)
