@@ -12,7 +12,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
-from ..errors import ConfigError
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
@@ -139,7 +138,6 @@ class HttpRules:
         """
         named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
         for rule in rules.rules:
-            _check_cost(rule)
             if rule not in unknown and rule not in named:
                 needs = {**self._needs_of(rule, provided.get(rule, ())), **needs}
         passed = [part for rule in named for part in rule.source.parts]
@@ -231,12 +229,6 @@ def requires_user(rule: CompiledRule) -> bool:
 
 def _has_name(rule: CompiledRule) -> bool:
     return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
-
-
-def _check_cost(rule: CompiledRule) -> None:
-    for limit in rule.never_fitting:
-        message = f"the cost {rule.fixed_cost} is above the limit {limit.text}, so every request is rejected"
-        raise ConfigError(message, "cost", f'rule "{rule.name}"')
 
 
 def is_from_settings(every: RuleSet, settings: Settings, limiter: Limiter) -> bool:

@@ -147,9 +147,11 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         return self._failover.tally.local if self._failover else 0
 
     def _check(self, rules: RuleSet) -> None:
-        """Raise ``ConfigError`` for a limit that the store cannot keep. Prepare the store for leases."""
+        """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
         for rule in rules.rules:
             rule.check = self._chain.check
+            with error_of(f'rule "{rule.name}"'), error_path("cost"):
+                rule.check_cost()
             for limit in rule.all_limits():
                 with error_of(f"rule {limit.rule!r}"):
                     rule.check(limit)

@@ -130,6 +130,7 @@ class CompiledRule:
     def build_checked(self, quotas: Iterable[Quota]) -> Limits:
         """Return limits that are known only now; ``ConfigError`` for those that cannot be used."""
         limits = self._build(quotas)
+        self.check_cost(limits)
         for limit in limits:
             if limit.quota.concurrent and not self.may_hold_slots:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
@@ -223,7 +224,16 @@ class CompiledRule:
     @property
     def never_fitting(self) -> list[Limit]:
         """The limits that reject every request, because its cost is above them."""
-        return [limit for limit in self.all_limits() if (self.fixed_cost or 0) > limit.limit]
+        return self._too_small(self.all_limits())
+
+    def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
+        """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
+        for limit in self._too_small(self.all_limits() if limits is None else limits):
+            message = f"the cost {self.fixed_cost} is above the limit {limit.text}, so every request is rejected"
+            raise ConfigError(message)
+
+    def _too_small(self, limits: Iterable[Limit]) -> list[Limit]:
+        return [limit for limit in limits if (self.fixed_cost or 0) > limit.limit]
 
 
 def _rate(limits: Iterable[Limit]) -> float:

@@ -126,9 +126,6 @@ def limits_of(rule: CompiledRule, text: str, check: CheckLimits) -> tuple[Limit,
     if text == UNLIMITED:
         return NO_LIMITS
     limits = rule.build_checked(rule.source.parse_limits(text))
-    for limit in limits:
-        if (rule.fixed_cost or 0) > limit.limit:
-            raise ConfigError(f"the cost {rule.fixed_cost} of the rule is above the limit {limit.text}")
     check(limits)
     return limits
 

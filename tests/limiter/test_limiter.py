@@ -356,6 +356,30 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
         adopting.adopt([make_mark("20/minute", {"name": "login"}, "views.login")])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"limits": "9/minute; 3/second"},
+        {"limits": "9/minute burst 3", "algorithm": "gcra"},
+        {"limits": "9/minute", "per_key": {"192.0.2.7": "3/minute"}},
+        {"limits": "9/minute", "per": {"user": {"ann": "3/minute"}}},
+        {"limits": "9/minute", "schedule": {"mon": "3/minute"}},
+        {"limits": "3 concurrent"},
+        {"limits": "3/minute", "lease": "50%"},
+    ],
+    ids=str,
+)
+def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) -> None:
+    """Such a limit would reject every request, of the rules and of the decorators."""
+    options = {"name": "r", "cost": 5, "limits": "3/minute", **options}
+    message = r'^rule "r": cost: the cost 5 is above the limit .*3.*, so every request is rejected$'
+    with pytest.raises(ConfigError, match=message):
+        Limiter([Rule(**options)])
+    with pytest.raises(ConfigError, match=message):
+        Limiter([]).adopt([make_mark(options.pop("limits"), options, "views.r")])  # type: ignore[arg-type]
+
+
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:
     """The second close changes nothing, and the settings can still be read."""
     rate = Limiter.from_settings(Settings(rules=(rule(),)))

@@ -145,7 +145,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"features": {"ip": "192.0.2.7"}}, "rule 'api' does not use ip. Its key is: user"),
     ({"limits": "5/minut"}, "limits: cannot parse quota '5/minut'"),
     ({"limits": "1/minute; 2/minute"}, "limits: two limits have the period"),
-    ({"limits": "2/minute", "rule": "dear"}, "limits: the cost 3 of the rule is above the limit 2/minute"),
+    ({"limits": "2/minute", "rule": "dear"}, "limits: the cost 3 is above the limit 2/minute"),
     ({"limits": ""}, "limits: "),
     ({"duration": 0}, "duration: expected more than 0"),
     ({"duration": "600000w"}, "duration: expected a duration of at most 366 days; got '600000w'"),
@@ -206,7 +206,8 @@ def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(
     assert limits(limiter) == ["100/minute"]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "rule 'api': overrides of clients are not active: the cost 9 of the rule is above the limit 7/minute"
+        "rule 'api': overrides of clients are not active: the cost 9 is above the limit 7/minute,"
+        " so every request is rejected"
     )
     file.write_text(file.read_text().replace('"api"', '"other"'))
     limiter.reload()

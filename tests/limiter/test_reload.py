@@ -101,6 +101,7 @@ BAD = {
     "empty": "",
     "no settings": "# nothing\n",
     "unknown field": toml(more="speed = 3"),
+    "a cost above the limit": toml(more="cost = 9"),
 }
 
 

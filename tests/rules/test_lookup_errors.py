@@ -76,6 +76,12 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_of_the_function(caplog: 
     assert "too large" in caplog.text
 
 
+def test_a_limit_below_the_cost_is_an_error_of_the_function(caplog: pytest.LogCaptureFixture) -> None:
+    """Such a limit would reject every request of the client in silence."""
+    assert build(Plans("3/minute"), cost=5).hit(ALICE).unavailable
+    assert "the cost 5 is above the limit 3/minute" in caplog.text
+
+
 def test_a_blocking_call_on_an_event_loop_says_what_to_use(caplog: pytest.LogCaptureFixture) -> None:
     """`hit` cannot await there. The error is not kept: a thread without an event loop can make the call."""
 
