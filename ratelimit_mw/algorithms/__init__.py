@@ -117,6 +117,9 @@ def checked_spec(spec: object) -> Builder:
         raise ConfigError(f'expected a name such as "gcra" or a table such as {{name = "token-bucket"}}; got {spec!r}')
     if name not in _BUILDERS:
         raise ConfigError(f"unknown algorithm {name!r}{suggestion(name, _BUILDERS)}")
+    if isinstance(spec, type) and _BUILDERS[name] is not spec:
+        fix = "Give it a name of its own, and register it"
+        raise ConfigError(f"the algorithm {name!r} is another class than {spec.__name__}. {fix}")
     if len(options) > 1:
         raise ConfigError(f"{name} takes at most one option; got {', '.join(map(repr, options))}")
     for option, value in options.items():

@@ -329,12 +329,17 @@ def test_a_consistency_that_cannot_be_kept_is_an_error(options: Any, message: st
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
-    """A class is the same as its name. An unregistered class is an error."""
+    """A class is the same as its name, and so is a table without options. An unregistered class is an error."""
     assert Rule(limits="5/minute", algorithm=Gcra, lease="2%").lease_percent == 2
+    assert Rule(limits="5/minute", algorithm={"name": "gcra"}, lease="2%").lease_percent == 2
     assert RuleSet([Rule(limits="5/minute", algorithm=Gcra)]).rules[0].limits[0].algorithm.name == "gcra"
     unregistered = type("Own", (Gcra,), {"name": "own"})
     with pytest.raises(ConfigError, match=r"^algorithm: unknown algorithm 'own'"):
         Rule(limits="5/minute", algorithm=unregistered)
+    with pytest.raises(
+        ConfigError, match=r"^algorithm: the algorithm 'gcra' is another class than Mine\. Give it a name"
+    ):
+        Rule(limits="5/minute", algorithm=type("Mine", (Gcra,), {}))
 
 
 def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache() -> None:
