@@ -50,6 +50,8 @@ def normalized_email(text: str) -> Any:
 def spellings(part: str, value: str) -> tuple[str, ...]:
     """Return a value from the settings as written, and in the middleware's form when that differs.
 
+    The method GET is HEAD, too, because every framework serves HEAD with the view for GET.
+
     Raises ``ConfigError`` for a value that the part never has.
     """
     place, written = part_of(part), value
@@ -62,7 +64,8 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     form = place.exact(written)
     if form is INVALID:
         raise ConfigError(f"{value!r} is never a value of {part!r}")
-    return tuple(dict.fromkeys((value, form)))
+    others = ("HEAD",) if place.feature == "method" and form == "GET" else ()
+    return tuple(dict.fromkeys((value, form, *others)))
 
 
 def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:

@@ -27,9 +27,10 @@ _RAW: Final = "raw"
 _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "path": path_feature,
     "host": normalize_host,
+    "method": str.upper,
 }
 # The middleware writes these itself. Paths, methods and templates that differ by case are different.
-_EXACT: Final = ("method", *_NORMAL, "endpoint")
+_EXACT: Final = (*_NORMAL, "endpoint")
 _TEXT_ONLY: Final = ("ip", "email", "region", *_EXACT)
 
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)

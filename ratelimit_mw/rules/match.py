@@ -48,11 +48,9 @@ class Match:
             _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
         )
         features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
-        methods += method
-        if "GET" in methods:  # every framework serves HEAD with the view for GET
-            methods += ("HEAD",)
+        every_method = frozenset(form for name in (*methods, *method) for form in spellings("method", name))
         forms = tuple((part_of(name), compared(name, values)) for name, values in features)
-        return cls(paths, frozenset(methods), hosts, views, features, forms)
+        return cls(paths, every_method, hosts, views, features, forms)
 
     @property
     def needs(self) -> tuple[str, ...]:

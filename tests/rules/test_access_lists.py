@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.access_lists import AccessLists
@@ -248,6 +248,22 @@ def test_methods_in_lists_are_compared_in_upper_case() -> None:
     assert not Limiter.from_settings({"lists": {"deny": {"method": ["trace"]}}}).hit({"method": "TRACE"})
     with pytest.raises(ConfigError, match=r"lists\.deny\.method: expected an HTTP method"):
         load_settings({"lists": {"deny": {"method": ["trase"]}}})
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "get"])
+def test_a_method_means_the_same_in_lists_tables_and_matches(method: str) -> None:
+    """``GET`` includes ``HEAD``, and case does not matter."""
+    features = {"method": method, "ip": "192.0.2.7"}
+    assert Limiter.from_settings({"lists": {"deny": {"method": ["get"]}}}).hit(features).denied
+    rule: dict[str, Any] = {"name": "api", "limits": "1/day", "match": {"methods": "get"}}
+    allowing = Limiter.from_settings({"lists": {"allow": {"method": ["GET"]}}, "rules": [rule]})
+    assert [allowing.hit(features).allowed for _ in range(2)] == [True, True]
+    assert Limiter.from_settings({"rules": [rule]}).hit(features).rules == ("api",)
+    by_method = Limiter([Rule(limits="9/day", per={"method": {"get": "2/day", "POST": "3/day"}})])
+    assert [str(decision.quota) for decision in by_method.hit(features).decisions] == ["2/day"]
+    own = Limiter([Rule(limits="9/day", per={"method": {"GET": "2/day", "HEAD": "5/day"}})])
+    expected = "5/day" if method == "HEAD" else "2/day"
+    assert [str(decision.quota) for decision in own.hit(features).decisions] == [expected]
 
 
 def test_exempt_paths_are_not_limited_but_denied() -> None:
