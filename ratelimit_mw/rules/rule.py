@@ -124,6 +124,8 @@ class Rule:
         scheduled = self._limits_by_value("schedule", options["schedule"])
         with error_path("schedule"):
             self.__dict__["schedule"] = Schedule(scheduled, self.timezone) if scheduled else None
+        if "timezone" in self.given and not scheduled:
+            raise ConfigError("nothing depends on the time zone. Add a schedule, or remove timezone", "timezone")
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         for name, value in (("limits", self.limits), ("per_key", options["per_key"])):
@@ -200,7 +202,8 @@ class Rule:
         return chosen
 
     def _check_consistency(self, option: str) -> None:
-        counts_otherwise = self.statuses is not None or self.ban is not None or isinstance(self.algorithm, Mapping)
+        has_options = isinstance(self.algorithm, Mapping) and len(self.algorithm) > 1
+        counts_otherwise = self.statuses is not None or self.ban is not None or has_options
         if self.mode == "shadow" or counts_otherwise:
             others = 'mode = "shadow", ban, count_when, count_unless or an algorithm with options'
             raise ConfigError(f"{option} cannot be combined with {others}")
@@ -267,20 +270,40 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
 
 
 def amended(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a rule with others in their place. A new consistency or lease leaves no old one."""
+    """Return the options of a rule with others in their place, and without old ones that depend on those replaced."""
     given: dict[str, Any] = {"limits": rule.limits, **rule.given}
     if "lease" in options:
         given.pop("consistency", None)
     elif options.get("consistency", "leased") != "leased":
         given.pop("lease", None)
+    if not options.get("schedule", True):
+        given.pop("timezone", None)
     return {**given, **options}
+
+
+def check_options(options: Mapping[str, Any]) -> Rule:
+    """Return a rule with some options of a rule whose limits, key and schedule are not known; check the options."""
+    others = dict(options)
+    if not options.get("schedule"):
+        with error_path("timezone"):
+            parse_timezone(others.pop("timezone", "UTC"))
+    return Rule(**{"limits": _any_limits, "key": "user", **others})
+
+
+def _any_limits(*_: object) -> str:
+    """Stand for limits that are not known: any algorithm, slots and times fit the result of a function."""
+    return "1/s"
 
 
 def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
     """Build a rule with these defaults. ``ConfigError`` names them where the options alone are a rule.
 
-    A rule that cannot have the consistency of the defaults is exact, or has the lease that it was given.
+    A rule that cannot have the consistency of the defaults is exact, or has the lease that it was given. A rule without
+    a schedule has no time zone.
     """
+    defaults = defaults.copy()
+    if not options.get("schedule"):
+        defaults.pop("timezone", None)
     others = defaults.copy()
     others.pop("consistency", None)
     if "lease" in options:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..errors import ConfigError, error_path
 from ..rules.client_checks import check_rule
 from ..rules.declaration import check_names, hints_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
-from ..rules.rule import Rule, build_rule
+from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import Amendment, RuleSet
 from .environment import with_variables
 from .files import read
@@ -37,7 +37,8 @@ def parse_defaults(table: Any) -> RuleDefaults:
     if not isinstance(table, Mapping):
         raise ConfigError(f'expected a table such as {{key = "user|ip"}}; got {table!r}')
     check_names(table, _SHARED_FIELDS, "default")
-    return Rule(limits="1/s", **table).given
+    check_options(table)
+    return cast(RuleDefaults, dict(table))
 
 
 def parse_rules(
@@ -66,7 +67,7 @@ def parse_rules(
             if "name" in options:
                 raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
             # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-            check_rule(Rule(**{"limits": "1/s; 1 concurrent", "key": "user", **options}), ipv6_prefix)
+            check_rule(check_options(options), ipv6_prefix)
             amendments[name] = Amendment(i, options)
     RuleSet(rules, amendments=amendments)
     return tuple(rules), amendments

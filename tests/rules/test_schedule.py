@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.describe import Overview
 from ratelimit_mw.rules.schedule import Schedule
 
@@ -193,9 +194,29 @@ def test_a_system_without_time_zones_knows_utc(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_defaults_may_have_the_time_zone() -> None:
-    rules = [{"limits": "9/minute", "schedule": {WORK: "5/minute"}}, {"limits": "9/minute", "timezone": "Asia/Tokyo"}]
+    """They are for the rules with a schedule. Others have no time zone."""
+    scheduled: Any = {"limits": "9/minute", "schedule": {WORK: "5/minute"}}
+    rules: Any = [scheduled, {**scheduled, "timezone": "Asia/Tokyo"}, {"limits": "9/minute"}]
     found = load_settings({"defaults": {"timezone": "Europe/Berlin"}, "rules": rules}).rules
-    assert [str(rule.timezone) for rule in found] == ["Europe/Berlin", "Asia/Tokyo"]
+    assert [str(rule.timezone) for rule in found] == ["Europe/Berlin", "Asia/Tokyo", "UTC"]
+
+
+@pytest.mark.parametrize("limits", ["9/minute", lambda ip: "9/minute"])
+def test_a_time_zone_without_a_schedule_is_an_error(limits: Any) -> None:
+    """It would have no effect. Settings may change that of a decorator, whose schedule they may also remove."""
+    with pytest.raises(ConfigError, match=r"^timezone: nothing depends on the time zone\. Add a schedule, or remove"):
+        Rule(limits=limits, timezone="Asia/Tokyo")
+    changes: Any = {"timezone": "Asia/Tokyo"}
+    limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", **changes}]})
+    with pytest.raises(ConfigError, match=r"^rules\[0\] \"a\.view\": timezone: nothing depends|^rules\[0\]\.timezone"):
+        limiter.adopt([make_mark("9/minute", {}, "a.view")])
+    limiter.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}}, "a.view")])
+    assert str(limiter.rules.by_name["a.view"].source.timezone) == "Asia/Tokyo"
+    limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", "schedule": {}}]})
+    limiter.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}, **changes}, "a.view")])
+    assert limiter.rules.by_name["a.view"].source.schedule is None
+    with pytest.raises(ConfigError, match=r"timezone: expected a name such as"):
+        load_settings({"rules": [{"overrides": "a.view", "timezone": "Asia/Tokio"}]})
 
 
 def test_a_mistake_in_a_file_names_the_line(tmp_path: Any) -> None:

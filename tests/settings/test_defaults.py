@@ -79,13 +79,27 @@ def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: A
         {"limits": "2 concurrent"},
         {"limits": "5/minute", "count_when": {"status": 401}},
         {"limits": "5/minute", "mode": "shadow"},
-        {"limits": "5/minute", "algorithm": {"name": "token-bucket"}},
+        {"limits": "5/minute", "algorithm": {"name": "token-bucket", "refill": "interval"}},
         {"limits": "100/minute", "lease": "5%"},
         {"limits": "100/minute"},
+        {"limits": "100/minute", "algorithm": {"name": "gcra"}},
     ]
     limiter = Limiter.from_settings({"defaults": {"consistency": consistency}, "rules": rules})
     found = [rule.source.consistency for rule in limiter.rules.rules]
-    assert found == ["exact"] * 4 + ["leased", consistency]
+    assert found == ["exact"] * 4 + ["leased", consistency, consistency]
+
+
+@pytest.mark.parametrize("table", ["defaults", "overrides"])
+def test_options_without_limits_are_checked_with_no_limits(table: str) -> None:
+    """An algorithm that fits the limits of some rule is no mistake in the defaults, or in what changes a decorator."""
+    tiers: Any = {"algorithm": {"name": "tiered-window", "precision": "1m"}}
+    settings: Any = {"defaults": tiers} if table == "defaults" else {"rules": [{"overrides": "shop.view", **tiers}]}
+    limiter = Limiter.from_settings(settings)
+    with pytest.raises(ConfigError, match="expected a precision that divides the period of '5/second'"):
+        limiter.adopt([make_mark("5/second", {}, "shop.view")])
+    limiter.adopt([make_mark("5/hour", {}, "shop.view")])
+    (limit,) = limiter.rules.by_name["shop.view"].limits
+    assert limit.algorithm.variant == "1m"
 
 
 @pytest.mark.parametrize(
