@@ -161,10 +161,10 @@ class Overview:
             return f"method: {expected}"
         if not match.takes_host(normalize_host(host)):
             return f"host: not {_either(match.hosts)}"
-        missed = (pair for pair in match.features if str(features.get(pair[0]) or "") not in pair[1])
-        for name, values in missed:
-            expected = f"{'in ' * (name == 'ip')}{_either(_texts(values))}"
-            return f"feature: {name} is {features.get(name) or 'missing'}, not {expected}"
+        features = rule.captures.add(features)
+        for part, values in match.missed(features):
+            value, expected = part.value(features), f"{'in ' * (part.text == 'ip')}{_either(_texts(values))}"
+            return f"feature: {part.text} is {'missing' if value is None else value}, not {expected}"
         return ""
 
     def _source(self, rule: CompiledRule) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,8 +88,14 @@ class Match:
 
     def takes_features(self, features: Features) -> bool:
         """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
-        texts = ((part.compared(features), values) for part, values in self.forms)
-        return all(text is INVALID or text in values for text, values in texts)
+        return next(self.missed(features), None) is None
+
+    def missed(self, features: Features) -> Iterator[tuple[Part, Values]]:
+        """Yield the parts whose value does not match, each with the values that do, as written."""
+        for (part, forms), (_, values) in zip(self.forms, self.features, strict=True):
+            text = part.compared(features)
+            if text is not INVALID and text not in forms:
+                yield part, values
 
 
 def _feature(name: object, value: object) -> tuple[str, Values]:

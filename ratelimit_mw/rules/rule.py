@@ -291,7 +291,7 @@ def check_options(options: Mapping[str, Any]) -> Rule:
 
 
 def _any_limits(*_: object) -> str:
-    """Stand for limits that are not known: any algorithm, slots and times fit the result of a function."""
+    """Be the function of limits that are not known: it fits any algorithm, slots and times."""
     return "1/s"
 
 

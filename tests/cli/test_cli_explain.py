@@ -138,13 +138,28 @@ def test_explain_misused(settings: Any, args: tuple[str, ...]) -> None:
     assert "Error: " in result.stderr
 
 
+MATCHING = """
+[[rules]]
+match = { user = ["Ann"] }
+limits = "7/second"
+
+[[rules]]
+match = { "account.id as int" = [8] }
+limits = "8/second"
+
+[[rules]]
+match = { path = "/v2/{id}", "path:id" = ["X"] }
+limits = "9/second"
+
+"""
 HOSTS = st.sampled_from(["", "www.example.com", "example.com"])
 FEATURES = st.fixed_dictionaries(
     {},
     optional={
-        "user": st.sampled_from(["alice", "bob"]),
+        "user": st.sampled_from(["alice", "bob", "Ann", "ann "]),
+        "account.id": st.sampled_from(["8", "08", "9"]),
         "email": st.just("a@b.c"),
-        "region": st.sampled_from(["DE", "US"]),
+        "region": st.sampled_from(["DE", "de", "US"]),
         "plan": st.sampled_from(["pro", "other"]),
         "ip": st.sampled_from(["192.0.2.7", "2001:db8::1"]),
     },
@@ -162,7 +177,9 @@ def test_explain_agrees_with_the_limiter(
 ) -> None:
     """A limiter with these rules applies the same rules, keys and limits."""
     file = tmp_path_factory.getbasetemp() / "agrees.toml"
-    file.write_text(RULES + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_missing = 'reject'\nlimits = '9/s'\n")
+    file.write_text(
+        RULES + MATCHING + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_missing = 'reject'\nlimits = '9/s'\n"
+    )
     given_features = [part for name, value in features.items() for part in ("--feature", f"{name}={value}")]
     result = run("explain", file, method, path, "--host", host, *given_features, "--json")
     answer = json.loads(result.stdout)
