@@ -12,6 +12,8 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from hashlib import blake2b
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from time import monotonic
@@ -23,6 +25,7 @@ from ..clock import SECOND, Clock
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..keys.parts import LONGEST
+from ..stores.background import run_once
 
 Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
@@ -136,6 +139,12 @@ class LimitsLookup:
             effect = f"The last limits of a client stay in effect. Without any, {self._otherwise}"
             _log.error("%s: no limits from the function (%s). %s", self._name, reason, effect)
 
+    async def acall(self, values: Sequence[Any]) -> Any:
+        """Return the result of the function. One that is not async runs in a thread: it may block the event loop."""
+        call = partial(copy_context().run, self.function, *values)
+        result = self.function(*values) if self._is_async else await asyncio.wrap_future(run_once(call, call))
+        return await result if isawaitable(result) else result
+
     def require_await(self) -> None:
         """Raise ``ConfigError`` for an async function that a request cannot await."""
         if self._is_async and _on_event_loop():
@@ -145,7 +154,8 @@ class LimitsLookup:
 class LimitsCall:
     """One call of the function of a rule. The first request to wait makes it; later ones share its result.
 
-    The call continues when a request that waits for it is cancelled. An async function has ``_LONGEST`` to return.
+    The call continues when a request that waits for it is cancelled. On an event loop, it has ``_LONGEST`` to return. A
+    function that is not async cannot be stopped: without an event loop, it holds the request that makes the call.
     """
 
     def __init__(
@@ -170,6 +180,8 @@ class LimitsCall:
             with self._ending():
                 result = self._lookup.function(*self._values)
                 self._lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
+        elif _on_event_loop():  # a task of this loop may have to make the call
+            return LimitsCall(self._lookup, self.key, self._values, self.clock, self.last).wait()
         try:
             self.future.result(_LONGEST)
         except TimeoutError:
@@ -193,8 +205,7 @@ class LimitsCall:
 
     async def _make(self) -> None:
         with self._ending():
-            result = self._lookup.function(*self._values)
-            self._lookup.succeed(self, await _in_time(result) if isawaitable(result) else result)
+            self._lookup.succeed(self, await _in_time(self._lookup.acall(self._values)))
 
     @contextmanager
     def _ending(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -115,6 +116,55 @@ def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.M
 
     assert asyncio.run(build(forever).ahit(ALICE)).unavailable
     assert build(forever).hit(ALICE).unavailable
+
+
+def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in a thread, with the context of the request. A request waits for it for a limited time."""
+    request, gate = ContextVar("request", default="none"), threading.Event()
+
+    def limits_of(user: str) -> str:
+        if user == "bob":
+            gate.wait()
+        return "7/minute" if request.get() == user else "9/minute"
+
+    async def scenario() -> None:
+        request.set("alice")
+        limiter = build(limits_of)
+        waiting = asyncio.ensure_future(limiter.ahit({"user": "bob"}))
+        assert [str(decision.quota) for decision in (await limiter.ahit(ALICE)).decisions] == ["7/minute"]
+        gate.set()
+        assert [str(decision.quota) for decision in (await waiting).decisions] == ["9/minute"]
+        gate.clear()
+        monkeypatch.setattr(lookup, "_LONGEST", 0.01)
+        assert (await build(limits_of).ahit({"user": "bob"})).unavailable
+        gate.set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_event_loop_never_waits_for_its_own_tasks(is_async: bool) -> None:
+    """A blocking call on the loop calls the function itself. Only where it cannot await the result, it is rejected."""
+    calls = []
+
+    def limits_of(user: str) -> Any:
+        calls.append(user)
+        return asyncio.sleep(0, "5/minute") if is_async else "5/minute"
+
+    async def scenario() -> None:
+        limiter = build(limits_of)
+
+        async def view() -> Any:
+            while not limiter.rules.rules[0]._of_rule._calls:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+            return limiter.hit(ALICE)
+
+        awaited, blocking = await asyncio.gather(limiter.ahit(ALICE), view())
+        assert awaited.allowed
+        assert blocking.allowed is not is_async
+
+    asyncio.run(scenario())
+    assert calls == ["alice"] * 2
 
 
 def test_a_call_ends_when_its_thread_ends() -> None:
