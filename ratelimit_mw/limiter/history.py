@@ -129,7 +129,7 @@ class History(Settlement):
 
     async def aclose(self) -> None:
         """Async form of ``close``. It waits for the corrections that are being sent."""
-        self.observers.write_counts()
+        await asyncio.to_thread(self.observers.write_counts)  # an exporter may wait for its server
         if self.recorder is not None:
             await self.recorder.aclose()
             self.observers.start_over()

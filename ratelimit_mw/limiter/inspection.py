@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
 from ..decision import Decision, Hit, show_bans, with_added_hits
-from ..errors import StateError
+from ..errors import ConfigError, StateError
 from ..keys.features import Features
 from ..rules import lookup
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
@@ -115,7 +115,9 @@ class Inspection(Resets):
         await call(self, "start")
         if features is None:
             return await self._list(call, rule, cursor, rejected, only)
-        hits = await call(lookup, "run", self.rules.hits(rule or "", self._as_counted(features), self._time))
+        if rule is None:
+            raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
+        hits = await call(lookup, "run", self.rules.hits(rule, self._as_counted(features), self._time))
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     async def _inspect_key(self, call: Call, key: str) -> list[Decision]:

@@ -98,7 +98,8 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         self._chain, self._failover = self.store, None
         self._override_reader = OverrideReader(self) if keeps_records(self.store) else None
         if self.waits:
-            self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._slots.lose)
+            options = (self.settings, self._time, self._now, self._slots.lose, self._policies)
+            self._failover = FailoverStore(self.store, *options)
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain, self._override_reader)
@@ -145,6 +146,9 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
         return self._failover.tally.local if self._failover else 0
+
+    def _policies(self) -> list[str]:
+        return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]
 
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
@@ -254,7 +258,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if plan.looks_up and (plan := plan.at(self._time())).looks_up:
+        if plan.looks_up and not testmode.off and (plan := plan.at(self._time())).looks_up:
             plan = run(plan.look_up(features, self._time))
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
@@ -276,7 +280,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
-        if plan.looks_up and (plan := plan.at(self._time())).looks_up:
+        if plan.looks_up and not testmode.off and (plan := plan.at(self._time())).looks_up:
             plan = await arun(plan.look_up(features, self._time))
         if not (self.waits or plan.waits):
             return self.decide(plan, features, cost, consume, request)

@@ -9,7 +9,7 @@ SECOND = 1_000_000
 
 
 def closed_breaker() -> BreakerStore:
-    return BreakerStore(MemoryStore(), "local", 1, 100)
+    return BreakerStore(MemoryStore(), lambda: ["local"], 1, 100)
 
 
 def open_breaker(at: int = 0) -> BreakerStore:

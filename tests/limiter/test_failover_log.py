@@ -57,6 +57,19 @@ def test_the_log_names_the_store_without_its_password(
     mine.close()
 
 
+def test_the_log_counts_the_rules_in_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """A rule that a reload has removed is not among them."""
+    settings: Any = {"rules": [{"name": name, "limits": "9/hour"} for name in ("a", "b")], "reload_interval": 0}
+    store = SharedStore()
+    mine = Limiter.from_settings(settings, store=store)
+    settings["rules"] = [{"name": "c", "limits": "9/hour", "on_store_error": "deny"}]
+    mine.reload()
+    store.down = True
+    for _ in range(3):
+        mine.hit(WHO)
+    assert "applying on_store_error: 1 rule deny; next probe in" in caplog.text
+
+
 class Minutes:
     """The time of the tally."""
 

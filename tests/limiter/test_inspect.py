@@ -202,7 +202,7 @@ def test_mistakes_are_errors(way: Any) -> None:
         way(rate).reset_key("any text")
     with pytest.raises(ConfigError, match="the key of rule 'api' needs"):
         Limiter([rule("5/minute", "api", key=["user"])]).inspect("api", {})
-    with pytest.raises(ConfigError, match="unknown rule ''"):
+    with pytest.raises(ConfigError, match=r"^rule: features name a client of one rule\. Name the rule, too$"):
         way(rate).inspect(features={"ip": "192.0.2.7"})
     with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page; got 'x'"):
         way(rate).inspect(cursor="x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from itertools import repeat, starmap
 from pathlib import Path
 from typing import Any, cast
@@ -348,6 +349,27 @@ def test_an_observer_that_cannot_write_its_counts_is_logged(caplog: pytest.LogCa
     Limiter([Rule(name="api", limits="9/day")], observers=[FullDisk()]).close()
     assert written == ["counts"]
     assert "FullDisk raised OSError" in caplog.text
+
+
+def test_aclose_lets_an_exporter_wait() -> None:
+    """The event loop goes on while an observer writes its counts, which may take seconds."""
+    gate = threading.Event()
+
+    class Exporter:
+        def __call__(self, event: Event) -> None: ...
+
+        def write_counts(self) -> None:
+            gate.wait(60)
+
+    async def scenario() -> None:
+        limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Exporter()])
+        closing = asyncio.ensure_future(limiter.aclose())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        gate.set()
+        await closing
+
+    asyncio.run(scenario())
 
 
 def test_counters_of_endpoints_are_bounded() -> None:

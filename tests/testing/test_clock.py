@@ -189,6 +189,14 @@ def test_limits_are_off_on_every_store(limiter: Limiter, hit: Hit) -> None:
 
 
 @both
+def test_limits_off_calls_no_function_of_limits(hit: Hit) -> None:
+    """A test without limits needs no database."""
+    rule = Rule(limits=lambda ip: pytest.fail("called"), schedule={"mon": "1/minute"}, timezone="UTC")
+    with limits_off():
+        assert hit(Limiter([rule])).rules == ()
+
+
+@both
 def test_limits_off_does_not_use_the_store(hit: Hit) -> None:
     """A store that raises is not called."""
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...clock import SECOND, now_us
 from ...errors import StateError, StoreError
 from ...forksafe import CHANCE, create_lock
 from ...stores import Store, redacted_url
 from .link import ChainLink
-
-if TYPE_CHECKING:
-    from ...algorithms.limit import Limit
 
 _MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4
@@ -34,11 +32,11 @@ class CircuitBreaker(ChainLink):
     1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
     """
 
-    def __init__(self, store: Store, policy: str) -> None:
+    def __init__(self, store: Store, policies: Callable[[], Iterable[str]]) -> None:
+        """``policies`` returns the ``on_store_error`` of each rule, for the log."""
         super().__init__(store)
         self.name = redacted_url(store)
-        self._policy = policy
-        self._policies: dict[str, str] = {}
+        self._policies = policies
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
@@ -47,10 +45,6 @@ class CircuitBreaker(ChainLink):
         # Changes with each failure that counts and each recovery. Note it before a call and pass it to
         # ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
         self.epoch = 0
-
-    def check(self, limit: Limit) -> None:
-        self._policies[limit.rule] = limit.on_store_error or self._policy
-        self.store.check(limit)
 
     def reject_call(self) -> None:
         """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
@@ -65,7 +59,7 @@ class CircuitBreaker(ChainLink):
             self.failures = 0
         elif self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND
-            counts = Counter(self._policies.values()).most_common()
+            counts = Counter(self._policies()).most_common()
             policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
             effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self.name, error, effect)

@@ -71,8 +71,10 @@ class LastDecisions:
 class BreakerStore(CircuitBreaker):
     """Asks a store while its circuit breaker is closed. It keeps what the process needs when the breaker opens."""
 
-    def __init__(self, store: Store, policy: str, fleet_size: int | None, max_keys: int) -> None:
-        super().__init__(store, policy)
+    def __init__(
+        self, store: Store, policies: Callable[[], Iterable[str]], fleet_size: int | None, max_keys: int
+    ) -> None:
+        super().__init__(store, policies)
         self.fleet = Fleet(store, fleet_size)
         self.last = LastDecisions(max_keys)
 
@@ -153,13 +155,15 @@ class FailoverStore(ChainLink):
         clock: Clock,
         now: Callable[[], int | None],
         lose: Callable[[Sequence[Hit]], None],
+        policies: Callable[[], Iterable[str]],
     ) -> None:
         """``clock`` is the clock of the limiter. ``now`` returns the time to pass to the store, or None.
 
-        ``lose`` receives the hits that the store may have counted although it sent no reply.
+        ``lose`` receives the hits that the store may have counted although it sent no reply. ``policies`` returns the
+        ``on_store_error`` of each rule.
         """
         self._policy = settings.on_store_error
-        self.breaker = BreakerStore(store, self._policy, settings.fleet_size, settings.fallback_keys)
+        self.breaker = BreakerStore(store, policies, settings.fleet_size, settings.fallback_keys)
         super().__init__(self.breaker)
         self.local = MemoryStore(settings.fallback_keys, clock)
         self.tally = Tally(self.breaker.name)
