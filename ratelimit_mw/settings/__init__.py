@@ -7,7 +7,8 @@ from functools import cached_property, partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from types import UnionType
+from typing import Any, ClassVar, Final, cast, get_origin, is_typeddict
 
 from ..errors import ConfigError, error_path, parse_each
 from ..keys.networks import Embedding, parse_nat64
@@ -137,10 +138,14 @@ class Settings:
     """How to load the same settings again; None for settings that your code has built or changed."""
 
     def __init__(self, **values: Any) -> None:
-        names = [each.name for each in fields(self)]
-        check_names(values, names, "setting")
-        defaults = load_settings({}) if len(values) < len(names) else None
-        self.__dict__.update({name: getattr(defaults, name) for name in names if name not in values}, **values)
+        kinds = {each.name: _kind_of(each.type) for each in fields(self)}
+        check_names(values, kinds, "setting")
+        for name, value in values.items():
+            if not isinstance(value, kinds[name]):
+                got = type(value).__name__  # the value may be a secret
+                raise ConfigError(f"expected a value as in load_settings(...).{name}; got {got}", name)
+        defaults = load_settings({}) if len(values) < len(kinds) else None
+        self.__dict__.update({name: getattr(defaults, name) for name in kinds if name not in values}, **values)
 
     @cached_property
     def rule_places(self) -> dict[str, str]:
@@ -184,6 +189,11 @@ class Settings:
         """The settings that a ``RuleSet`` takes, besides the rules."""
         limits_rule = DEFAULT_RULE if self.has_limits else ""
         return {name: getattr(self, name) for name in _OF_RULE_SET} | {"limits_rule": limits_rule}
+
+
+def _kind_of(hint: Any) -> Any:
+    """Return a type without the types of its items."""
+    return hint if isinstance(hint, UnionType) else Mapping if is_typeddict(hint) else get_origin(hint) or hint
 
 
 SettingsFile = str | PathLike[str] | SettingsDict

@@ -39,9 +39,11 @@ def check_table(table: Mapping[Any, Any]) -> None:
     """``ConfigError`` for an unknown setting, and for a setting whose value has the wrong type."""
     hints = hints_of(SettingsDict)
     check_names(table, hints, "setting")
-    for name in set(table) - {*_CHECKED_LATER} - ({"store"} if isinstance(table.get("store"), Store) else set()):
+    for name, value in table.items():
+        if name in _CHECKED_LATER or (name == "store" and isinstance(value, Store)):
+            continue
         with error_path(name):
-            check_type(name, table[name], hints[name])
+            check_type(name, value, hints[name])
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:

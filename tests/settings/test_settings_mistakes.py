@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw import ConfigError, Limiter, Settings, load_settings
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -187,6 +189,38 @@ def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str
     with pytest.raises(ConfigError) as caught:
         load_settings(wrong)
     assert str(caught.value).startswith(message)
+
+
+def test_the_first_mistake_is_the_one_that_is_named() -> None:
+    """The order is that of the file."""
+    mistakes: dict[str, Any] = {"reset": 7, "store": 5, "headers": 3, "enabled": "no", "secret": 1}
+    for names in permutations(mistakes, 2):
+        with pytest.raises(ConfigError, match=f"^{names[0]}: expected"):
+            load_settings({name: mistakes[name] for name in names})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rejection_cache": "1s"},
+        {"store_timeout": None},
+        {"fleet_size": "2"},
+        {"store": 7},
+        {"secret": "h1dden"},
+        {"rules": []},
+        {"defaults": None},
+        {"enabled": "no"},
+    ],
+    ids=str,
+)
+def test_settings_of_your_own_have_the_types_of_loaded_ones(values: dict[str, Any]) -> None:
+    """A text that no one has parsed fails at once, and not in a request."""
+    (name,) = values
+    for build in (lambda: Settings(**values), lambda: replace(load_settings({}), **values)):
+        with pytest.raises(
+            ConfigError, match=rf"^{name}: expected a value as in load_settings\(\.\.\.\)\.{name}; got \w+$"
+        ):
+            build()
 
 
 @pytest.mark.parametrize(
