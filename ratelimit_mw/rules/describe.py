@@ -1,5 +1,6 @@
 """Describe rules, and the routes that they apply to, in words and as JSON, for all commands. Pure."""
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +24,7 @@ from .ruleset import Amendment, RuleSet
 
 PATH_PARAMETER: Final = "path:"
 _SHOWN_VALUES: Final = 3
+_OTHERS: Final = ("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted")
 _either: Final = " or ".join
 _line: Final = "; ".join
 
@@ -120,6 +122,7 @@ class Overview:
             "count_when": as_json(source.options["count_when"]),
             **({"count_unless": as_json(unless)} if (unless := source.options["count_unless"]) else {}),
             **({"ban": source.options["ban"]} if source.ban else {}),
+            **_others(rule),
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
@@ -210,8 +213,14 @@ def consistency_of(rule: CompiledRule) -> dict[str, str]:
 
 
 def modes_of(rule: CompiledRule) -> list[str]:
-    """The lines of a table that show the mode, and how the rule counts."""
-    return [rule.source.mode, *filter(None, [" ".join(consistency_of(rule).values())])]
+    """The lines of a table that show the mode, how the rule counts, and its options without a column."""
+    others = [f"{name} = {json.dumps(value)}" for name, value in _others(rule).items()]
+    return [rule.source.mode, *filter(None, [" ".join(consistency_of(rule).values())]), *others]
+
+
+def _others(rule: CompiledRule) -> dict[str, Any]:
+    """The options that have no form of their own here, unless they have their default."""
+    return {name: value for name, value in rule.source.set_options.items() if name in _OTHERS}
 
 
 def cost_of(rule: CompiledRule) -> str:

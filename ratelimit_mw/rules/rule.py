@@ -104,6 +104,9 @@ class Rule:
         with error_of(f'rule "{self.name}"' if self.name else ""):
             self._parse(every)
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # the other options may be tables, which have no hash
+
     def _parse(self, options: Mapping[str, Any]) -> None:
         """Parse every option. The options of a dataclass that is frozen are set in its ``__dict__``."""
         parsers = _PARSERS | {
@@ -259,9 +262,14 @@ class Rule:
         used = {"path", *map(feature_of, self._parts_without_cost)}
         return tuple(name for name in self.needs if name in used)
 
+    @property
+    def set_options(self) -> dict[str, Any]:
+        """The options without those that have their default."""
+        return {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}
+
     def __repr__(self) -> str:
-        options = {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}
-        return f"Rule({', '.join(f'{name}={value!r}' for name, value in {'limits': self.limits, **options}.items())})"
+        options = {"limits": self.limits, **self.set_options}
+        return f"Rule({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
 
 def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:

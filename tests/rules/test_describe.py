@@ -51,5 +51,18 @@ def test_limits_from_a_function_are_shown_by_its_name() -> None:
     assert (overview.as_json(rule)["limits"], overview.as_json(rule)["per_key"]) == (name, name)
 
 
+def test_an_option_without_a_column_is_shown_beside_the_mode() -> None:
+    """An option with its default is not shown."""
+    options: Any = {"on_store_error": "deny", "wait": "5s", "max_waiting": 7, "hold_at_most": 90, "unrouted": True}
+    rules = Limiter([Rule(limits="2 concurrent", **options), Rule(limits="5/minute", unrouted=False)]).rules
+    overview = Overview(rules, {})
+    first, second = rules.rules
+    assert overview.as_json(first).items() >= options.items()
+    texts = ['on_store_error = "deny"', 'wait = "5s"', "max_waiting = 7", "hold_at_most = 90", "unrouted = true"]
+    assert sorted(overview.row(first)["mode"]) == sorted(["enforce", *texts])
+    assert overview.as_json(second).keys().isdisjoint(options)
+    assert overview.row(second)["mode"] == ["enforce"]
+
+
 def limits_of(user: str) -> str:
     return "5/minute"

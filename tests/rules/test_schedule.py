@@ -208,7 +208,7 @@ def test_a_time_zone_without_a_schedule_is_an_error(limits: Any) -> None:
         Rule(limits=limits, timezone="Asia/Tokyo")
     changes: Any = {"timezone": "Asia/Tokyo"}
     limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", **changes}]})
-    with pytest.raises(ConfigError, match=r"^rules\[0\] \"a\.view\": timezone: nothing depends|^rules\[0\]\.timezone"):
+    with pytest.raises(ConfigError, match=r"^rules\[0\]\.timezone: nothing depends"):
         limiter.adopt([make_mark("9/minute", {}, "a.view")])
     limiter.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}}, "a.view")])
     assert str(limiter.rules.by_name["a.view"].source.timezone) == "Asia/Tokyo"
