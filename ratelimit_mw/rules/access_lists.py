@@ -12,9 +12,10 @@ from ..keys.networks import Networks, parse_network
 from ..keys.parts import checked_part, feature_of, part_of
 from .declaration import check_names
 from .marks import Destination
-from .match import checked_method
+from .match import checked_method, checked_value
 from .paths import checked_pattern
 from .routed import Params, PathPatterns
+from .values import checked_table
 
 _KINDS: Final = ("allow", "deny")
 _PATH: Final = "path"
@@ -47,7 +48,7 @@ class AccessLists:
         check_names(tables, _KINDS, "list")
         self.entries = []
         for kind in _KINDS:
-            for name, values in tables.get(kind, {}).items():
+            for name, values in checked_table(kind, tables.get(kind, {})).items():
                 with error_path(kind):
                     part = checked_part(name, in_key=False)
                 with error_path(f"{kind}.{name}"):
@@ -108,6 +109,6 @@ def _parse(kind: str, part: str, values: Any) -> _Entry:
         return _Entry(kind, part, tuple(map(checked_pattern, items)))
     if part == "ip":
         return _Entry(kind, part, Networks(map(parse_network, items)))
-    texts = map(checked_method if part == "method" else str, items)
+    texts = map(checked_method if part == "method" else checked_value, items)
     written = frozenset(spelling for text in texts for spelling in spellings(part, text))
     return _Entry(kind, part, compared(part, written) if kind == "deny" else written)

@@ -104,7 +104,7 @@ def _feature(name: object, value: object) -> tuple[str, Values]:
         part = checked_part(name, in_key=False)
     if part == "ip":
         return part, Networks(_each(str(name), value, parse_network))
-    texts = _each(str(name), value, _value)
+    texts = _each(str(name), value, checked_value)
     with error_path(path_of(name)):
         return part, frozenset(spelling for text in texts for spelling in spellings(part, text))
 
@@ -118,7 +118,8 @@ def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, .
         return tuple(parse(item) for item in items)
 
 
-def _value(value: object) -> str:
+def checked_value(value: object) -> str:
+    """Return the text of a value; ``ConfigError`` for anything but text or a whole number."""
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
         raise ConfigError(f"expected text or a whole number; got {value!r}")
     return str(value)

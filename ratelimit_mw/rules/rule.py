@@ -30,6 +30,7 @@ from .schedule import Schedule, parse_timezone
 from .values import checked_table, parse_cost, parse_count, parse_hold
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
+_ON_STORE_ERROR: Final = ("allow", "deny", "local")
 _PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
     "name": ("name", checked_rule_name),
     "key": ("entries", parse_key),
@@ -39,7 +40,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
     "unit": ("unit", parse_unit),
     "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
     "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
-    "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
+    "on_store_error": ("on_store_error", lambda value: None if value is None else one_of(value, *_ON_STORE_ERROR)),
     "count_when": ("statuses", counted_statuses),
     "unrouted": ("unrouted", parse_flag),
     "hold_at_most": ("hold_us", lambda value: None if value is None else parse_hold(value)),

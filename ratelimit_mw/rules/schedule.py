@@ -64,8 +64,8 @@ def parse_timezone(name: object) -> tzinfo:
     if name == "UTC":
         return UTC  # needs no data
     try:
-        return zoneinfo.ZoneInfo(name)  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError, AttributeError, OSError):
+        return zoneinfo.ZoneInfo(name if isinstance(name, str) else "")
+    except (KeyError, ValueError, OSError):
         known = zoneinfo.available_timezones()
     if not known:
         raise ConfigError(f"this system has no data of time zones for {name!r}: pip install tzdata")

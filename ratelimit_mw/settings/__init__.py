@@ -17,11 +17,12 @@ from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
 from ..rules.declaration import check_names, defaults_of
+from ..rules.names import printable
 from ..rules.options import RuleDefaults
 from ..rules.paths import checked_pattern
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
-from ..rules.values import parse_positive_duration
+from ..rules.values import checked_table, parse_positive_duration
 from ..stores import Store
 from ..traffic.address import checked_log_url
 from .environment import with_variables
@@ -277,7 +278,7 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     tables = data.get("rules") if isinstance(data, Mapping) else None
     rules = tables if isinstance(tables, list | tuple) else ()
     named = ((i, rule.get("name", rule.get("overrides"))) for i, rule in enumerate(rules) if isinstance(rule, Mapping))
-    names = {f"rules[{i}]": name for i, name in named if isinstance(name, str)}
+    names = {f"rules[{i}]": printable(name) for i, name in named if isinstance(name, str)}
     located = ConfigError(error.message, ": ".join(filter(None, split_rule(error.path, names))))
     return ConfigError(f"{find_place(source, error.path)}: {located}") if source else located
 
@@ -290,7 +291,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
         **_PARSERS,
-        "lists": lambda tables: AccessLists(tables, options["exempt"]),
+        "lists": lambda tables: AccessLists(checked_table("", tables), options["exempt"]),
         "region_database": partial(database_file, folder),
     }
     for name, parse in parsers.items():

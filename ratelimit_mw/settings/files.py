@@ -38,8 +38,9 @@ def _content(path: Path, kind: str) -> bytes:
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{kind} {str(path)!r} not found{folder}") from None
-    except OSError as error:
-        raise ConfigError(f"{kind} {str(path)!r} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # no file system has a name with a null byte or half a character
+        reason = error.strerror if isinstance(error, OSError) else "the name is invalid"
+        raise ConfigError(f"{kind} {str(path)!r} cannot be read: {reason}") from None
 
 
 def secret_file(path: Path) -> str:

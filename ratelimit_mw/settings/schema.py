@@ -55,7 +55,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
         path = f"[{item[1]}]" if item else ""
         if item:
             lists = (kind for kind in _kinds(hint) if get_origin(kind) is Sequence)
-            value, hint = value[int(item[1])], get_args(next(lists))[0]
+            value, hint = list(value)[int(item[1])], get_args(next(lists))[0]
         got = "" if name in _MAY_BE_SECRET else f"; got {value!r}"
         got = "; got None. Set it, or leave it out" if value is None else got
         expected = type_text(hint)

@@ -77,8 +77,12 @@ def field_name(family: str, name: str) -> str:
 def database_file(folder: Path, name: str) -> str:
     """The path of a file, relative to the folder of the settings file, or "" for none."""
     path = folder / name
-    if name and not path.is_file():
-        raise ConfigError(f"file not found: {path}")
+    try:
+        is_found = path.is_file()
+    except (OSError, ValueError):  # no file system has such a name
+        is_found = False
+    if name and not is_found:
+        raise ConfigError(f"file not found: {str(path)!r}")
     return str(path) if name else ""
 
 

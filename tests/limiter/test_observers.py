@@ -352,7 +352,7 @@ def test_an_observer_that_cannot_write_its_counts_is_logged(caplog: pytest.LogCa
 
 
 def test_aclose_lets_an_exporter_wait() -> None:
-    """The event loop goes on while an observer writes its counts, which may take seconds."""
+    """The event loop continues while an observer writes its counts, which may take seconds."""
     gate = threading.Event()
 
     class Exporter:

@@ -16,7 +16,7 @@ from limiter_ways import WAYS, Blocking
 from servers import HOST, Server
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 
@@ -222,8 +222,8 @@ def test_a_cost_is_settled_and_refunded_across_a_change() -> None:
 
 
 def test_a_cost_must_fit_into_each_range() -> None:
-    rules = Limiter([rule_of("5/hour", cost=6)]).rules
-    assert [str(limit.quota) for limit in rules.rules[0].never_fitting] == ["5/hour"]
+    with pytest.raises(ConfigError, match=r'^rule "exports": cost: the cost 6 is above the limit 5/hour'):
+        Limiter([rule_of("5/hour", cost=6)])
 
 
 def test_inspect_shows_the_limits_of_now_and_reset_forgets_all(store: str, play: Any) -> None:

@@ -168,6 +168,7 @@ def test_a_rule_can_count_every_request_again() -> None:
         ({"limits": "5/minute"}, "defaults.limits: unknown default. Expected one of key, algorithm,"),
         ({"key": ["ip", 5]}, "defaults.key[1]: expected a feature"),
         ({"algorithm": "gcr"}, "defaults.algorithm: unknown algorithm 'gcr'"),
+        ({"on_store_error": ""}, "defaults.on_store_error: expected 'allow' or 'deny' or 'local'; got ''"),
         (["key"], "defaults: expected a table such as {key = \"user|ip\"}; got ['key']"),
     ],
 )

@@ -176,6 +176,10 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
             {"on_store_error": "retry"},
             "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'",
         ),
+        ({"secret_file": "a\0b"}, "secret_file: file 'a\\x00b' cannot be read: the name is invalid"),
+        ({"lists": 3}, "lists: expected a table; got 3"),
+        ({"lists": {"deny": ["10.0.0.1"]}}, "lists.deny: expected a table; got ['10.0.0.1']"),
+        ({"lists": {"deny": {"user": [None]}}}, "lists.deny.user: expected text or a whole number; got None"),
         ({"fleet_size": 0}, "fleet_size: expected a whole number of at least 1; got 0"),
         ({"rules": [{**RULE, "overrides": "v"}] * 2}, "rules[1] \"v\": overrides: 'v' is already overridden above"),
         (

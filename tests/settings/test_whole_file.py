@@ -1,10 +1,16 @@
 """A settings file with most of the settings, as the public names promise it."""
 
+import copy
+import re
+import tomllib
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ratelimit_mw import Limiter, load_settings
+from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.testing import ManualClock
 
 TOML = """
@@ -76,3 +82,64 @@ def test_its_rules_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert limiter.hit({**client, "ip": "203.0.113.9"}).denied
     finally:
         limiter.close()
+
+
+OTHERS: dict[str, Any] = {
+    "limits": "900/minute",
+    "observers": ["app:count"],
+    "event_features": ["user"],
+    "secret": "0123456789abcdef",
+    "keyed": ["email"],
+    "region_database": "",
+    "nat64_prefixes": ["2001:db8:64::/96"],
+    "defaults": {"algorithm": {"name": "gcra"}, "count_when": {"status": [401]}, "timezone": "UTC"},
+}
+RULES: list[dict[str, Any]] = [
+    {"limits": "2 concurrent", "hold_at_most": "1h", "wait": "5s", "max_waiting": 5, "key": []},
+    {"limits": "5/minute", "algorithm": {"name": "tiered-window", "precision": "1s"}, "cost_from": {"header": "x"}},
+    {
+        "overrides": "shop.view",
+        "match": {"user": "ann", "ip": ["10.0.0.1"]},
+        "cost": "json:n|5",
+        "count_unless": {"status": 402},
+    },
+]
+
+
+def places(table: Any, *steps: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the steps to every value in nested tables and lists."""
+    items = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+    for step, value in items:
+        yield (*steps, step)
+        yield from places(value, *steps, step)
+
+
+@pytest.mark.usefixtures("file")  # for the variable of the store
+@pytest.mark.parametrize(
+    "wrong", [None, 5, -1.5, True, "\0", "x" * 300, [], [None], [[5]], {}, {"x": None}, {"5": {}}], ids=repr
+)
+def test_a_value_of_a_wrong_type_is_an_error_with_its_place(wrong: Any) -> None:
+    """Wherever it is in the settings, the value is taken, or the error names the setting."""
+    whole = {**tomllib.loads(TOML), **OTHERS}
+    whole["rules"] = [*whole["rules"], *RULES]
+    load_settings(whole)  # type: ignore[arg-type]
+    for *steps, last in places(whole):
+        data = table = copy.deepcopy(whole)
+        for step in steps:
+            table = table[step]
+        table[last] = wrong
+        try:
+            load_settings(data)  # type: ignore[arg-type]
+        except ConfigError as error:
+            setting = re.split(r"[.:\[]", str(error))[0]
+            assert setting == [*steps, last][0] or (setting, last) == ("keyed", "secret")
+
+
+def test_a_date_of_toml_is_an_error_with_its_place(tmp_path: Path) -> None:
+    """JSON has none."""
+    path = tmp_path / "ratelimit.toml"
+    path.write_text(f"[lists.deny]\nuser = [{date(2026, 1, 1)}]\n")
+    with pytest.raises(
+        ConfigError, match=rf"^{path}:2: lists\.deny\.user: expected text or a whole number; got datetime"
+    ):
+        load_settings(path)
