@@ -148,7 +148,7 @@ class Receipt:
         """Forget the charges of a rule, whose keys are reset.
 
         Returns:
-            Undoes it, because the store was unreachable. What this process counted on its own stays forgotten.
+            Undoes it, because the store was unreachable. Charges that this process counted on its own stay forgotten.
         """
         with _lock:
             stated = self.stated.pop(rule, None)

@@ -3,7 +3,8 @@
 State: (start of the window, time of the last change, count of the window before it, count of the window).
 
 The part of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds. Its weight is
-rounded down, so a client that keeps exactly to the rate is never rejected.
+rounded down, so a client whose costs of 1 keep exactly to the rate is never rejected. A cost ``c`` at an even pace of
+``R`` per period is never rejected if ``R + c - 1 <= N``.
 """
 
 from ..decision import Decision

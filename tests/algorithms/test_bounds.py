@@ -142,6 +142,30 @@ def test_who_keeps_to_the_rate_is_never_rejected_whenever_he_starts(kind: str, d
         assert decision.allowed, hit
 
 
+@examples(200)
+@given(data=st.data())
+def test_even_costs_with_room_for_one_more_are_never_rejected_by_the_counter(data: st.DataObject) -> None:
+    """A cost c at an even pace, R of it per period, is allowed if R + c - 1 <= N, from any microsecond on."""
+    hits, cost, step = (data.draw(st.integers(1, most)) for most in (40, 50, 10**7))
+    period, rate = hits * step, hits * cost
+    counter, state = Shape("sliding-window-counter", rate + cost - 1, period, None).build(), None
+    start = data.draw(st.integers(0, 2 * period))
+    for hit in range(4 * hits):
+        state, decision = counter.decide(state, start + hit * step, cost)
+        assert decision.allowed, hit
+
+
+@pytest.mark.parametrize("amount", [186, 215, 216])
+def test_a_larger_cost_needs_room_in_the_counter_and_none_in_a_bucket(amount: int) -> None:
+    """31 every ten seconds are the whole rate of 186/minute. A bucket of 186 allows them, and the counter from 216."""
+    for kind, limit in ("sliding-window-counter", amount), ("token-bucket", 186):
+        algorithm, state, allowed = Shape(kind, limit, MINUTE, None).build(), None, []
+        for hit in range(60):
+            state, decision = algorithm.decide(state, hit * 10 * SECOND, 31)
+            allowed.append(decision.allowed)
+        assert all(allowed) == (kind == "token-bucket" or amount == 216)
+
+
 def test_a_key_is_kept_until_it_is_fresh_although_its_amount_was_cut() -> None:
     """What was consumed under a large amount drains slowly under a small one, and counts until reset_after."""
     clock, store, key = ManualClock(1_000_000.0), MemoryStore(), {"ip": "192.0.2.7"}

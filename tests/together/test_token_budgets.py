@@ -78,6 +78,7 @@ def write_recipe(folder: Path, server: Server) -> None:
         '"1s"': '"60s"',
         "60/minute": "10000/year",
         "100000/minute": "100000000/year",
+        "token-bucket": "fixed-window",
         '"10m"': '"10h"',
     }.items():
         assert before in settings
