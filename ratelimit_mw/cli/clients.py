@@ -10,7 +10,7 @@ from ..keys import address
 from ..keys.features import Features
 from ..keys.parts import part_of
 from ..keys.words import word_of, words_of
-from ..rules.client_key import ClientKeyError, client_key, features_of
+from ..rules.client_key import ClientKeyError, client_key, features_of, similar_names
 from ..rules.compiled import CompiledRule
 from .output import Failure
 from .source import Source
@@ -36,12 +36,15 @@ def checked_rule(source: Source, name: str) -> CompiledRule:
         raise Failure(f"{error}{_app_hint(source)}".replace("?.", "?")) from None
 
 
-def check_used(source: Source, rules: Collection[CompiledRule], features: Features) -> None:
-    """Raise ``Failure`` for features that no rule uses, such as one with a typo."""
+def check_used(
+    source: Source, rules: Collection[CompiledRule], features: Features, others: Collection[str] = ()
+) -> None:
+    """Raise ``Failure`` for features that no rule uses, such as one with a typo, and that are not ``others``."""
     used = set(chain.from_iterable(map(features_of, rules)))
-    if unused := [name for name in features if name not in used]:
+    if unused := [name for name in features if name not in used and name not in others]:
         known = ", ".join(sorted(used)) or "no feature"
-        raise Failure(f"no rule uses {' and '.join(unused)}. The rules use {known}{_app_hint(source)}")
+        similar = similar_names(unused, used.union(others))
+        raise Failure(f"no rule uses {' and '.join(unused)}.{similar} The rules use {known}{_app_hint(source)}")
 
 
 def _app_hint(source: Source) -> str:

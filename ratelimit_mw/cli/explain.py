@@ -6,13 +6,13 @@ from typing import Any, Final
 import click
 
 from ..asgi.request import ASGIRequest
-from ..keys.features import INVALID, UNKNOWN_IP, Features
+from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
-from .clients import as_counted
+from .clients import as_counted, check_used
 from .output import Cell, command, json_option, note, parsed, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
@@ -39,7 +39,7 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
 @command(
     "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
     "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
-    "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
+    "ratelimit-mw explain ratelimit.toml GET / --feature header:x-api-key=key-7 --json",
     "ratelimit-mw explain --app shop:app GET /items/7",
     "ratelimit-mw explain --app shop:app GET /items/7 --feature user=alice --json",
     cls=SourceCommand,
@@ -60,6 +60,7 @@ def explain(
     Features come from --feature; functions of the application are not called.
     """
     settings, overview, rules = source.settings, source.overview, source.rules.rules
+    check_used(source, rules, features, {*BUILT_IN, *source.rules.lists.needs})
     if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 from ..errors import ConfigError
@@ -23,7 +24,8 @@ class ClientKeyError(ConfigError):
         problem = f"the key of rule {rule.name!r} needs {words_of_entries(self.missing)}"
         if self.unused:
             entries = words_of_entries(rule.source.entries) or "one limit for all clients"
-            problem = f"rule {rule.name!r} does not use {' and '.join(self.unused)}. Its key is: {entries}"
+            asked = f"{' and '.join(self.unused)}.{similar_names(self.unused, used)}"
+            problem = f"rule {rule.name!r} does not use {asked} Its key is: {entries}"
         super().__init__(problem)
 
 
@@ -61,6 +63,13 @@ def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ..
 def features_of(rule: CompiledRule) -> set[str]:
     """Return the features that a rule uses, with those that have the parameters of its path patterns."""
     return {*rule.source.needs, *rule.captures.names, *(["path"] if rule.captures.names else [])}
+
+
+def similar_names(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return a sentence with the known features that have a similar name; "" without any."""
+    known = list(known)
+    similar = (other for name in names for other in difflib.get_close_matches(name, known, 1, 0.75))
+    return f" Did you mean {' and '.join(found)}?" if (found := dict.fromkeys(similar)) else ""
 
 
 def words_of_entries(entries: Iterable[Sequence[str]]) -> str:

@@ -55,6 +55,62 @@ def test_explain_as_json(settings: Any) -> None:
     }
 
 
+READING = """
+[[rules]]
+name = "api"
+key = ["user|ip"]
+match = { "header:x-api-key" = "key-7" }
+limits = "5/minute"
+ban = { after = 3, within = "1m", for = "1h" }
+
+[lists]
+deny = { tenant = ["acme"] }
+"""
+TYPOS = {
+    "usr=ann": "usr. Did you mean user?",
+    "tenat=acme": "tenat. Did you mean tenant?",
+    "header:x-api-kye=1": "header:x-api-kye. Did you mean header:x-api-key?",
+    "customer=7": "customer. The rules use header:x-api-key, ip, user",
+}
+
+
+@pytest.mark.parametrize("typo", TYPOS)
+def test_explain_refuses_a_feature_that_no_rule_reads(settings: Any, typo: str) -> None:
+    """A misspelt name would change nothing. The built-in features of any request may be named."""
+    file = settings(READING)
+    result = run("explain", file, "GET", "/", "--feature", "ip=192.0.2.7", "--feature", typo)
+    assert result.exit_code == 1
+    assert f"no rule uses {TYPOS[typo]}" in result.stderr
+    words = (
+        "--feature=ip=192.0.2.7",
+        "--feature=email=a@b.c",
+        "--feature=tenant=x",
+        "--feature=header:x-api-key=key-7",
+    )
+    assert explained(file, "GET", "/", *words)["api"]["applies"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect", "--feature=usr=ann"),
+        ("inspect", "--prefix=usr=a"),
+        ("reset", "api", "usr=ann"),
+        ("ban", "api", "usr=ann"),
+        ("unban", "api", "usr=ann"),
+        ("override set", "api", "usr=ann", "9/minute"),
+        ("override remove", "api", "usr=ann"),
+        ("override list", "api", "usr=ann"),
+    ],
+    ids=" ".join,
+)
+def test_commands_refuse_a_feature_that_no_rule_reads(settings: Any, command: tuple[str, ...]) -> None:
+    """Each of them suggests the feature with a similar name, and exits with 1."""
+    name, *words = command
+    result = run(*name.split(), settings(READING), *words, "--json")
+    assert (result.exit_code, "usr. Did you mean user?" in result.stderr) == (1, True)
+
+
 def test_explain_shows_the_first_reason(settings: Any) -> None:
     """The order is path, method, host, feature and key."""
     path = settings(RULES)

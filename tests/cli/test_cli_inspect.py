@@ -322,7 +322,7 @@ def test_a_user_without_the_right_to_list_keys(tmp_path: Path, own_server: Serve
             assert len(columns(result)) == 1
             assert "the keys of login could not be listed" in result.stderr
             assert (
-                "no rule uses usr. The rules use email, ip, user"
+                "no rule uses usr. Did you mean user? The rules use email, ip, user"
                 in shop.inspect("--feature=usr=ann", exit_code=1).stderr
             )
     finally:
