@@ -77,7 +77,7 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         try:
-            adapter = {"user": lambda request: asgi_user(request, self.limits.in_force.needs_user)}
+            adapter = {"user": lambda request: asgi_user(request, self.limits)}
             self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
                 self.limits.adopt(())

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import cache, cached_property
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from ..http.notes import NO_USER, log_all, notes_on_users
 from ..http.request import Request, still_encoded
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
+    from ..http.limiter import HttpLimiter
     from .body import ReadAhead
     from .routes.index import RouteIndex
 
@@ -24,8 +25,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_log = logging.getLogger("ratelimit_mw")
 
 
 class ASGIRequest(Request):
@@ -105,11 +104,11 @@ class ASGIRequest(Request):
         return self.native[BODY] if self.native["type"] == "http" else None
 
 
-def asgi_user(request: Request, is_needed: bool) -> Any:
+def asgi_user(request: Request, limits: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
-    if is_needed and "user" not in request.native:
-        _warn_of_missing_users()
+    if "user" not in request.native and limits.in_force.without_user:
+        log_all(*notes_on_users(limits, NO_USER))
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
@@ -119,11 +118,3 @@ def asgi_user(request: Request, is_needed: bool) -> Any:
         except NotImplementedError:
             continue  # Starlette's BaseUser leaves both to its subclasses
     return None
-
-
-@cache
-def _warn_of_missing_users() -> None:
-    _log.warning(
-        "a rule counts by user, but the user is not known: no AuthenticationMiddleware ran before RateLimitMiddleware."
-        " The rule may never apply. Move it inside AuthenticationMiddleware, or pass features={'user': function}."
-    )

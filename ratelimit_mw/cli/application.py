@@ -13,8 +13,15 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..http.layers import has_inner, layers_of
-from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_stages, notes_on_users
+from ..http.layers import has_inner, is_of_framework, layers_of
+from ..http.notes import (
+    NO_REMOTE_USER,
+    NO_USER,
+    notes_on_authentication,
+    notes_on_layers,
+    notes_on_stages,
+    notes_on_users,
+)
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from ..wsgi.request import WSGIRequest
@@ -62,8 +69,9 @@ class MiddlewareSource(Source):
         yield from notes_on_layers(self._middleware.app)
         yield from notes_on_stages(self._middleware.limits, self._middleware.app)
         yield from notes_on_authentication(self._middleware.limiter, self._outside)
-        if self._index is not None:
-            yield from notes_on_users(self._middleware.limits, self._outside)
+        is_asgi = isinstance(self._middleware, asgi.RateLimitMiddleware)
+        if all(map(is_of_framework, self._outside)):
+            yield from notes_on_users(self._middleware.limits, NO_USER if is_asgi else NO_REMOTE_USER)
 
 
 def _hint(app: Any) -> str:

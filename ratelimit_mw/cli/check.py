@@ -115,7 +115,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     if source.overview.is_file:
         yield from describe_amendments(settings.amendments)
     for name, users in required.items():
-        hint = f". {HINTS[name]}it in features" if name in HINTS else ""
+        hint = f". {HINTS[name]}pass it in features" if name in HINTS else ""
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):

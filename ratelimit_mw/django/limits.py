@@ -24,7 +24,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
-from ..http.features import IDENTIFY, checked_functions
+from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..http.notes import log_notes
 from ..http.route_checks import check_parameters, check_routes
@@ -105,7 +105,7 @@ def _build(source: Any) -> ProjectLimits:
             settings, table = source if table == source else table, {}
         adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
         limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
-        return ProjectLimits(limits, not functions.keys().isdisjoint(("user", IDENTIFY)), owned=limiter is None)
+        return ProjectLimits(limits, owned=limiter is None)
 
 
 def _import(value: Any, path: str) -> Any:
@@ -120,10 +120,9 @@ def _import(value: Any, path: str) -> Any:
 class ProjectLimits:
     """The limits of a project, for all its URLconfs."""
 
-    def __init__(self, limits: HttpLimiter, gives_user: bool, owned: bool) -> None:
+    def __init__(self, limits: HttpLimiter, owned: bool) -> None:
         self.limits = limits
         self.owned = owned
-        self.gives_user = gives_user
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
         self.differences = 0

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.apps import apps
 from django.core.handlers.base import BaseHandler
 from django.core.signals import got_request_exception
 from django.dispatch import receiver
@@ -61,7 +60,7 @@ class RateLimitMiddleware:
         for name in cors_after(positions):
             log_note(f"{name} runs after RateLimitMiddleware, so rejections have no CORS headers. Move it before")
         project_limits().routes()
-        if not apps.is_installed("ratelimit_mw.django") and is_before_user(project_limits()):  # nothing runs W003
+        if is_before_user(project_limits()):  # a server does not run W003
             log_note(" ".join(BEFORE_USER))
         if self._is_listed_twice:
             log_all(*notes_on_allow_list(project_limits().limits))
@@ -162,7 +161,7 @@ def positions_of(middleware: str | type) -> list[int]:
 
 def is_before_user(project: ProjectLimits) -> bool:
     """Return whether a rule counts by user, and the last position of the middleware is before the user is known."""
-    if "user" not in project.middleware_needs or project.gives_user:
+    if "user" not in project.middleware_needs or project.limits.gives_user:
         return False
     position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))
     return position >= 0 and (authentication < 0 or position < authentication)

@@ -4,8 +4,9 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MethodType
 from typing import Any, Final
 
 import flask
@@ -16,7 +17,7 @@ from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.limiter import HttpLimiter
-from ..http.notes import applications_read, log_notes
+from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
 from ..http.route_checks import check_parameters, check_routes
 from ..http.rules import DECIDED, HttpRules
 from ..http.true_costs import read_costs
@@ -73,6 +74,11 @@ class FlaskHooks:
         self.limits.check("routes", check)
         return views
 
+    def notes(self) -> Iterator[str]:
+        """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
+        if not hasattr(self._app, "login_manager") and self._app.wsgi_app == MethodType(Flask.wsgi_app, self._app):
+            yield from notes_on_users(self.limits, NO_LOGIN)
+
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
         self._views = None
@@ -89,6 +95,7 @@ class FlaskHooks:
                 if self._views is views:
                     self._views = self.read_views()
                     log_notes(self.limits, None)
+                    log_all(*self.notes())
                 views = self._views
         return views  # type: ignore[return-value] # it was read
 

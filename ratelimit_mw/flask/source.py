@@ -24,7 +24,7 @@ class FlaskSource(Source):
 
     def __init__(self, app: Flask, title: str) -> None:
         hooks: FlaskHooks = app.extensions[EXTENSION]
-        self._app, self._views = app, hooks.read_views()
+        self._app, self._hooks, self._views = app, hooks, hooks.read_views()
         limits = hooks.limits
         routes = routes_of(app, self._views)
         super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, app.import_name, limits)
@@ -47,7 +47,8 @@ class FlaskSource(Source):
         return Routed(request.sent_path, there, params)
 
     def notes(self) -> Iterator[str]:
-        """Yield notes about WSGI middleware around the application."""
+        """Yield notes about the user, and about WSGI middleware around the application."""
+        yield from self._hooks.notes()
         for layer in layers_of(self._app.wsgi_app):
             if isinstance(layer, RateLimitMiddleware):
                 yield from notes_on_stages(layer.limits, layer.app)

@@ -33,7 +33,7 @@ OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 """Your functions of the request by feature, or one function that returns features by name."""
 
 IDENTIFY: Final = "*"
-"""The key of the function that returns several features."""
+"""The key of the function that returns several features. Without a ``TypedDict`` it may be that of any feature."""
 
 _MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
@@ -43,8 +43,8 @@ _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "query": lambda name: lambda request: request.query_field(name),
 }
 HINTS: Final = {
-    "email": "Set email_field to the name of its field, or pass ",
-    "region": "Set region_database or region_header, or pass ",
+    "email": "Set email_field to the name of its field, or ",
+    "region": "Set region_database or region_header, or ",
 }
 
 
@@ -83,7 +83,6 @@ class FeatureReader:
         self._routes = routes
         self._body_feature = body_feature
         self._in_body: set[str] = set()
-        self._needed = {part_of(part).feature for part in (*needs, *passed)}
         self._reads = {part_of(part).feature: self._find(part_of(part), need) for part, need in needs.items()}
         for part in map(part_of, passed):
             with suppress(ConfigError):
@@ -154,11 +153,12 @@ class FeatureReader:
         if identify is None or not identify.may_return(name):
             return self._read_of(part, need)
         otherwise: Read | None = None
-        if name in self._built_in or name in HINTS:
-            with suppress(ConfigError):
-                otherwise = self._read_of(part_of(name), need)
-        with error_path("features"):
-            return identify.reader(name, otherwise, self._needed)
+        try:
+            otherwise = self._read_of(part_of(name), need)
+        except ConfigError:
+            if name not in identify.declared:
+                raise
+        return identify.reader(name, otherwise)
 
     def _read_of(self, part: Part, need: Need) -> Read:
         name = part.feature
@@ -186,13 +186,18 @@ class FeatureReader:
         if read := self._body_feature(name):
             self._in_body.add(name)
             return read
-        close = [] if rest else difflib.get_close_matches(name, {*BUILT_IN, *self._own} - {name}, 1, 0.75)
-        hint = HINTS.get(name) or (f"Did you mean {close[0]!r}? If not, pass " if close else "Pass ")
-        raise ConfigError(
-            f"uses the feature {name!r}, but nothing provides it."
-            f" {hint}features={{{name!r}: function_of_the_request}} to the middleware",
-            *need,
-        )
+        raise ConfigError(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}", *need)
+
+    def _advice(self, name: str) -> str:
+        """Return what to write for a feature that nothing provides."""
+        identify = self._identify
+        known = {*BUILT_IN, *self._own, *(identify.declared if identify else ())} - {name}
+        close = [] if ":" in name else difflib.get_close_matches(name, known, 1, 0.75)
+        start = HINTS.get(name) or (f"Did you mean {close[0]!r}? If not, " if close else "")
+        advice = f"pass features={{{name!r}: function_of_the_request}} to the middleware"
+        if identify is not None:
+            advice = f"annotate the function of features with a TypedDict that has the field {name!r}"
+        return f"{start}{advice}" if start else f"{advice[0].upper()}{advice[1:]}"
 
 
 def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
@@ -206,6 +211,14 @@ def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
         with error_path("features" if name == IDENTIFY else f"features[{name!r}]"):
             functions[name if name == IDENTIFY else checked_name(name)] = checked_call(read, "the request")
     return functions
+
+
+def provided_names(own: OwnFeatures) -> frozenset[str]:
+    """Return the features that your functions provide; with ``IDENTIFY`` where one of them does not declare its own."""
+    functions = checked_functions(own)
+    with error_path("features"):
+        declared = Identify(functions[IDENTIFY]).declared if IDENTIFY in functions else ()
+    return frozenset((*functions, *declared)) - ({IDENTIFY} if declared else set())
 
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:

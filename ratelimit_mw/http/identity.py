@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-from ..errors import ConfigError, FeatureTypeError
+from ..errors import ConfigError, FeatureTypeError, error_path
 from ..keys.annotations import returned_types
 from .request import Request
 
@@ -16,39 +18,36 @@ Read = Callable[[Request], Any]
 
 _OF_REQUEST: Final = ("ip", "endpoint", "method", "path", "host", "scope")
 _SIMILAR: Final = 0.75
+_log = logging.getLogger("ratelimit_mw")
 
 
 class Identify:
-    """Reads the features that your function returns. Others are read as if there were no function."""
+    """Reads the features that your function returns. Others are read as if there were no function.
+
+    ``declared`` are the names in the ``TypedDict`` that annotates the function. Without one, the function may return
+    features that can be read without it, such as the user.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
         kinds = [kind for kind in returned_types(function) if kind is not type(None)]
         if wrong := [kind.__name__ for kind in kinds if not issubclass(kind, Mapping)]:
             raise ConfigError(f"expected a function that returns features by name; got one that returns {wrong[0]}")
-        self._declared = {name for kind in kinds for name in getattr(kind, "__annotations__", ())}
+        self.declared = frozenset(name for kind in kinds for name in getattr(kind, "__annotations__", ()))
+        _check_names(self.declared)
 
-    @staticmethod
-    def may_return(name: str) -> bool:
+    def may_return(self, name: str) -> bool:
         """Return whether your function may return a feature. Those of the request itself are read by the package."""
-        return name not in _OF_REQUEST and ":" not in name
+        return name in self.declared if self.declared else _is_own(name)
 
-    def reader(self, name: str, otherwise: Read | None, names: Collection[str]) -> Read:
-        """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it.
-
-        ``names`` are all features that rules need. Raises ``ConfigError`` for a name that the annotation lacks.
-        """
-        if otherwise is None and self._declared and name not in self._declared:
-            raise _missing(name, self._declared)
+    def reader(self, name: str, otherwise: Read | None) -> Read:
+        """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it."""
 
         def pick(features: Mapping[str, Any], request: Request) -> Any:
             if name in features:
                 return features[name]
-            if otherwise is not None:
-                return otherwise(request)
-            if difflib.get_close_matches(name, features.keys() - names, 1, _SIMILAR):
-                raise _missing(name, features)
-            return None
+            _note_similar(name, tuple(features))
+            return None if otherwise is None else otherwise(request)
 
         async def apick(call: _IdentifyCall, request: Request) -> Any:
             holder = request.first or request
@@ -93,12 +92,23 @@ def _checked(features: Any) -> Mapping[str, Any]:
     if not isinstance(features, Mapping):
         kind = type(features).__name__
         raise FeatureTypeError(f'expected features by name, such as {{"user": "alice"}}; got {kind}', "features")
-    for name in features:
-        if not Identify.may_return(name):
-            raise ConfigError(f"the function cannot return {name!r}, which is read from the request", "features")
+    with error_path("features"):
+        _check_names(features)
     return features
 
 
-def _missing(name: str, returned: Collection[str]) -> ConfigError:
-    known = ", ".join(sorted(map(repr, returned)))
-    return ConfigError(f"a rule uses the feature {name!r}, and the function returns {known}", "features")
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _is_own(name):
+            raise ConfigError(f"the function cannot return {name!r}, which is read from the request")
+
+
+def _is_own(name: str) -> bool:
+    return name not in _OF_REQUEST and ":" not in name
+
+
+@lru_cache(1024)
+def _note_similar(name: str, returned: tuple[str, ...]) -> None:
+    """Log a warning for a feature that the function returns under a similar name, once for each set of names."""
+    for other in difflib.get_close_matches(name, returned, 1, _SIMILAR):
+        _log.warning("the function of features returns %r, but a rule uses %r. If one is a typo, fix it", other, name)

@@ -23,7 +23,7 @@ from ..settings import (
     load_settings,
     with_options,
 )
-from .features import OwnFeatures, Read, checked_functions
+from .features import IDENTIFY, OwnFeatures, Read, provided_names
 from .rules import HttpRules, is_from_settings
 
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
@@ -57,7 +57,9 @@ class HttpLimiter:
         """The settings that arguments of the middleware override."""
         self.functions = features
         self.adapter = adapter
-        self.own_features = frozenset(checked_functions(features))
+        self.own_features = provided_names(features)
+        self.gives_user = not self.own_features.isdisjoint(("user", IDENTIFY))
+        """Whether your functions may provide the user."""
         self.has_routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
         self._exempting: dict[ViewMarks, None] = {}

@@ -18,12 +18,24 @@ from ..rules.marks import Mark, marks_of
 from ..rules.overlap import overlap
 from ..stores.memory.store import MemoryStore
 from .features import IDENTIFY
-from .layers import has_inner, is_inner, is_of_framework, layers_of
+from .layers import has_inner, is_inner, layers_of
 from .limiter import HttpLimiter
-from .rules import OF_USER, requires_user
+from .rules import OF_USER
 
 NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
 NO_RULES: Final = "there are no rules, so no request is limited"
+NO_USER: Final = (
+    "no authentication is outside RateLimitMiddleware, so the user is not known."
+    " Add AuthenticationMiddleware outside it"
+)
+NO_REMOTE_USER: Final = (
+    "under WSGI the user is REMOTE_USER, which most servers do not set."
+    " Set it in middleware outside RateLimitMiddleware"
+)
+NO_LOGIN: Final = (
+    "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
+    " request"
+)
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
 _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
@@ -78,16 +90,10 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
         )
 
 
-def notes_on_users(limits: HttpLimiter, outside: Iterable[object]) -> Iterator[str]:
-    """Note a rule that never applies without a user, where no layer outside the limits may know one."""
-    every = [rule for rule in limits.limiter.rules.everywhere if not rule.source.matches.is_only_named]
-    rules = [rule.name for rule in every if requires_user(rule)]
-    is_known = limits.is_outer or not limits.own_features.isdisjoint(("user", IDENTIFY))
-    if rules and not is_known and all(map(is_of_framework, outside)):
-        yield (
-            f"the rule {rules[0]!r} never applies: no authentication is outside RateLimitMiddleware, so the user is"
-            " not known. Add AuthenticationMiddleware outside it, or pass features={'user': function}"
-        )
+def notes_on_users(limits: HttpLimiter, reason: str) -> Iterator[str]:
+    """Note a rule or a list that needs the user, where nothing provides it for this ``reason``."""
+    for effect in limits.in_force.without_user[:1]:
+        yield f"{effect}: {reason}, or pass features={{'user': function}}"
 
 
 def authentication_in(limiter: Limiter, names: Iterable[str]) -> Iterator[tuple[str, str]]:

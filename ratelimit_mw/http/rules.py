@@ -5,7 +5,7 @@ An instance never changes. ``HttpLimiter`` replaces it as a whole, and a request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from time import monotonic
@@ -24,7 +24,7 @@ from ..settings.rules import DEFAULT_RULE
 from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
-from .features import IDENTIFY, FeatureReader
+from .features import FeatureReader
 from .headers import HeaderWriter
 from .needs import Need, needs_of_lists, needs_of_rule
 from .region import Region
@@ -80,9 +80,8 @@ class HttpRules:
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
         self.left = tuple(rule.name for rule in left)
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
-        by_user = "user" in rules.lists.needs or any(map(requires_user, rules.rules))
-        self.needs_user = by_user and not (self.is_outer or IDENTIFY in owner.own_features)
-        """Whether a rule or a list that is decided here never applies without the user of the framework."""
+        self.without_user = () if self.is_outer or owner.gives_user else tuple(_without_user(rules, provided))
+        """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
         waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
@@ -225,6 +224,16 @@ def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
     return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+
+
+def _without_user(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> Iterator[str]:
+    """Yield what rules and lists do where no user is known. Your views pass it to rules that only they decide."""
+    for rule in rules.rules:
+        if "user" in rule.source.needs and not ("user" in provided.get(rule, ()) or rule.source.matches.is_only_named):
+            yield f"the rule {rule.name!r} {'never applies' if requires_user(rule) else 'counts no user'}"
+    for kind in ("deny", "allow"):
+        if "user" in map(feature_of, rules.lists.names(kind)):
+            yield f"the {kind} list by user never applies"
 
 
 def _has_name(rule: CompiledRule) -> bool:

@@ -15,7 +15,7 @@ from ..http.admission import decide
 from ..http.features import OwnFeatures
 from ..http.layers import has_inner, may_get_extension
 from ..http.limiter import HttpLimiter
-from ..http.notes import log_notes
+from ..http.notes import NO_REMOTE_USER, log_all, log_notes, notes_on_users
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.guard import current
@@ -136,6 +136,7 @@ class RateLimitMiddleware:
         if limits.in_force.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         log_notes(limits, self.app)
+        log_all(*notes_on_users(limits, NO_REMOTE_USER))
         self.is_outer = limits.is_outer
 
 

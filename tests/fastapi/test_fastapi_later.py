@@ -12,8 +12,8 @@ from fastapi.responses import PlainTextResponse
 from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.asgi import request as asgi_request
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt
+from ratelimit_mw.http.notes import log_note
 from ratelimit_mw.testing import ManualClock
 
 
@@ -81,7 +81,7 @@ def test_a_feature_of_a_dependency_uses_no_other_source(caplog: pytest.LogCaptur
         calls.append(request["path"])
         return "other"
 
-    asgi_request._warn_of_missing_users.cache_clear()
+    log_note.cache_clear()
     for features in ({}, {"user": other}):
         app = FastAPI(dependencies=[Depends(by_user("1/minute"))])
         app.add_api_route("/", view)

@@ -72,14 +72,23 @@ async def _plain(scope: Any, receive: Any, send: Any) -> None:
 Identify = Callable[[Any], Any]
 
 
+class Known(TypedDict, total=False):
+    user: str
+    plan: str
+
+
+class Tenant(Known, total=False):
+    tenant: int | None
+
+
 def identities(returned: Any, calls: list[Any], is_async: bool) -> Identify:
     """Return a function that returns these features, and notes its calls."""
 
-    def identify(request: Any) -> Any:
+    def identify(request: Any) -> Tenant | None:
         calls.append(request)
-        return returned
+        return returned  # type: ignore[no-any-return]
 
-    async def aidentify(request: Any) -> Any:
+    async def aidentify(request: Any) -> Tenant | None:
         return identify(request)
 
     return aidentify if is_async else identify
@@ -105,7 +114,7 @@ def test_one_function_returns_several_features(kind: SiteType, is_async: bool) -
 def test_a_feature_that_is_not_returned_is_missing(kind: SiteType) -> None:
     """None stands for a request of which nothing is known. A built-in feature is then read as usual."""
     for returned in (None, {}, {"tenant": None}):
-        site = kind(plans("tenant", "user"), features=lambda _, returned=returned: returned)
+        site = kind(plans("tenant", "user"), features=identities(returned, [], is_async=False))
         assert statuses(site, *["/done"] * 3) == [200] * 3
 
 
@@ -113,14 +122,13 @@ def test_a_feature_that_is_not_returned_is_missing(kind: SiteType) -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ({"tennant": 7}, "features: a rule uses the feature 'tenant', and the function returns 'tennant'"),
         ("ann", "features: expected features by name, .* got str"),
         ({"ip": "192.0.2.7"}, "features: the function cannot return 'ip'"),
     ],
 )
 def test_a_mistake_is_never_a_missing_limit(kind: SiteType, returned: Any, message: str) -> None:
-    """A misspelt name, another value than a mapping and a feature of the request itself are errors."""
-    site = kind(plans("tenant"), features=lambda _: returned)
+    """Another value than a mapping, and a feature of the request itself, are errors."""
+    site = kind(plans("tenant"), features=identities(returned, [], is_async=False))
     if kind in (SITES["flask"], SITES["django"], SITES["async django"]):
         assert site.ask("/done").status_code == 500
     else:
@@ -128,27 +136,78 @@ def test_a_mistake_is_never_a_missing_limit(kind: SiteType, returned: Any, messa
             site.ask("/done")
 
 
-class Known(TypedDict):
-    user: str
-    plan: str
+def undeclared(request: Any) -> Any:
+    return {"user": "ann", "usr": "ann", "plan": "free"}
+
+
+def known(request: Any) -> Known:
+    return {"user": "ann", "plan": "free"}
+
+
+async def aknown(request: Any) -> Known | None:
+    return None
+
+
+BY_FEATURE: list[dict[str, Any]] = [
+    {"key": ["usr"]},
+    {"key": ["usr|ip"]},
+    {"key": ["usr.id", "ip"]},
+    {"match": {"usr": "ann"}},
+    {"per": {"usr": {"ann": ["9/minute"]}}},
+    {"cost": "usr|1"},
+]
+"""Options of a rule that read a feature, whose name is a typo."""
+
+
+@everywhere
+@pytest.mark.parametrize("options", BY_FEATURE, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("identify", [undeclared, known, aknown])
+def test_a_feature_that_nothing_declares_stops_the_start(kind: SiteType, options: Any, identify: Identify) -> None:
+    """A rule with a typo would never apply. The message has the option, and what to write."""
+    option = next(iter(options))
+    message = rf"{option}(\.usr)?: uses the feature 'usr', but nothing provides it\. Did you mean 'user'\? If not,"
+    message += " annotate the function of features with a TypedDict that has the field 'usr'"
+    rules = [Rule(name="site", limits="9/minute", key=["user"]), Rule(name="api", limits="1/minute", **options)]
+    with pytest.raises(ConfigError, match=message):
+        kind(Limiter(rules), features=identify).ask("/done")
+
+
+@pytest.mark.parametrize("kind", ["allow", "deny"])
+def test_a_list_by_a_feature_that_nothing_declares_stops_the_start(kind: str) -> None:
+    """The list would have no effect."""
+    settings: Any = {"rules": [], "lists": {kind: {"tenant": ["acme"]}}}
+    message = rf"lists.{kind}.tenant: uses the feature 'tenant', but nothing provides it. Annotate the function"
+    with pytest.raises(ConfigError, match=message):
+        limited(_plain, Limiter.from_settings(settings), features=known)
 
 
 def test_annotations_are_checked_at_the_start() -> None:
-    """A rule that needs a feature that the annotation lacks stops the start."""
+    """The annotation declares what the function returns: features by name, and none that the request itself has."""
 
-    def identify(request: Any) -> Known:
-        return {"user": "ann", "plan": "free"}
+    class Own(TypedDict):
+        ip: str
 
     def scalar(request: Any) -> str:
         return "ann"
 
-    limited(_plain, plans("plan"), features=identify)
-    with pytest.raises(ConfigError, match="features: a rule uses the feature 'tenant', and"):
-        limited(_plain, plans("tenant"), features=identify)
+    def own(request: Any) -> Any: ...
+
+    own.__annotations__["return"] = Own
+    limited(_plain, plans("plan"), features=known)
     with pytest.raises(ConfigError, match=r"features: expected a function .* by name; got .* str"):
         limited(_plain, plans("tenant"), features=scalar)
+    with pytest.raises(ConfigError, match="features: the function cannot return 'ip', which is read from the request"):
+        limited(_plain, plans("ip"), features=own)
     with pytest.raises(ConfigError, match="features: expected a table of functions by feature, or one function; got 7"):
         limited(_plain, plans("tenant"), features=7)
+
+
+def test_a_similar_name_in_a_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """No request fails because of what the function returns for one client. The log has the two names once."""
+    app = limited(_plain, plans("user"), features=lambda request: {"users": 3, "unused": 1})
+    assert [send_bare(app, http_scope())[0]["status"] for _ in range(3)] == [200] * 3
+    expected = "the function of features returns 'users', but a rule uses 'user'. If one is a typo, fix it"
+    assert [message for message in caplog.messages if "returns" in message] == [expected]
 
 
 def test_websockets_have_a_connection() -> None:
@@ -160,7 +219,7 @@ def test_websockets_have_a_connection() -> None:
 
     seen: list[Any] = []
 
-    def identify(connection: HTTPConnection) -> dict[str, object]:
+    def identify(connection: HTTPConnection) -> Tenant:
         seen.append(connection)
         return {"tenant": 7}
 

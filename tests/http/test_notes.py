@@ -10,22 +10,27 @@ import sys
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from calls import OK, ask
 from command_line import run
-from django_calls import MIDDLEWARE, project
+from django_calls import MIDDLEWARE, SESSIONS, project
+from fastapi import FastAPI
 from flask import Flask
+from lifespan import run_lifespan
 from starlette.applications import Starlette
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette_apps import hello as starlette_hello
+from wsgi_calls import listing
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http import notes
 from ratelimit_mw.starlette import limit
@@ -116,6 +121,123 @@ def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: py
     ):
         notes_shown = shown(starlette(*layers), name, monkeypatch)[0]["notes"]
         assert any(note.startswith(expected) for note in notes_shown) is is_noted
+
+
+def in_starlette(settings: Any, **options: Any) -> Any:
+    return starlette((RateLimitMiddleware, {"settings": settings, **options}))
+
+
+def in_fastapi(settings: Any, **options: Any) -> Any:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, settings=settings, **options)
+    return app
+
+
+def in_flask(settings: Any, **options: Any) -> Any:
+    app = Flask("app")
+    RateLimiter(app, settings=settings, **options)
+    return app
+
+
+def with_login(settings: Any, **options: Any) -> Any:
+    app = in_flask(settings, **options)
+    app.login_manager = object()  # as Flask-Login sets it
+    return app
+
+
+def in_asgi(settings: Any, **options: Any) -> Any:
+    return RateLimitMiddleware(OK, settings, **options)
+
+
+def in_wsgi(settings: Any, **options: Any) -> Any:
+    return WSGIMiddleware(listing, settings, **options)
+
+
+def started(app: Any) -> None:
+    """Start an application as a server does; Flask reads its views at the first request."""
+    if isinstance(app, Flask):
+        app.extensions["ratelimit_mw"]._current_views()
+    elif isinstance(app, Starlette):
+        assert asyncio.run(run_lifespan(app, [])) == ""
+    elif isinstance(app, RateLimitMiddleware):
+        ask(app)
+
+
+class Declared(TypedDict):
+    user: str
+
+
+class Other(TypedDict):
+    plan: str
+
+
+def declares_user(request: Any) -> Declared: ...  # type: ignore[empty-body]
+
+
+def declares_plan(request: Any) -> Other: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
+@pytest.mark.parametrize(
+    ("settings", "effect"),
+    [
+        ({"rules": [{"name": "api", "key": ["user|ip"], "limits": "9/s"}]}, "the rule 'api' counts no user: "),
+        ({"rules": [{"name": "api", "limits": "9/s", "cost": "user|1"}]}, "the rule 'api' counts no user: "),
+        ({"rules": [{"name": "api", "key": ["user"], "limits": "9/s"}]}, "the rule 'api' never applies: "),
+        ({"rules": [], "lists": {"allow": {"user": ["ann"]}}}, "the allow list by user never applies: "),
+    ],
+)
+def test_a_rule_by_user_is_noted_where_nothing_provides_the_user(
+    build: Any, settings: Any, effect: str, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has one line at the start, and ``check`` shows the note. A function of yours provides the user."""
+    started(build(settings))
+    started(build(settings))
+    assert len([message for message in log.messages if message.startswith(effect)]) == 1
+    shown_notes = shown(build(settings), "without_user", monkeypatch)[0]["notes"]
+    assert len([note for note in shown_notes if note.startswith(effect)]) == 1
+    log.clear()
+    notes.log_note.cache_clear()
+    for features in ({"user": lambda _: None}, lambda _: None, declares_user):
+        started(build(settings, features=features))
+    assert not [message for message in log.messages if message.startswith(effect)]
+    started(build(settings, features=declares_plan))
+    assert len([message for message in log.messages if message.startswith(effect)]) == 1
+
+
+def test_a_decorator_by_user_is_noted_where_nothing_provides_the_user(log: Any) -> None:
+    """A dependency that provides the user for one limit is enough for this limit."""
+    app = in_fastapi({})
+    by_user = RateLimit("9/s", key=["user|ip"], name="known", features={"user": lambda: "ann"})
+    app.get("/known", dependencies=[by_user])(lambda: None)
+    started(app)
+    assert not [message for message in log.messages if "user" in message]
+    app = in_fastapi({})
+    app.get("/unknown")(limit("9/s", key=["user|ip"], name="unknown")(lambda: None))
+    started(app)
+    assert len([message for message in log.messages if message.startswith("the rule 'unknown' counts no user")]) == 1
+
+
+def test_a_rule_by_user_is_not_noted_with_an_authentication(log: Any) -> None:
+    """An authentication outside the limits may know the user, and so may middleware of your own, and Flask-Login."""
+    by_user: Any = {"rules": [{"key": ["user|ip"], "limits": "9/s"}]}
+    limits = (RateLimitMiddleware, {"settings": by_user})
+    started(starlette(limits, AUTHENTICATION))
+    started(starlette(limits, (BaseHTTPMiddleware, {"dispatch": lambda request, go_on: go_on(request)})))
+    started(with_login(by_user))
+    wrapped = in_flask(by_user)
+    wrapped.wsgi_app = lambda environ, start_response, inner=wrapped.wsgi_app: inner(environ, start_response)
+    started(wrapped)
+    assert not [message for message in log.messages if "counts no user" in message]
+
+
+@pytest.mark.parametrize(("middleware", "count"), [(MIDDLEWARE, 1), ([*SESSIONS, *MIDDLEWARE], 0)])
+def test_a_rule_by_user_is_logged_in_django_without_authentication(middleware: Any, count: int, log: Any) -> None:
+    """A server does not run the system checks, so the log has W003, too."""
+    with project({"rules": [{"key": ["user|ip"], "limits": "9/s"}]}, middleware=middleware) as served:
+        assert served.statuses() == [200] * 3
+        assert len([message for message in run_checks() if message.id == "ratelimit_mw.W003"]) == count
+    assert len([message for message in log.messages if message.startswith("A rule counts by user")]) == count
 
 
 def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:

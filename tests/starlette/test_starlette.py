@@ -16,7 +16,6 @@ from starlette.routing import Mount, Route
 from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import Limiter, RateLimitError, Rule
-from ratelimit_mw.asgi import request as asgi_request
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit
 from ratelimit_mw.testing import ManualClock
 
@@ -49,26 +48,6 @@ def test_the_view_reads_the_verdict() -> None:
 
     app = application([Route("/", view)], Rule(name="all", limits="9/minute"))
     assert ask(app).text == "{'all': 8, 'own': 2}"
-
-
-def test_a_rule_by_user_without_a_source_of_users_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A rule by user without authentication would never apply, so the log reports it once."""
-    asgi_request._warn_of_missing_users.cache_clear()
-    app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
-    assert statuses(app, *["/"] * 3) == [200, 200, 200]
-    messages = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]
-    assert len(messages) == 1
-    assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in messages[0]
-
-
-def test_a_function_that_knows_no_user_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """``features=identify`` returns no user for an anonymous client, and authentication is not needed."""
-    asgi_request._warn_of_missing_users.cache_clear()
-    limiter = Limiter([Rule(limits="1/minute", key=["user"])])
-    app = Starlette(routes=[Route("/", hello)])
-    app.add_middleware(RateLimitMiddleware, limiter=limiter, features=lambda request: {})
-    assert statuses(app, "/") == [200]
-    assert "counts by user" not in caplog.text
 
 
 def test_the_user_is_the_user_of_the_authentication_middleware() -> None:

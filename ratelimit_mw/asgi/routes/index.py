@@ -5,6 +5,7 @@ A path that was requested before is found in a bounded dictionary. A new path is
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -12,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...http.layers import has_inner, runs_no_other_code
+from ...http.layers import has_inner, is_of_framework, layers_of, runs_no_other_code
 from ...http.limiter import HttpLimiter
-from ...http.notes import applications_read, log_notes
+from ...http.notes import NO_USER, applications_read, log_all, log_notes, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
 from ...http.rules import HttpRules
 from ...rules.marks import Destination, ViewMarks
@@ -158,11 +159,19 @@ class RouteIndexes:
             if index is None:
                 self._limits.adopt_no_routes()
                 self.has_routes = False
-                log_notes(self._limits, self._app)
+                self._log_notes(scope)
                 return None
             entry = self._by_start[id(start)] = (start, index)
-            log_notes(self._limits, self._app)
+            self._log_notes(scope)
         return entry[1]
+
+    def _log_notes(self, scope: Mapping[str, Any]) -> None:
+        """Log the notes on the application. Without authentication around the limits, no user can be in the scope."""
+        log_notes(self._limits, self._app)
+        outside = itertools.takewhile(lambda layer: layer is not self._app, layers_of(scope.get("app")))
+        others = [layer for layer in outside if getattr(layer, "limits", None) is not self._limits]
+        if others and "user" not in scope and all(map(is_of_framework, others)):
+            log_all(*notes_on_users(self._limits, NO_USER))
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))

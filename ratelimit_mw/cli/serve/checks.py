@@ -5,6 +5,7 @@ from typing import Final
 
 from ...algorithms.limit import Limit
 from ...errors import ConfigError
+from ...http.notes import log_note
 from ...http.rules import requires_user
 from ...keys.parts import part_of
 from ...rules.compiled import CompiledRule
@@ -34,6 +35,8 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
     for rule in rules.rules:
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)
+            if "user" in rule.source.needs and not has_users:
+                log_note(f"the rule {rule.name!r} counts no user. Name the header of the gateway with --user-header")
             _check_sent(f"rule {rule.name!r}", rule.source.parts, gateway, requires_user(rule) and not has_users)
     _check_sent("lists", rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
 
