@@ -14,6 +14,7 @@ from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
     from ..http.limiter import HttpLimiter
+    from ..keys.values import Conversions
     from .body import ReadAhead
     from .routes.index import RouteIndex
 
@@ -61,6 +62,10 @@ class ASGIRequest(Request):
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
         return {} if self.index is None else self.index.params(self)
+
+    @property
+    def conversions(self) -> Conversions:
+        return self.match.conversions
 
     @property
     def path(self) -> str:

@@ -66,6 +66,7 @@ def explain(
     request = _request(method, *path, host)
     sent_path, to, params, given = source.route(request)
     values = _features(request, as_counted(source, {"ip": UNKNOWN_IP, **given, **features}), source.rules.needs)
+    values = {name: to.conversions.apply(name, value) for name, value in values.items()}
     values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}

@@ -44,7 +44,9 @@ class Source:
         self.title = title
         self.settings = settings
         self.rules = rules
-        self.overview = Overview(rules, settings.amendments, routes)
+        self.routes = None if routes is None else list(routes)
+        """The routes of the application; None for a file."""
+        self.overview = Overview(rules, settings.amendments, self.routes)
         self.package = package.partition(".")[0]
         self.limits = limits
 

@@ -174,7 +174,7 @@ class FeatureReader:
             )
         family, _, rest = name.partition(":")
         if rest and family in _FAMILIES:
-            return _FAMILIES[family](rest)
+            return self._converted(name, _FAMILIES[family](rest))
         if rest and family == "path" and self._routes:
             return lambda request: parameter(request.path_params.get(rest))
         if rest and is_email(name):
@@ -185,8 +185,12 @@ class FeatureReader:
             return self._built_in[name]
         if read := self._body_feature(name):
             self._in_body.add(name)
-            return read
+            return self._converted(name, read)
         raise ConfigError(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}", *need)
+
+    def _converted(self, name: str, read: Read) -> Read:
+        """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""
+        return (lambda request: request.conversions.apply(name, read(request))) if self._routes else read
 
     def _advice(self, name: str) -> str:
         """Return what to write for a feature that nothing provides."""

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
 from ..keys.host import normalize_host
+from ..keys.values import NO_CONVERSIONS, Conversions
 from .cookies import parse_cookies
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Request(Mapping[str, Any]):
     """The same request as it was decided first, which keeps ``identified``."""
     framework_request: Any = None
     """The framework's own request; None where there is none."""
+
+    @property
+    def conversions(self) -> Conversions:
+        """How the framework converts texts of this request."""
+        return NO_CONVERSIONS
 
     @property
     def own(self) -> Any:

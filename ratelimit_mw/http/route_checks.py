@@ -40,7 +40,7 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
         for value in values:
             on_value = [route for route in routes if fits(value, route)]
             yield from _problems(field, value, match.methods, on_value, map(name, routes))
-    if not _fitting(match, routes):
+    if not fitting_routes(match, routes):
         wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
         field = [*places, "methods"][len(places) - 1]
         yield field, f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
@@ -57,7 +57,7 @@ def _patterns_of(route: Route) -> tuple[str, ...]:
     return route.pattern or route.template, *route.translations
 
 
-def _fitting(match: Match, routes: Iterable[Route]) -> list[Route]:
+def fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
     """Return the routes that the rule may apply to."""
     for field, values in _places(match).items():
         routes = [route for route in routes if any(_FITS[field][0](value, route) for value in values)]
@@ -111,7 +111,7 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             paths = ", ".join(dict.fromkeys(route.template for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():
-        fitting = _fitting(rule.source.matches, routes)
+        fitting = fitting_routes(rule.source.matches, routes)
         if fitting and not rule.source.unrouted and all(route.lacks_parameter(rule.source) for route in fitting):
             where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
             missing = _missing_parameters(rule.source, fitting) or _parameters_of(rule.source)

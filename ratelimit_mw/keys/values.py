@@ -1,11 +1,12 @@
 """The types that values of features may have, and the text of each value. Pure."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from ..errors import FeatureTypeError
@@ -13,6 +14,8 @@ from .comparison import comparison_form
 from .features import INVALID
 
 _WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
+_TRUTHS: Final = {"true": "1", "false": "0"}
+"""The truth values of JSON, which pydantic and Python convert to numbers."""
 _SPELLINGS: Final = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0")
 EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
 
@@ -45,6 +48,48 @@ def canonical(kind: type, text: str) -> Any:
         return INVALID if form is INVALID else CANONICAL[kind](form)
     except (ValueError, ArithmeticError):
         return INVALID
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Returns a text as the canonical text of the value that a framework makes of it, by the types of a parameter.
+
+    >>> Conversion.to([int, type(None)]).convert("007"), Conversion.to([int, str])
+    ('7', None)
+    """
+
+    kinds: tuple[type, ...]
+
+    @classmethod
+    def to(cls, types: Iterable[type]) -> Self | None:
+        """Return the conversion to one of some types; None where one of them has no canonical text, as text has."""
+        others = [kind for kind in types if kind is not type(None)]
+        kinds = [next((known for known in CANONICAL if issubclass(kind, known)), None) for kind in others]
+        known = tuple(kind for kind in kinds if kind is not None)
+        return cls(known) if known and len(known) == len(kinds) else None
+
+    def convert(self, text: str) -> Any:
+        forms = (canonical(kind, text) for kind in self.kinds)
+        return next((form for form in forms if form is not INVALID), INVALID)
+
+
+class Conversions:
+    """How a framework converts the texts of requests to a view, by feature. Frameworks without types convert none."""
+
+    def of(self, feature: str) -> Conversion | None:
+        return None
+
+    def apply(self, feature: str, value: Any) -> Any:
+        """Return the value of a feature as the framework converts it; one that is missing or invalid as it is."""
+        conversion = self.of(feature)
+        return conversion.convert(value) if conversion and value and isinstance(value, str) else value
+
+    def declares(self, feature: str) -> bool:
+        """Return whether the view declares the type of a feature, which may be text."""
+        return False
+
+
+NO_CONVERSIONS: Final = Conversions()
 
 
 def check_type(name: str, kind: type) -> None:
@@ -93,7 +138,7 @@ def _decimal(value: Decimal) -> Any:
 
 
 def _whole(text: str) -> str:
-    match = _WHOLE.fullmatch(text)
+    match = _WHOLE.fullmatch(_TRUTHS.get(text, text))
     if match is None:
         raise ValueError(text)
     return str(int(match[1]))
@@ -121,7 +166,7 @@ CANONICAL: Final[dict[type, Callable[[str], Any]]] = {
     bool: _truth,
     int: _whole,
     UUID: lambda text: str(UUID(text)),
-    float: lambda text: repr(float(text) or 0.0),
+    float: lambda text: repr(float(_TRUTHS.get(text, text)) or 0.0),
     Decimal: lambda text: _decimal(Decimal(text)),
 }
-"""The types of route parameters of which one value has many spellings."""
+"""The types of parameters of which one value has many spellings."""

@@ -11,6 +11,7 @@ from ..algorithms.ban import BanTerms
 from ..keys.features import Features
 from ..keys.host import normalize_host
 from ..keys.parts import feature_of
+from ..keys.values import NO_CONVERSIONS, Conversions
 from ..quota import Quota, format_duration
 from .compiled import CompiledRule
 from .costs import REQUESTS
@@ -42,6 +43,8 @@ class Route:
     name: str = ""
     pattern: str = ""
     translations: Collection[str] = ()
+    conversions: Conversions = NO_CONVERSIONS
+    """How the framework converts the texts of a request."""
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
 
 from ..keys.features import UNMATCHED
+from ..keys.values import NO_CONVERSIONS, Conversions
 from .names import class_behind, holds_views, printable
 from .rule import Rule
 
@@ -93,6 +94,8 @@ class Destination:
     """Whether the route is a regular expression, so that its template may differ from its paths."""
     unprefixed: str = ""
     """The template in the default language, where this language has no prefix."""
+    conversions: Conversions = NO_CONVERSIONS
+    """How the framework converts texts of the request."""
     template: str | None = field(init=False)
     """The endpoint where it is a template of the whole path, else None."""
     is_exact: bool = field(init=False)

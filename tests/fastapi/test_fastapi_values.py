@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
 from calls import ask
-from fastapi import Depends, FastAPI, Header, Path
+from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Rule
-from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
 
 ID = "12345678-1234-5678-1234-567812345678"
 
@@ -125,3 +125,161 @@ def test_a_model_without_an_annotation_is_an_error_of_the_request() -> None:
     for _ in range(3):
         with pytest.raises(FeatureTypeError, match="'user' is of type User"):
             ask(app, "/")
+
+
+# -- values outside the path ----------------------------------------------------------------------------
+
+SEVEN = ["7", "07", "+7", " 7", "7.0", "0_7"]
+Id = Annotated[int | None, Query(alias="item")]
+
+
+class Account(BaseModel):
+    item: int
+    key: UUID | None = None
+    owner: User | None = None
+
+
+class Wide(BaseModel):
+    x_item: int
+
+
+def by(part: str) -> Rule:
+    return Rule(name="item", limits="1/minute", key=[part])
+
+
+def by_query(item: int) -> None: ...
+def by_alias(number: Id = None) -> None: ...
+def by_query_model(every: Annotated[Account, Query()]) -> None: ...
+def by_header(x_item: Annotated[int, Header()]) -> None: ...
+def by_header_model(every: Annotated[Wide, Header()]) -> None: ...
+def by_cookie(item: Annotated[int, Cookie()]) -> None: ...
+def by_dependency(query: Annotated[None, Depends(by_query)]) -> None: ...
+def by_form(item: Annotated[int, Form()]) -> None: ...
+def by_form_model(every: Annotated[Account, Form()]) -> None: ...
+def by_model(account: Account) -> None: ...
+def by_optional_model(account: Account | None = None) -> None: ...
+def by_field(item: Annotated[int, Body(embed=True)]) -> None: ...
+def by_two(account: Account, item: Annotated[str, Body()] = "") -> None: ...
+def by_nested(account: Account) -> None: ...
+
+
+Sending = dict[str, Any]
+
+
+def in_query(value: Any) -> Sending:
+    return {"params": {"item": value}}
+
+
+def in_header(value: Any) -> Sending:
+    return {"headers": {"x-item": str(value)}}
+
+
+def in_cookie(value: Any) -> Sending:
+    return {"headers": {"cookie": f"item={value}"}}
+
+
+def in_form(value: Any) -> Sending:
+    return {"data": {"item": value}}
+
+
+def in_json(value: Any) -> Sending:
+    return {"json": {"item": value}}
+
+
+def in_account(value: Any) -> Sending:
+    return {"json": {"account": {"item": value}, "item": "any text"}}
+
+
+def in_owner(value: Any) -> Sending:
+    return {"json": {"item": 1, "owner": {"id": value, "requests": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("part", "view", "send", "more"),
+    [
+        ("query:item", by_query, in_query, []),
+        ("query:item", by_alias, in_query, []),
+        ("query:item", by_query_model, in_query, []),
+        ("query:item", by_dependency, in_query, []),
+        ("header:x-item", by_header, in_header, []),
+        ("header:x-item", by_header_model, in_header, []),
+        ("cookie:item", by_cookie, in_cookie, []),
+        ("form:item", by_form, in_form, []),
+        ("form:item", by_form_model, in_form, []),
+        ("field:item", by_form, in_form, []),
+        ("json:item", by_model, in_json, [7, 7.0]),
+        ("field:item", by_model, in_json, [7, 7.0]),
+        ("json:item", by_optional_model, in_json, [7, 7.0]),
+        ("json:item", by_field, in_json, [7, 7.0]),
+        ("json:account.item", by_two, in_account, [7, 7.0]),
+        ("json:owner.id", by_nested, in_owner, [7, 7.0]),
+    ],
+)
+def test_a_number_has_one_count_wherever_a_client_sends_it(part: str, view: Any, send: Any, more: list[Any]) -> None:
+    """FastAPI gives the view one value for all spellings, and another one for another number."""
+    app = limited(FastAPI(), by(part))
+    app.add_api_route("/", view, methods=["POST"])
+    free = FastAPI()
+    free.add_api_route("/", view, methods=["POST"])
+    spellings = [text for text in SEVEN if send is not in_cookie or text.strip() == text] + more
+    sent = [ask(app, method="POST", **send(text)).status_code for text in spellings]
+    assert sent == [200] + [429] * (len(spellings) - 1)
+    assert {ask(free, method="POST", **send(text)).status_code for text in spellings} == {200}
+    assert ask(app, method="POST", **send("8")).status_code == 200
+
+
+def test_what_is_no_number_shares_a_count_and_a_missing_one_is_missing() -> None:
+    """FastAPI responds to the first with 422. A missing value, such as null, is not counted."""
+    app = limited(FastAPI(), by("json:item"))
+    app.add_api_route("/", by_model, methods=["POST"])
+    values = ["seven", "7a", [7], 7.5]
+    assert [ask(app, method="POST", **in_json(value)).status_code for value in values] == [422, 429, 429, 429]
+    assert [ask(app, method="POST", **in_json(None)).status_code for _ in range(3)] == [422] * 3
+    truths = [ask(app, method="POST", **in_json(value)).status_code for value in (True, 1, "01")]
+    assert truths == [200, 429, 429]
+
+
+def test_a_parameter_that_may_be_text_is_counted_as_text() -> None:
+    """Numbers are other texts then, and no text is invalid. So is a parameter that a view reads from the request."""
+
+    def either(item: int | str) -> None: ...
+    def text(item: str) -> None: ...
+    def untyped(request: Request) -> None: ...
+
+    for view in (either, text, untyped):
+        app = limited(FastAPI(), by("query:item"))
+        app.add_api_route("/", view)
+        assert statuses(app, "/?item=a", "/?item=b", "/?item=7", "/?item=07", "/?item=7") == [200] * 4 + [429]
+
+
+def test_two_types_are_tried_in_their_order() -> None:
+    """A value of the second type is one value, too."""
+
+    def view(item: int | UUID) -> None: ...
+
+    app = limited(FastAPI(), by("query:item"))
+    app.add_api_route("/", view)
+    assert statuses(app, "/?item=7", "/?item=07", f"/?item={ID}", f"/?item={ID.upper()}") == [200, 429, 200, 429]
+
+
+def test_the_models_of_a_union_may_have_other_types() -> None:
+    """Which of them FastAPI takes is not known, so the field is text."""
+
+    class Named(BaseModel):
+        item: str
+
+    def view(account: Annotated[Account | Named, Body()]) -> None: ...
+
+    view.__annotations__["account"] = Annotated[Account | Named, Body()]
+    app = limited(FastAPI(), by("json:item"))
+    app.add_api_route("/", view, methods=["POST"])
+    assert [ask(app, method="POST", **in_json(value)).status_code for value in ("a", "b", "a")] == [200, 200, 429]
+
+
+def test_lists_and_costs_have_the_value_of_the_view() -> None:
+    """A denied number is denied in all spellings."""
+    settings: Any = {"rules": [], "lists": {"deny": {"query:item": ["7"]}}}
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, settings=settings)
+    app.add_api_route("/", by_query)
+    assert [ask(app, f"/?item={text}").status_code for text in ("7", "07", "%2B7", "8")] == [403, 403, 403, 200]

@@ -39,6 +39,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 # The checks of Django are registered on the import of django_calls.
 from django.core.checks import run_checks  # isort: skip
+from django.core.handlers.wsgi import WSGIHandler  # isort: skip
 from django.test import override_settings  # isort: skip
 from django.core.management import CommandError, call_command  # isort: skip
 
@@ -238,6 +239,65 @@ def test_a_rule_by_user_is_logged_in_django_without_authentication(middleware: A
         assert served.statuses() == [200] * 3
         assert len([message for message in run_checks() if message.id == "ratelimit_mw.W003"]) == count
     assert len([message for message in log.messages if message.startswith("A rule counts by user")]) == count
+
+
+def by_id(part: str) -> Any:
+    return {"rules": [{"name": "account", "key": [part], "limits": "9/s"}]}
+
+
+@pytest.mark.parametrize("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
+@pytest.mark.parametrize(
+    ("part", "is_noted"),
+    [
+        ("query:id", True),
+        ("header:x-account-id", True),
+        ("cookie:accountId", True),
+        ("json:user.id", True),
+        ("form:number", True),
+        ("field:account|ip", True),
+        ("query:id as int", False),
+        ("form:username", False),
+        ("header:x-api-key", False),
+        ("query:paid", False),
+    ],
+)
+def test_check_notes_an_id_that_may_be_a_number(
+    build: Any, part: str, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application converts it, and no framework says so: each spelling of a number would have a count."""
+    notes_shown = shown(build(by_id(part)), "by_id", monkeypatch)[0]["notes"]
+    assert any("as int" in note for note in notes_shown) is is_noted
+
+
+@pytest.mark.parametrize("annotation", [int, str])
+def test_check_notes_no_id_whose_type_is_declared(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI converts the number before the view sees it, and keeps a text as it is."""
+
+    def view(account_id: int) -> None: ...
+
+    view.__annotations__["account_id"] = annotation
+    app = in_fastapi(by_id("query:account_id"))
+    app.add_api_route("/", view)
+    assert not any("as int" in note for note in shown(app, "declared", monkeypatch)[0]["notes"])
+
+
+def test_explain_shows_the_key_of_a_converted_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the key that requests have."""
+
+    def view(account_id: int) -> None: ...
+
+    app = in_fastapi(by_id("query:account_id"))
+    view.__annotations__["account_id"] = int
+    app.add_api_route("/", view)
+    monkeypatch.setitem(sys.modules, "converted", SimpleNamespace(app=app))
+    result = run("explain", "--app", "converted:app", "GET", "/?account_id=007", "--json")
+    assert json.loads(result.stdout)["rules"][0]["key"] == "{query:account_id=7}"
+
+
+def test_check_notes_an_id_in_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms and serializers of a view are known to the view only."""
+    with project(by_id("form:id")):
+        assert any("as int" in note for note in shown(WSGIHandler(), "in_django", monkeypatch)[0]["notes"])
 
 
 def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:

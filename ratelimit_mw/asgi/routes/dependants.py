@@ -1,34 +1,95 @@
-"""Reads what FastAPI knows of a view: the functions it calls before, and the types of its path parameters."""
+"""Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from ...errors import ConfigError
 from ...keys.annotations import types_in
-from ...keys.values import CANONICAL, canonical
+from ...keys.values import Conversion, Conversions
 from ..dependencies import DependencyLimit, DependencyObject, share_mark
 
+_PLACES: Final = {
+    "path": "path_params",
+    "query": "query_params",
+    "header": "header_params",
+    "cookie": "cookie_params",
+    "json": "body_params",
+    "form": "body_params",
+    "field": "body_params",
+}
+"""The list of parameters that has the features of a family."""
 
-class _Annotated(NamedTuple):
-    """Converts a parameter as FastAPI does: by its annotation, where the path has no convertor."""
 
-    kind: type
+class ParameterTypes(Conversions):
+    """The types of the parameters of a view and its dependencies, by which FastAPI converts what a client sends."""
 
-    def convert(self, value: str) -> Any:
-        return canonical(self.kind, value)
+    def __init__(self, dependant: Any) -> None:
+        every = list(_with_dependencies(dependant))
+        places = dict.fromkeys(_PLACES.values())
+        self._lists = {place: [each for part in every for each in getattr(part, place, ())] for place in places}
+        bodies = self._lists["body_params"]
+        names = {parameter.name for parameter in bodies}
+        self._is_embedded = len(names) > 1 or any(getattr(each.field_info, "embed", None) for each in bodies)
+        self._found: dict[str, list[list[type]]] = {}
+
+    def of(self, feature: str) -> Conversion | None:
+        return next(filter(None, map(Conversion.to, self._types_of(feature))), None)
+
+    def declares(self, feature: str) -> bool:
+        return bool(self._types_of(feature))
+
+    def of_path(self) -> dict[str, Conversion]:
+        """Return how the parameters of the path are converted, by name."""
+        every = {each.alias: self.of(f"path:{each.alias}") for each in self._lists["path_params"]}
+        return {name: conversion for name, conversion in every.items() if conversion is not None}
+
+    def _types_of(self, feature: str) -> list[list[type]]:
+        """Return the types of each parameter and field of a model that has a feature."""
+        if feature not in self._found:  # few are asked for: those of rules
+            family, _, path = feature.partition(":")
+            place = _PLACES.get(family, "")
+            found = (self._types(each, path, place) for each in self._lists.get(place, ()))
+            self._found[feature] = [types for each in found for types in each]
+        return self._found[feature]
+
+    def _types(self, parameter: Any, path: str, place: str) -> Iterator[list[type]]:
+        info = parameter.field_info
+        is_form = any(cls.__name__ == "Form" for cls in type(info).__mro__)
+        is_inside = place == "body_params" and self._is_embedded and not is_form
+        return _types_at(path.split("."), parameter.name, info, is_inside)
 
 
-def converted_parameters(dependant: Any) -> Iterator[tuple[str, _Annotated]]:
-    """Yield the parameters of a route that a view or a dependency of FastAPI takes as a number or a UUID."""
+def _with_dependencies(dependant: Any) -> Iterator[Any]:
+    yield dependant
     for inner in getattr(dependant, "dependencies", ()):
-        yield from converted_parameters(inner)
-    for parameter in getattr(dependant, "path_params", ()):
-        for kind in types_in(getattr(parameter.field_info, "annotation", None)):
-            for known in CANONICAL:
-                if issubclass(kind, known):
-                    yield parameter.alias, _Annotated(known)
-                    break
+        yield from _with_dependencies(inner)
+
+
+def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> Iterator[list[type]]:
+    """Yield the types of a parameter or field, where the path leads to it; else those of the fields of its model.
+
+    ``is_inside``: the fields of its model are below its name, not beside it.
+    """
+    types = types_in(getattr(info, "annotation", None))
+    models = [kind for kind in types if hasattr(kind, "model_fields")]
+    if is_inside or not models:
+        if path[0] not in _names(name, info):
+            return
+        path = path[1:]
+    if not path:
+        yield types
+    elif len(models) == 1:  # the models of a union may have different types
+        for inner, inside in models[0].model_fields.items():
+            yield from _types_at(path, inner, inside)
+
+
+def _names(name: str, info: Any) -> set[str]:
+    """Return the names that a request may use. Those of headers are in lower case, with dashes."""
+    validation = getattr(info, "validation_alias", None)
+    choices = getattr(validation, "choices", (validation,))
+    names = {text for text in (name, getattr(info, "alias", None), *choices) if isinstance(text, str)}
+    return names | {text.replace("_", "-").lower() for text in names}
 
 
 def calls_before(dependant: Any) -> Iterator[object]:

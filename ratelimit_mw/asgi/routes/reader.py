@@ -19,7 +19,7 @@ from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
 from ...rules.paths import deepen
 from ..dependencies import DependencyLimit
-from .dependants import calls_before, converted_parameters
+from .dependants import ParameterTypes, calls_before
 from .frontends import frontend_groups, frontend_nodes
 from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
@@ -84,7 +84,7 @@ class RouteReader:
         for node in self.nodes:
             methods = ("GET",) if node.kind == "websocket" else sorted(node.methods or METHODS)
             views = {method: node.match_for(method, FULL).all_marks for method in methods}
-            yield Route(node.endpoint, views, node.parameters, node.name, node.paths)
+            yield Route(node.endpoint, views, node.parameters, node.name, node.paths, conversions=node.conversions)
         if self.has_fallback:
             yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
 
@@ -125,6 +125,7 @@ class RouteReader:
         host = getattr(entry, "host_regex", None)
         is_mount = not hasattr(entry, "endpoint")
         methods = getattr(entry, "methods", None)
+        conversions = ParameterTypes(getattr(entry, "dependant", None))
         node = RouteNode(
             "/**" if host else _path_shape(entry.path_format, entry.param_convertors),
             location.prefix + (_REST if host else entry.path_format),
@@ -134,13 +135,14 @@ class RouteReader:
             frozenset(methods) if methods else None,
             None if host else entry.path_regex,
             host,
-            {**entry.param_convertors, **dict(converted_parameters(getattr(entry, "dependant", None)))},
+            {**entry.param_convertors, **conversions.of_path()},
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
             location.is_direct and custom is None and _is_own(route, "handle"),
             is_mount,
             name=location.name + (getattr(entry, "name", None) or ""),
             paths=location.paths + ("/**" if host else _paths_of(entry)),
+            conversions=conversions,
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node

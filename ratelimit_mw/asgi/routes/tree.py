@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...http.layers import is_of_framework
 from ...http.views import ViewMarksByMethod
 from ...keys.features import INVALID, UNMATCHED
-from ...keys.values import parameter
+from ...keys.values import NO_CONVERSIONS, Conversions, parameter
 from ...rules.marks import Destination, Mark, ViewMarks
 from ...rules.paths import PathTree
 
@@ -113,6 +113,7 @@ class RouteNode:
     """The name of the route, after those of its mounts, as the framework builds URLs from it."""
     paths: str = "/**"
     """A pattern that matches at least the paths of the route, with those of its mounts."""
+    conversions: Conversions = NO_CONVERSIONS
     views: ViewMarksByMethod = _NO_VIEWS
     calls: list[object] = field(default_factory=list)
     """The dependencies of the route. ``limits`` are those that carry a limit."""
@@ -160,6 +161,7 @@ class RouteNode:
                 self.name,
                 _PARTIAL_MARKS if self.answers_options else None,
                 ends=not self.is_mount,
+                conversions=self.conversions,
                 target=self.target,
                 passed=self.passed,
             )
