@@ -269,6 +269,17 @@ def test_rules_that_cannot_work_in_the_application_are_not_taken(
         assert '"login";q=5;w=3600' in limits_of(get("/login"))
 
 
+def test_a_typo_in_a_changed_file_is_not_taken_with_one_function_for_all_features(file: Path) -> None:
+    """The function declares no such name, so its requests keep the earlier rules, and none fails."""
+    limiter = Limiter.from_settings(str(file))
+    app = RateLimitMiddleware(sending(START, BODY), limiter=limiter, features=lambda request: {"user": "ann"})
+    assert ask(app).status_code == 200
+    file.write_text(toml("20/hour") + '[[rules]]\nname = "x"\nkey = ["usr"]\nlimits = "1/hour"\n')
+    with pytest.raises(ConfigError, match=r"rules\[\d\] \"x\": key: uses the feature 'usr'.* Did you mean 'user'"):
+        limiter.reload()
+    assert [limits_of(ask(app)) for _ in range(2)] == ['"site";q=10;w=3600'] * 2
+
+
 def test_a_rule_that_a_view_names_cannot_disappear(file: Path) -> None:
     """Each call of check() would raise an error."""
     with starlette(file) as (get, limiter):
