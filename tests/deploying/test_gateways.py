@@ -178,6 +178,38 @@ def test_users_are_limited_after_the_limit_of_nginx_and_the_password(tmp_path: P
         assert {key["client"]: key["remaining"] for key in shown} == {"user=ann": 0, "user=bob": 2}
 
 
+INDEX = "root www; index index.html; # not 127.0.0.1:8000"
+FALLBACK = "root www; try_files $uri /index.html; # not 127.0.0.1:8000"
+MISSING = "root www; error_page 404 /index.html; # not 127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(("directive", "path"), [(INDEX, "/"), (FALLBACK, "/none"), (MISSING, "/none")])
+def test_a_request_that_nginx_redirects_internally_counts_once(directive: str, path: str, tmp_path: Path) -> None:
+    """The response has the headers of the one decision."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "index.html").write_text("found")
+    root = directive.replace("www", str(tmp_path / "www"))
+    with site_of(tmp_path, FIRST, lines=[("proxy_pass http://127.0.0.1:8000;", root)]) as site:
+        allowed = [site.get(path) for _ in range(3)]
+        assert [response.text for response in allowed] == ["found"] * 3
+        assert [response.headers["x-ratelimit-remaining"] for response in allowed] == ["2", "1", "0"]
+        assert {response.headers["ratelimit-policy"] for response in allowed} == {'"api";q=3;w=86400'}
+        rejected = site.get(path)
+        assert (rejected.status_code, rejected.json()["status"]) == (429, 429)
+        assert rejected.headers["x-ratelimit-remaining"] == "0"
+
+
+def test_satisfy_any_of_a_server_does_not_open_a_password(tmp_path: Path) -> None:
+    """A request within the limit still needs the password."""
+    (tmp_path / "users").write_text("ann:{PLAIN}a\n")
+    lines = [("server_name _;", 'server_name _; satisfy any; auth_basic "shop"; auth_basic_user_file users;')]
+    with site_of(tmp_path, FIRST, lines=lines) as site:
+        assert [site.get().status_code for _ in range(2)] == [401] * 2
+        headers = {"Authorization": "Basic " + base64.b64encode(b"ann:a").decode()}
+        assert [site.get(headers=headers).status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
 def test_caddy_sends_a_429_with_the_headers_and_the_body(tmp_path: Path) -> None:
     """With the file of the example. A client cannot choose its path or its IP address, or fill the log."""
     login = '[[rules]]\nname = "login"\nmatch = { path = "/login" }\nlimits = "1/day"\n'

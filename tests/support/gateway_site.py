@@ -94,7 +94,7 @@ def site_of(
         application: Returns the command of another application, with the port to listen on.
     """
     port, service_port, application_port = free_port(), free_port(), free_port()
-    command = _GATEWAYS[gateway](folder, port, (("8429", str(service_port)), ("8000", str(application_port)), *lines))
+    command = _GATEWAYS[gateway](folder, port, (*lines, ("8429", str(service_port)), ("8000", str(application_port))))
     head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
     (folder / "ratelimit.toml").write_text(head + rules)
     (folder / "application.py").write_text(APPLICATION)
