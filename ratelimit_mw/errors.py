@@ -170,7 +170,7 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
         Returns:
             The limits that reject, and the time to wait.
         """
-        limits = ", ".join(f"{d.rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
+        limits = ", ".join(f"{d.source.shown_rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
         retry = verdict.retry_after
         wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
         return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"

@@ -50,7 +50,7 @@ class Limit:
         unit: str = "requests",
         reports: bool = False,
     ) -> None:
-        self.rule = rule
+        self.rule = self.shown_rule = rule
         self.quota = quota
         self.shadow = shadow
         self.statuses = statuses
@@ -70,6 +70,11 @@ class Limit:
         self.sums = self._without_rejections() if self.reports else self
         """The limit that counts a sum of many requests: it rejects no request, so that all sums share one call."""
 
+    def show_as(self, name: str) -> None:
+        """Set the name of the rule that clients see, ``shown_rule``, and with it that of the limit, ``policy``."""
+        self.policy = name + self.policy.removeprefix(self.shown_rule)
+        self.shown_rule = name
+
     def _without_rejections(self) -> Limit:
         limit = copy.copy(self)
         limit.shadow = True
@@ -82,7 +87,7 @@ class Limit:
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
         options = (self.spec, self.shadow, self.statuses, self.on_store_error)
         limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
-        limit.policy, limit.values_of = self.policy, self.values_of
+        limit.shown_rule, limit.policy, limit.values_of = self.shown_rule, self.policy, self.values_of
         limit.local = True
         limit.ban = self.ban
         return limit

@@ -12,12 +12,14 @@ _HEADERS: Final = {
     "X-RateLimit-Remaining": ("The requests that remain.", "integer"),
     "X-RateLimit-Reset": ("Seconds until the limit is fully reset.", "integer"),
     "RateLimit-Policy": ("The limits: quota (q) per window in seconds (w).", "string"),
-    "RateLimit": ("The remaining quota (r), and the seconds until more is available (t).", "string"),
+    "RateLimit": ("The limits that reject: the remaining quota (r) and the seconds to wait (t).", "string"),
     "Retry-After": ("Seconds until the same request is allowed.", "integer"),
 }
+_EPOCH: Final = {"X-RateLimit-Reset": ("When the limit is fully reset, in seconds since 1970.", "integer")}
 _STRING: Final = {"type": "string"}
 _MEMBERS: Final = dict.fromkeys(("type", "title", "detail"), _STRING) | {
     "status": {"type": "integer"},
+    "retry-after": {"type": "integer"},
     "violated-policies": {"type": "array", "items": _STRING},
 }
 _PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "properties": _MEMBERS}}}
@@ -43,11 +45,11 @@ class OpenAPIWithLimits:
         return schema
 
 
-def describe_response(headers: Collection[str], own_body: bool) -> dict[str, Any]:
+def describe_response(headers: Collection[str], own_body: bool, reset: str) -> dict[str, Any]:
     """Return the response to a rejection, with the package's own body or without a description of it."""
     described = {
         title: {"description": meaning, "schema": {"type": kind}}
-        for title, (meaning, kind) in _HEADERS.items()
+        for title, (meaning, kind) in (_HEADERS | (_EPOCH if reset == "epoch" else {})).items()
         if title.lower() in (*headers, "retry-after")
     }
     response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}

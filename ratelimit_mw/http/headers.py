@@ -106,7 +106,7 @@ class HeaderWriter:
         if self._x:
             if self._epoch:
                 x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
-            headers = [x_limit, (_X_REMAINING, remaining), x_reset]
+            headers = [x_limit, (_X_REMAINING, remaining), *((x_reset,) if is_timed else ())]
         if self._draft:
             headers.append(policy if limits is None else self._policy(tuple(limits)))
         if not allowed:
@@ -161,17 +161,19 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
 def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], list[Limit]]:
     """Return the decisions to show: for an allowed request one of each limit, which a view may have checked often.
 
-    It is the newest one, of the key with the least left.
+    It is the newest one, of the key with the least left. A concurrency limit shows only where it rejects, or alone.
 
     Returns:
         The decisions and their limits.
     """
-    shown, limits = [], []
+    rates: list[Decision] = []
+    slots: list[Decision] = []
     for decision in decisions:
         limit = decision.hit[0]
         if not limit.shadow:
-            shown.append(decision)
-            limits.append(limit)
+            (slots if limit.quota.concurrent and decision.allowed else rates).append(decision)
+    shown = rates or slots
+    limits = [decision.hit[0] for decision in shown]
     if not allowed or len({*limits}) == len(limits):
         return shown, limits
     by_key = {decision.hit[:2]: decision for decision in shown}

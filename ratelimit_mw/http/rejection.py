@@ -51,10 +51,22 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
         kind, detail = _BANNED, f"Too many of your requests were rejected. {detail}"
     violated = [decision.hit[0].policy for decision in verdict.rejected_by]
-    problem = {"type": kind, "title": title, "status": status, "detail": detail, "violated-policies": violated}
+    detail = f"{_concurrency(verdict)}{detail}"
+    wait = {"retry-after": int(retry_after)} if retry_after else {}
+    problem = {"type": kind, "title": title, "status": status, "detail": detail, **wait, "violated-policies": violated}
     body = (json.dumps(problem) if template is None else template.format(title=title, detail=detail)).encode()
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(status, headers, body)
+
+
+def _concurrency(verdict: Verdict) -> str:
+    """Return the smallest concurrency limit that rejects, as a sentence; "" without one."""
+    rejecting = [decision for decision in verdict.rejected_by if not (decision.unavailable or decision.banned)]
+    slots = [decision.limit for decision in rejecting if decision.quota.concurrent]
+    if not slots:
+        return ""
+    requests = "1 request runs" if min(slots) == 1 else f"{min(slots)} requests run"
+    return f"At most {requests} at a time. "
 
 
 def prefers_html(accept: str) -> bool:

@@ -32,10 +32,17 @@ class CompiledRule:
     """A rule with its limits and its key maker built."""
 
     def __init__(
-        self, rule: Rule, name: str, make_key: Callable[..., KeyMaker] = KeyMaker, may_hold_slots: bool = True
+        self,
+        rule: Rule,
+        name: str,
+        make_key: Callable[..., KeyMaker] = KeyMaker,
+        may_hold_slots: bool = True,
+        shown: str = "",
     ) -> None:
         self.source = rule
         self.name = name
+        self.shown = shown or name
+        """The name that clients see."""
         self.shadow = rule.mode == "shadow"
         self.check: Callable[[Limit], None] = lambda _: None
         """The store's check of limits from a function."""
@@ -50,6 +57,8 @@ class CompiledRule:
         self.looks_up = self._of_key is not None or self._of_rule is not None
         self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
         """Used for limits from a function that are not known."""
+        for limit in self.placeholder:
+            limit.show_as(self.shown)
         self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
         self.tables = self._build_tables()
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
@@ -68,9 +77,9 @@ class CompiledRule:
         self.least_cost = self.fixed_cost or 1
         """The cost of the next request, as far as it is known without the request."""
 
-    def is_same(self, rule: Rule, may_hold_slots: bool) -> bool:
+    def is_same(self, rule: Rule, may_hold_slots: bool, shown: str) -> bool:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
-        return self.source == rule and self.may_hold_slots == may_hold_slots
+        return self.source == rule and (self.may_hold_slots, self.shown) == (may_hold_slots, shown)
 
     def _build(self, quotas: Iterable[Quota]) -> Limits:
         rule = self.source
@@ -78,6 +87,7 @@ class CompiledRule:
         reports = rule.consistency == "reported"
         limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
         for limit in limits:
+            limit.show_as(self.shown)
             limit.values_of, limit.names_client = self.key.parse, self.key.names_client
         if rule.ban is not None and limits:
             ban = BanLimit(rule.ban, limits[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -28,6 +30,8 @@ from .rule import Rule, amended, build_rule, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
+_NUMBER: Final = re.compile(r"-\d+\Z")
+"""The number of a limit behind the name of its rule."""
 
 
 class Amendment(NamedTuple):
@@ -67,9 +71,12 @@ class RuleSet:
         rules += [_marked_rule(*each, amendments, defaults or {}) for each in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
         may_hold = [True] * everywhere + [not isinstance(mark, MessageMark) for mark in marks]
+        shown = names[:everywhere] + _shown_names(marks, names[:everywhere])
         self.rules = [
-            old if (old := before.get(name)) and old.is_same(rule, holds) else CompiledRule(rule, name, make_key, holds)
-            for rule, name, holds in zip(rules, names, may_hold, strict=True)
+            old
+            if (old := before.get(name)) and old.is_same(rule, holds, seen)
+            else CompiledRule(rule, name, make_key, holds, seen)
+            for rule, name, holds, seen in zip(rules, names, may_hold, shown, strict=True)
         ]
         self.by_name = dict(zip(names, self.rules, strict=True))
         compiled = zip(self.rules, places, strict=True)
@@ -261,6 +268,19 @@ def _names(marks: Sequence[Mark]) -> list[str]:
         times[view] += not mark.rule.name
         names.append(mark.rule.name or (view if times[view] == 1 else f"{view}#{times[view]}"))
     return names
+
+
+def _shown_names(marks: Iterable[Mark], others: Iterable[str]) -> list[str]:
+    """The names of marked rules that clients see: "view" for "module.view", and "view#2" for the next of that name."""
+    given = [*others, *(mark.rule.name for mark in marks if mark.rule.name)]
+    taken = {*given, *(_NUMBER.sub("", name) for name in given)}
+    shown: list[str] = []
+    for mark in marks:
+        view = printable(mark.view).rpartition(".")[2]
+        possible = itertools.chain([view], map(f"{view}#{{}}".format, itertools.count(2)))
+        shown.append(mark.rule.name or next(name for name in possible if name not in taken))
+        taken.add(shown[-1])
+    return shown
 
 
 def _places(names: Sequence[str], amendments: Mapping[str, Amendment], limits_rule: str) -> list[str]:

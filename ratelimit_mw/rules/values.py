@@ -35,6 +35,12 @@ def parse_positive_duration(duration: object) -> int:
     return us
 
 
+def parse_whole_seconds(duration: object) -> int:
+    if (us := parse_duration(duration)) % SECOND:
+        raise ConfigError(f'expected whole seconds such as "2s"; got {duration!r}')
+    return us
+
+
 def parse_hold(duration: object) -> int:
     if (hold := parse_duration(duration)) < SECOND:
         raise ConfigError(f'expected a duration from "1s"; got {duration!r}')

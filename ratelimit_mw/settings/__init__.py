@@ -22,7 +22,7 @@ from ..rules.options import RuleDefaults
 from ..rules.paths import checked_pattern
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
-from ..rules.values import checked_table, parse_positive_duration
+from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store
 from ..traffic.address import checked_log_url
 from .environment import with_variables
@@ -77,7 +77,7 @@ _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ipv6_prefix": partial(whole_number, most=128),
     "nat64_prefixes": partial(parse_each, parse_nat64),
     "headers": tuple,
-    "retry_jitter": parse_duration,
+    "retry_jitter": parse_whole_seconds,
     "store_timeout": parse_positive_duration,
     "fleet_size": lambda number: None if number is None else whole_number(number),
     "fallback_keys": whole_number,

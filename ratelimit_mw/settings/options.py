@@ -51,7 +51,9 @@ class HttpOptions(TypedDict, total=False):
     reset: Annotated[
         Literal["delta", "epoch"], option("Send the reset in seconds from now, or in seconds since 1970.", "delta")
     ]
-    retry_jitter: Annotated[Duration, option("The longest random time that is added to the time to wait.", 0)]
+    retry_jitter: Annotated[
+        Duration, option("The longest random time that is added to the time to wait, in whole seconds.", 0)
+    ]
     email_field: Annotated[str, option("The field of a body that holds `email`. `a.b` is `b` in `a`.", "email")]
     body_limit: Annotated[
         str | int, option("The longest body that is read for a rule with a field of the body.", "64KiB")

@@ -149,3 +149,14 @@ def test_routes_added_later_are_documented() -> None:
     app.openapi_schema = None
     app.get("/late")(limit("1/minute")(view))
     assert limited_operations(schema_of(app)) == {"get /late"}
+
+
+@pytest.mark.parametrize(("reset", "text"), [("delta", "Seconds until"), ("epoch", "in seconds since 1970")])
+def test_the_description_says_what_the_numbers_are(reset: Any, text: str) -> None:
+    """The reset follows the setting, and ``t`` of a rejection is the time to wait."""
+    app = FastAPI()
+    app.get("/")(limit("1/minute")(view))
+    limited(app, reset=reset)
+    headers = schema_of(app)["paths"]["/"]["get"]["responses"]["429"]["headers"]
+    assert text in headers["X-RateLimit-Reset"]["description"]
+    assert "the seconds to wait (t)" in headers["RateLimit"]["description"]

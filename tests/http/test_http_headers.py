@@ -47,15 +47,11 @@ def test_the_longest_wait_of_several_rejections_counts() -> None:
 
 def test_an_allowed_response_shows_all_limits_and_the_smallest_share() -> None:
     """``RateLimit`` lists all limits. ``X-RateLimit-*`` shows the one with the smallest share, not amount, left."""
-    scene = Scene(
-        rule("5/minute", "small"),
-        rule("100/day", "large", cost=30, algorithm="fixed-window"),
-        rule("9 concurrent", "slots"),
-    )
+    scene = Scene(rule("5/minute", "small"), rule("100/day", "large", cost=30, algorithm="fixed-window"))
     headers = scene.hit()
     assert [headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining", "reset")] == ["100", "70", "36800"]
-    assert headers["ratelimit"] == '"small";r=4;t=60, "large";r=70;t=36800, "slots";r=8'
-    assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["small", "large", "slots"]
+    assert headers["ratelimit"] == '"small";r=4;t=60, "large";r=70;t=36800'
+    assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["small", "large"]
 
 
 def test_a_cost_that_never_fits_has_no_retry_after() -> None:
@@ -145,14 +141,6 @@ def test_x_ratelimit_limit_is_the_burst_and_the_policy_the_amount() -> None:
     assert headers["x-ratelimit-remaining"] == "19"
 
 
-@pytest.mark.parametrize("jitter_us", [0, 1, 999_999])
-def test_a_jitter_below_one_second_changes_nothing(jitter_us: int) -> None:
-    """Retry-After and its jitter have whole seconds."""
-    scene = Scene(rule("1/minute"), jitter_us=jitter_us)
-    scene.hit()
-    assert {scene.hit()["retry-after"] for _ in range(20)} == {"60"}
-
-
 def test_jitter_only_adds_time() -> None:
     """With 3 s jitter, Retry-After is 60 to 63 s. ``t`` is the same number, and the reset stays."""
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
@@ -199,12 +187,41 @@ def test_the_cache_of_encoded_limits_is_bounded() -> None:
     assert 0 < scene.writer._policy.cache_info().currsize <= headers_module._MAX_CACHED
 
 
-def test_a_limit_on_concurrent_requests_sends_no_time() -> None:
-    """The end of a request is not known. ``Retry-After`` is a hint of one second."""
-    scene = Scene(rule("1 concurrent"))
-    assert scene.hit()["ratelimit"] == '"login";r=0'
-    rejected = scene.hit()
-    assert (rejected["ratelimit"], rejected["retry-after"]) == ('"login";r=0', "1")
+@pytest.mark.parametrize("reset", ["delta", "epoch"])
+def test_a_limit_on_concurrent_requests_sends_no_time(reset: str) -> None:
+    """The end of a request is not known, so there is no reset. ``Retry-After`` is a hint of one second."""
+    scene = Scene(rule("1 concurrent"), reset=reset)
+    policy = '"login";q=1;qu="concurrent-requests"'
+    shown = {
+        "x-ratelimit-limit": "1",
+        "x-ratelimit-remaining": "0",
+        "ratelimit-policy": policy,
+        "ratelimit": '"login";r=0',
+    }
+    assert scene.hit() == shown
+    assert scene.hit() == {**shown, "retry-after": "1"}
+
+
+def test_slots_show_beside_other_limits_only_where_they_reject() -> None:
+    """An allowed request shows the limits that have a rate, in both families."""
+    scene = Scene(
+        rule("9/minute", "rate"), rule("1 concurrent", "slots"), rule("2/hour", "hour", algorithm="fixed-window")
+    )
+    allowed = scene.hit()
+    assert [allowed[f"x-ratelimit-{name}"] for name in ("limit", "remaining", "reset")] == ["2", "1", "800"]
+    assert allowed["ratelimit"] == '"rate";r=8;t=60, "hour";r=1;t=800'
+    assert [name for name, _ in parsed(allowed["ratelimit-policy"])] == ["rate", "hour"]
+    full = scene.hit()
+    assert (full["x-ratelimit-limit"], full["x-ratelimit-remaining"], full["retry-after"]) == ("1", "0", "1")
+    assert "x-ratelimit-reset" not in full
+    assert full["ratelimit"] == '"slots";r=0'
+    assert [name for name, _ in parsed(full["ratelimit-policy"])] == ["rate", "slots", "hour"]
+
+
+def test_slots_that_do_not_reject_are_in_no_rejection_of_another_limit() -> None:
+    """A rejection lists the limits that apply, without slots that are free."""
+    scene = Scene(rule("5 concurrent", "slots"), rule("1/minute", "rate"))
+    assert [scene.hit()["ratelimit-policy"] for _ in range(2)] == ['"rate";q=1;w=60'] * 2
 
 
 def test_the_cache_of_encoded_resets_is_bounded() -> None:
@@ -218,15 +235,14 @@ def test_the_cache_of_encoded_resets_is_bounded() -> None:
 
 
 def test_a_policy_has_the_unit_of_its_rule() -> None:
-    """The default unit of the draft is left out. Slots have the draft's own unit, whatever the rule counts."""
+    """The default unit of the draft is left out."""
     scene = Scene(
-        rule("5000/minute; 2 concurrent", "tokens", unit="tokens"),
+        rule("5000/minute", "tokens", unit="tokens"),
         rule("90000/s", "upload", unit="content-bytes"),
         rule("60/minute", "requests", unit="requests"),
     )
     assert [(name, values.get("qu")) for name, values in parsed(scene.hit()["ratelimit-policy"])] == [
         ("tokens", "tokens"),
-        ("tokens-2", "concurrent-requests"),
         ("upload", "content-bytes"),
         ("requests", None),
     ]

@@ -59,9 +59,41 @@ def test_the_problem_document_follows_the_draft() -> None:
         "title": "Too Many Requests",
         "status": 429,
         "detail": "Retry after 20 seconds.",
+        "retry-after": 20,
         "violated-policies": ["api"],
     }
     assert response.headers["ratelimit-policy"] == '"api";q=1;w=60, "api-2";q=20;w=3600'
+
+
+def test_a_rejection_that_waiting_does_not_end_has_no_number() -> None:
+    """The member ``retry-after`` is in the body where the header is in the response."""
+    response = ask(limited(sending(START, BODY), limiter(limits="1/minute", key=["user"], when_missing="reject")))
+    assert "retry-after" not in response.json()
+    assert "retry-after" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ("2 concurrent", "At most 2 requests run at a time. Retry after 1 second."),
+        ("1 concurrent", "At most 1 request runs at a time. Retry after 1 second."),
+        ("1 concurrent; 1/minute", "At most 1 request runs at a time. Retry after 60 seconds."),
+    ],
+)
+def test_a_rejection_by_slots_says_how_many_requests_may_run(limits: str, text: str) -> None:
+    """The client learns that it has to wait for its own requests, in each form of the body."""
+    verdict = verdict_of(Rule(name="api", limits=limits), hits=3)
+    wait = str(verdict.retry_after or 0).partition(".")[0]
+    assert json.loads(build_rejection(verdict, "", wait).body)["detail"] == text
+    assert f"<p>{text}</p>".encode() in build_rejection(verdict, "text/html", wait).body
+
+
+@pytest.mark.parametrize("name", ["unavailable", "banned"])
+def test_a_rejection_for_another_reason_speaks_of_no_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on slots that has no result of its store, or that shows a ban, is not full."""
+    verdict = verdict_of(Rule(name="api", limits="1 concurrent"))
+    monkeypatch.setattr(Decision, name, True)
+    assert "at a time" not in build_rejection(verdict, "", "1").body.decode()
 
 
 def test_html_and_text_have_the_same_content() -> None:

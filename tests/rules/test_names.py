@@ -16,14 +16,14 @@ from flask import Blueprint, Flask
 from flask_calls import ask as ask_flask
 from header_scene import parsed
 
-from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
 from ratelimit_mw.fastapi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.rules.decorators import exempt, limit
 from ratelimit_mw.rules.marks import Destination, ViewMarks, marks_of
 from ratelimit_mw.rules.names import printable
 
-SHOWN = r"test_names.gr\xf6\xdfe"
+SHOWN = r"gr\xf6\xdfe"
 
 
 def limited(view: Any) -> Any:
@@ -72,7 +72,34 @@ def test_a_blueprint_with_any_name_is_served_and_limited() -> None:
     RateLimiter(app)
     assert ask_flask(app).status_code == 200
     rejected = ask_flask(app)
-    assert (rejected.status_code, json.loads(rejected.data)["violated-policies"]) == (429, [r"shop.gr\xf6\xdfe"])
+    assert (rejected.status_code, json.loads(rejected.data)["violated-policies"]) == (429, [r"gr\xf6\xdfe"])
+
+
+def test_clients_see_no_modules_of_rules_without_a_name() -> None:
+    """They see its last part, numbered where another rule has that name. Operators and keys keep the whole name."""
+
+    def view(module: str) -> Any:
+        async def login() -> None: ...
+
+        login.__module__, login.__qualname__ = module, "login"
+        return limit("5/minute; 9/hour")(login)
+
+    rules = [{"name": "login-2", "limits": "1/s"}]
+    views = [marks_of(view(name)) for name in ("shop.views", "shop.views", "shop.admin")]
+    marks = [mark for each in views for mark in each.marks]
+    for named, shown in (([], ["login", "login#2", "login#3"]), (rules, ["login#2", "login#3", "login#4"])):
+        limiter = Limiter.from_settings({"rules": named})
+        limiter.adopt(marks)
+        marked = limiter.rules.rules[len(named) :]
+        assert [rule.name for rule in marked] == ["shop.views.login", "shop.views.login#2", "shop.admin.login"]
+        assert [limit.policy for rule in marked for limit in rule.limits] == [
+            text for name in shown for text in (name, f"{name}-2")
+        ]
+        assert marked[0].limits[0].local_part(2).policy == shown[0]
+        assert marked[0].limits[0].prefix.startswith("1|shop.views.login|")
+        verdict = limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=views[2])), {"ip": "a"}, cost=6)
+        assert verdict.rules[-1] == "shop.admin.login"
+        assert f"{shown[2]} (5/minute)" in str(RateLimitExceeded(verdict))
 
 
 class Größe:

@@ -171,6 +171,8 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"retry_jitter": -1}, "retry_jitter: expected a duration"),
         ({"retry_jitter": float("nan")}, "retry_jitter: expected a duration"),
         ({"retry_jitter": True}, "retry_jitter: expected a duration; got True"),
+        ({"retry_jitter": "900ms"}, "retry_jitter: expected whole seconds such as \"2s\"; got '900ms'"),
+        ({"retry_jitter": 1.5}, 'retry_jitter: expected whole seconds such as "2s"; got 1.5'),
         ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
         (
             {"on_store_error": "retry"},

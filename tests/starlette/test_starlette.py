@@ -28,7 +28,7 @@ def test_rules_of_file_and_view_are_decided_together() -> None:
     responses = [ask(app) for _ in range(3)]
     assert [response.status_code for response in responses] == [200, 200, 429]
     assert store.calls == 3
-    assert responses[1].headers["ratelimit"] == '"all";r=8;t=60, "starlette_apps.asynchronous";r=0;t=60'
+    assert responses[1].headers["ratelimit"] == '"all";r=8;t=60, "asynchronous";r=0;t=60'
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
@@ -105,7 +105,7 @@ def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kin
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
     response = [ask(app) for _ in range(3)][-1]
     assert (response.status_code, response.headers["retry-after"]) == (418, "60")
-    assert response.text.startswith("/: rejected by starlette_apps.asynchronous (2/minute): retry after")
+    assert response.text.startswith("/: rejected by asynchronous (2/minute): retry after")
     assert response.headers["x-ratelimit-remaining"] == "0"
 
 
@@ -124,7 +124,7 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
 
     app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
     response = [ask(app) for _ in range(3)][-1]
-    detail = "rejected by starlette_apps.asynchronous (2/minute)"
+    detail = "rejected by asynchronous (2/minute)"
     assert response.text == f"/: (429, '{detail}', ('starlette_apps.asynchronous',))"
     assert (response.status_code, response.headers["retry-after"]) == (418, "60")
 

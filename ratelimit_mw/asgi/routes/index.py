@@ -234,7 +234,8 @@ def _describe(limits: HttpLimiter, reader: RouteReader, has_own_body: bool) -> t
         for method in node.methods or ()
         if _is_limited(rules.rules, node, method)
     )
-    return limited, describe_response([name.decode("ascii") for name in rules.writer.names], has_own_body)
+    headers = [name.decode("ascii") for name in rules.writer.names]
+    return limited, describe_response(headers, has_own_body, rules.settings.reset)
 
 
 def _is_limited(rules: RuleSet, node: RouteNode, method: str) -> bool:
