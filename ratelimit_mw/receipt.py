@@ -156,8 +156,11 @@ class Receipt:
             dropped = [(charge, 0 if decision.source.local else charge.cost) for decision, charge in charges]
             for charge, _ in dropped:
                 charge.cost = 0
+        shown = self._show_reset(rule)
 
         def undo() -> None:
+            for decision, remaining, reset_us in shown:
+                decision.remaining, decision.reset_us = remaining, reset_us
             with _lock:
                 if stated is not None:
                     self.stated.setdefault(rule, stated)
@@ -165,6 +168,15 @@ class Receipt:
                     charge.cost += cost
 
         return undo
+
+    def _show_reset(self, rule: str) -> list[tuple[Decision, int, int]]:
+        """Let headers show a rule as it is after a reset. Return the numbers before, with their decisions."""
+        decisions = (*self._verdict.decisions, *self.before.values()) if self._verdict.allowed else ()
+        before = [(each, each.remaining, each.reset_us) for each in decisions if each.rule == rule]
+        for decision, _, _ in before:
+            _, fresh = decision.source.decide(None, decision.at_us, 0)
+            decision.remaining, decision.reset_us = fresh.remaining, fresh.reset_us
+        return before
 
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:

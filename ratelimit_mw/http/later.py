@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..decision import CombinedVerdict, Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
+from ..limiter.slots.queues import is_on_event_loop
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from .request import Request
@@ -30,6 +31,8 @@ class LaterDecisions:
     """Decides a plan in the middle of a request. ``Admission`` inherits it."""
 
     limits: HttpRules
+    native: MutableMapping[str, Any]
+    """The ASGI scope or the WSGI environ."""
     request: Request
     lists: AccessLists | None
     verdict: Verdict
@@ -86,14 +89,24 @@ class LaterDecisions:
 
     def check(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
+        if plan.delays:
+            self._require_thread(plan)
         verdict = self._checked(plan, self._decide(plan, provided))
         if verdict.delay:
+            self._require_thread(plan)  # a function may have returned a limit with a queue
             time.sleep(verdict.delay)
         if verdict.settler is self.limits.limiter:
             if plan.needs_settlement:
                 self.limits.limiter.conclude(verdict, self._outcome)
             self.report_now(verdict)
         return verdict
+
+    def _require_thread(self, plan: Plan) -> None:
+        """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
+        if "type" in self.native and is_on_event_loop():  # under WSGI an async view has a loop of its own
+            problem = "a queue cannot wait in a function without async that runs on the event loop"
+            fix = "Write async def for a function with @limit, and await acheck(...) for check"
+            raise ConfigError(f"{problem}. {fix}", of=f"rule {plan.rules[0].name!r}")
 
     async def acheck(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Async form of ``check``."""

@@ -43,7 +43,9 @@ class Plan:
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""
-        self.may_delay = calls_functions or any(limit.algorithm.delays for limit in every)
+        self.delays = any(limit.algorithm.delays for limit in every)
+        """Whether a rule has a queue, so that an allowed request may have to wait."""
+        self.may_delay = calls_functions or self.delays
         self.has_overrides = any(rule.overrides is not None for rule in rules)
         self.single = self._single()
 

@@ -21,6 +21,7 @@ from starlette_apps import application
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rejection, Rule, load_settings
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
+from ratelimit_mw.http import later
 from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.testing import ManualClock, limits_off
 
@@ -70,6 +71,18 @@ def test_peek_consumes_nothing_and_reset_forgets(site: Site) -> None:
     assert [site.ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["False"] * 2
     assert site.ask("/reset?thread=7").text == "done"
     assert [site.ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["True", "False"]
+
+
+@everywhere
+@pytest.mark.parametrize("rule", ["post", "failed"])
+def test_the_headers_after_a_reset_show_the_whole_limit(site: Site, rule: str) -> None:
+    """A login that fails twice and then succeeds shows its client a limit that nothing has been consumed of."""
+    for status in (401, 401):
+        site.ask(f"/check?rule={rule}&thread=7&status={status}")
+    site.limiter.reset(rule, {"thread": "7", "ip": "192.0.2.7"} if rule == "post" else {"ip": "192.0.2.7"})
+    shown = site.ask(f"/reset?rule={rule}&thread=7&status=401")
+    assert f'"{rule}";r=2;t=1' in shown.headers["RateLimit"]
+    assert shown.headers["X-RateLimit-Remaining"] == "97"
 
 
 @everywhere
@@ -181,6 +194,45 @@ def test_a_rejection_keeps_all_cookies_and_headers(kind: SiteType) -> None:
     rejected = [site.ask("/check?thread=7") for _ in range(3)][-1]
     assert cookies_of(rejected) == lines
     assert {"Cookie", "Origin"} <= {part.strip() for line in headers_of(rejected, "vary") for part in line.split(",")}
+
+
+QUEUED: Any = {"limits": "10/s burst 3", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
+
+
+@pytest.mark.parametrize("limits", ["in the rule", "of a function"])
+@pytest.mark.parametrize(
+    ("kind", "waits"), [("flask", True), ("django", True), ("async django", False), ("starlette", False)]
+)
+def test_a_call_that_cannot_await_never_waits_on_an_event_loop(
+    kind: str, waits: bool, limits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper with a queue sleeps in a thread. Called on the loop of a server, it is an error, and nothing sleeps."""
+    slept: list[float] = []
+    monkeypatch.setattr(later, "time", SimpleNamespace(sleep=slept.append))
+    queue = QUEUED if limits == "in the rule" else {**QUEUED, "limits": lambda _: "10/s burst 3"}
+    helper = in_flask.limit(**queue, name="queue", unrouted=True)(lambda: None)
+
+    async def ahelper() -> None:
+        helper()
+
+    site = SITES[kind](limiter())
+    site.helper = helper if waits else ahelper
+    with suppress(ConfigError):
+        last = [site.ask("/helper").status_code for _ in range(2)][-1]
+        assert last == (200 if waits else 500)
+    assert len(slept) == waits
+
+
+def test_an_async_view_of_flask_has_a_loop_of_its_own() -> None:
+    """Under WSGI a wait stops no other request, so a helper with a queue may be called in an async view, too."""
+    helper = in_flask.limit(**QUEUED, unrouted=True)(lambda: None)
+
+    async def view() -> str:
+        helper()
+        return "fine"
+
+    app = flask_calls.app_of(limiter(), {"/": view})
+    assert [flask_calls.ask(app).text for _ in range(2)] == ["fine", "fine"]
 
 
 def headers_of(response: Any, name: str) -> list[str]:

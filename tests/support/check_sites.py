@@ -97,6 +97,7 @@ async def arun(calls: Any, request: Any, path: str, query: Any, helper: Callable
             case "peek":
                 return status, str((await calls.check.peek(request, rule, **features)).allowed)
             case "reset":
+                _ = "status" in query and await calls.check(request, rule, **features)
                 await calls.check.reset(request, rule, **features)
             case "usage":
                 return status, json.dumps(await calls.usage(request, *rules, **features))
