@@ -159,7 +159,7 @@ class Receipt:
         shown = self._show_reset(rule)
 
         def undo() -> None:
-            for decision, remaining, reset_us in shown:
+            for decision, remaining, reset_us in (each for each in shown if not each[0].local):
                 decision.remaining, decision.reset_us = remaining, reset_us
             with _lock:
                 if stated is not None:

@@ -1,0 +1,119 @@
+"""The login rules of the pages count what a failed login of Django is, and nothing that another site can forge."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import signals
+from django.core.management import call_command
+from django.template import engines
+from django.test import Client
+from django.urls import path
+from django_calls import SESSIONS, project, still
+from folders import DOCS, ROOT
+
+from ratelimit_mw import Limiter
+
+# The import of django_calls configures Django, and the model needs that.
+from django.contrib.auth.models import User  # isort: skip
+from django.contrib.auth.views import LoginView  # isort: skip
+
+PAGES = {"README": ROOT / "README.md", "django": DOCS / "django.md"}
+PAGE = (DOCS / "django.md").read_text()
+FORM = "<form method=post>{% csrf_token %}{{ form }}</form>"
+SITE: dict[str, Any] = {
+    "middleware": ["ratelimit_mw.django.RateLimitMiddleware", *SESSIONS, "django.middleware.csrf.CsrfViewMiddleware"],
+    "LOGIN_REDIRECT_URL": "/",
+    "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
+    "TEMPLATES": [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {"loaders": [("django.template.loaders.locmem.Loader", {"registration/login.html": FORM})]},
+        }
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _users() -> Iterator[None]:
+    call_command("migrate", verbosity=0)
+    with project(**SITE):
+        User.objects.create_user("ann", password="secret")
+    yield
+    User.objects.all().delete()
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:
+    """Connect the receivers of the page."""
+    block = re.search(r"```python\n# logins\.py\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    module: dict[str, Any] = {}
+    exec(block[1], module)
+    yield
+    signals.user_login_failed.disconnect(module["count_failure"])
+    signals.user_logged_in.disconnect(module["forget_failures"])
+
+
+def rule_of(page: str) -> dict[str, Any]:
+    """Return the login rule of a page for the login view of this project, which has no admin."""
+    blocks = re.findall(r"```toml\n(.*?)```", PAGES[page].read_text(), re.DOTALL)
+    rules = [rule for block in blocks if '"login"' in block for rule in tomllib.loads(block).get("rules", [])]
+    rule = next(rule for rule in rules if rule["name"] == "login" and "count_when" in rule)
+    return {**rule, "limits": "5/minute", "match": {"view": "login", "methods": ["POST"]}}
+
+
+def site(rule: dict[str, Any]) -> Any:
+    limiter: Limiter = still({"rules": [rule]})
+    return project(limiter, path("", LoginView.as_view(), name="login"), **SITE)
+
+
+def log_in(client: Client, password: str, name: str = "ann", has_token: bool = True) -> int:
+    """Send the form of the login view. Without the token, it is a post that another site forges."""
+    token = client.get("/").cookies["csrftoken"].value if has_token else "x"
+    form = {"username": name, "password": password, "csrfmiddlewaretoken": token}
+    return client.post("/", form).status_code
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_only_failed_logins_count(page: str) -> None:
+    """Five wrong passwords are tried. Forged posts and successes leave them as they are."""
+    with site(rule_of(page)):
+        client = Client(enforce_csrf_checks=True)
+        assert [log_in(client, "secret", has_token=False) for _ in range(20)] == [403] * 20
+        assert [log_in(client, "secret") for _ in range(10)] == [302] * 10
+        assert [log_in(client, "guess") for _ in range(7)] == [200] * 5 + [429] * 2
+
+
+@pytest.mark.usefixtures("_signals")
+def test_the_signals_count_failures_and_forget_them_after_a_success() -> None:
+    """An account starts again at zero when its user logs in. Another account has its own count."""
+    rule = {**rule_of("django"), "count_when": {"marked": True}, "key": ["form:username"]}
+    with site(rule):
+        client = Client(enforce_csrf_checks=True)
+        assert [log_in(client, "secret", has_token=False) for _ in range(20)] == [403] * 20
+        assert [log_in(client, "guess") for _ in range(4)] == [200] * 4
+        assert log_in(client, "secret") == 302
+        assert [log_in(client, "guess") for _ in range(7)] == [200] * 5 + [429] * 2
+        assert log_in(client, "guess", "bob") == 200
+
+
+@pytest.mark.usefixtures("_signals")
+def test_the_signals_of_code_without_a_request_are_ignored() -> None:
+    """Tests and commands log in without the middleware."""
+    with site({**rule_of("django"), "count_when": {"marked": True}}):
+        client = Client()
+        client.force_login(User.objects.get())
+        assert not client.login(username="ann", password="guess")
+        assert log_in(client, "secret") == 302
+
+
+def test_the_form_is_that_of_the_login_view() -> None:
+    """The template of these tests is used, so that a failure is a form and no missing page."""
+    with site(rule_of("django")):
+        assert engines["django"].get_template("registration/login.html")
+        assert b"password" in Client().get("/").content
