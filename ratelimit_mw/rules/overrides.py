@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from hashlib import blake2b
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import asdict
@@ -22,6 +22,8 @@ from .ruleset import RuleSet
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
 _MAX_HEAD: Final = 100
+_NO_DATE: Final = 253_402_300_800 * SECOND
+"""The year 10,000, which no date can be in."""
 
 
 class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -37,7 +39,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
     rule: str
     key: str
     limits: str
-    until_us: int | None = None
+    until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
 
     @property
     def client(self) -> str:
@@ -70,7 +72,7 @@ def load_overrides(data: bytes | None) -> Overrides:
         return ()
     head, _, body = data.partition(b"\n")
     if head == _FORMAT + _digest(body):
-        with suppress(msgspec.ValidationError):
+        with suppress(ValueError, RecursionError, msgspec.ValidationError):
             return msgspec.convert(json.loads(body), Overrides)
     raise ValueError("the record of overrides is damaged, or of another version")
 

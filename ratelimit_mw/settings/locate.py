@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .origin import read_regular
+from ..stores.regular import read_regular
 
 Steps = tuple[str | int, ...]
 

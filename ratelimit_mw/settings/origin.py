@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from ..stores.regular import read_regular
 
 if TYPE_CHECKING:
     from . import Settings
@@ -69,19 +68,6 @@ def read_bytes(path: Path) -> bytes:
     content = read_regular(path)
     files[path] = known._replace(digest=known.digest or blake2b(content).digest())
     return content
-
-
-def read_regular(path: Path) -> bytes:
-    """Read a file; ``OSError`` for a pipe or a device, from which a read may have no end."""
-    with open(path, "rb", opener=_open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return file.read()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def identity_of(path: Path) -> Identity | None:

@@ -180,12 +180,34 @@ def test_two_processes_agree_on_the_record() -> None:
     assert override_record.RECORD == "overrides"
 
 
-def test_a_record_of_another_version_is_not_taken() -> None:
-    """A later version may have more fields. Its record is not damaged, but this version cannot read it."""
-    body = b'[{"rule":"api","key":"{user=acme}","limits":"7/minute","note":"x"}]'
+BAD_BODIES = {
+    "a field of a later version": b'[{"rule":"api","key":"{user=acme}","limits":"7/minute","note":"x"}]',
+    "lists in lists": b"[" * 100_000 + b"]" * 100_000,
+    "tables in tables": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "no UTF-8": b"\xff\xfe",
+    "no JSON": b"x",
+    "nothing": b"",
+    "half of a surrogate pair": b'"\\ud800"',
+    "a number of many digits": b'[{"rule":"api","key":"","limits":"7/minute","until_us":%s}]' % (b"9" * 5_000),
+    "an end without a date": b'[{"rule":"api","key":"","limits":"7/minute","until_us":%d}]' % 10**18,
+}
+
+
+@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(body: bytes, way: type[Blocking]) -> None:
+    """Whoever wrote it: its digest is right. A later version may have more fields."""
+    store = Recording()
     head = dump_overrides([]).partition(b" 1 ")[0] + b" 1 " + blake2b(body, digest_size=16).hexdigest().encode()
-    with pytest.raises(ValueError, match="damaged, or of another version"):
+    store.states.write_record("overrides", head + b"\n" + body, None)
+    with pytest.raises(ValueError, match=r"^the record of overrides is damaged, or of another version$"):
         load_overrides(head + b"\n" + body)
+    limiter = limiter_of(store=store)
+    with pytest.raises(StoreError, match=rf"^store {store.name}: the record of .* is damaged.* `override clear`"):
+        way(limiter).overrides()
+    assert limits(limiter) == ["100/minute"]
+    way(limiter).clear_overrides()
+    assert way(limiter).overrides() == []
 
 
 @pytest.mark.parametrize("way", [Blocking, AwaitedAlone])

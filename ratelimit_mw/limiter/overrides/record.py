@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...errors import ConfigError, StateError, StoreError
 from ...rules.overrides import ClientOverride, Overrides, dump_overrides, head_of, load_overrides
+from ...stores import redacted_url
 from ...stores.base import MAX_RECORD, Store
 from ...stores.blocking import Call
 from ..records import update
@@ -26,7 +27,7 @@ async def read_overrides(call: Call, store: Store, known: bytes | None, now: int
     try:
         return await _decode(call, store, await call(store, "read_record", RECORD), known, now)
     except StateError as error:
-        raise _damage(error) from None
+        raise _damage(store, error) from None
 
 
 async def change_overrides(
@@ -58,7 +59,7 @@ async def change_overrides(
         is_written = is_written and await update(checked, store, HEAD, show, _TRIES)
     except StateError as error:
         if rule is not None:
-            raise _damage(error) from None
+            raise _damage(store, error) from None
         await call(store, "forget", error.keys)
         return await change_overrides(call, store, None, now, None, "", None)
     if not is_written:
@@ -87,7 +88,7 @@ async def _decode(call: Call, store: Store, record: bytes | None, known: bytes |
             record = await call(store, "read_record", RECORD) or _evicted(head, known)
         return tuple(each for each in load_overrides(record) if not each.has_ended(now))
     except ValueError as error:
-        raise _damage(error) from None
+        raise _damage(store, error) from None
 
 
 def _evicted(head: bytes | None, known: bytes | None) -> bytes | None:
@@ -112,6 +113,6 @@ def _uncertain(error: StoreError) -> StoreError:
     return StoreError(f"{error}. The change of the overrides may be in effect. {hint}")
 
 
-def _damage(error: Exception) -> StoreError:
+def _damage(store: Store, error: Exception) -> StoreError:
     hint = "clear_overrides(), or the command `override clear`, removes all of them"
-    return StoreError(f"{error}. Workers keep the last overrides they know. {hint}")
+    return StoreError(f"store {redacted_url(store)}: {error}. Workers keep the last overrides they know. {hint}")

@@ -4,6 +4,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ...algorithms.limit import prefix_of
+from ..regular import read_regular
 from .generations import Generations, Table
 
 _MAGIC: Final = b"ratelimit_mw snapshot 4\n"
@@ -91,14 +93,15 @@ def write(path: Path, snapshot: Snapshot) -> None:
 def read(path: Path) -> Snapshot | None:
     """Read a snapshot. Return None for a missing file, and, with a log line, for a file that cannot be used."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         _log.warning("cannot read the snapshot %s (%s); starting with empty counts", path, error.strerror)
         return None
     body = data[len(_MAGIC) + _DIGEST :]
-    if data[: len(_MAGIC) + _DIGEST] != _MAGIC + blake2b(body, digest_size=_DIGEST).digest():
-        _log.warning("the snapshot %s is damaged or of another version; starting with empty counts", path)
-        return None
-    return msgspec.msgpack.decode(body, type=Snapshot)
+    if data[: len(_MAGIC) + _DIGEST] == _MAGIC + blake2b(body, digest_size=_DIGEST).digest():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.msgpack.decode(body, type=Snapshot)
+    _log.warning("the snapshot %s is damaged or of another version; starting with empty counts", path)
+    return None

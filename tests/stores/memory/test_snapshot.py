@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.stores.memory import snapshot
 from ratelimit_mw.testing import ManualClock
 
 ALGORITHMS = [
@@ -191,7 +194,15 @@ def test_save_without_a_path_is_an_error() -> None:
         MemoryStore().save()
 
 
-@pytest.mark.parametrize("damage", [b"", b"junk", b"cut", b"flipped", b"folder"])
+def signed(body: bytes) -> bytes:
+    return snapshot._MAGIC + blake2b(body, digest_size=16).digest() + body
+
+
+UNREADABLE = [signed(b"\x91" * 100_000 + b"\x01"), signed(b"\xc1"), signed(b"\x81\xa6secret\xa1\xff")]
+"""Lists in lists, no MessagePack, and no UTF-8, with the digest of a snapshot."""
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", b"cut", b"flipped", b"folder", b"pipe", *UNREADABLE])
 def test_a_damaged_snapshot_is_logged_and_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
@@ -199,6 +210,8 @@ def test_a_damaged_snapshot_is_logged_and_ignored(
     path = tmp_path / "limits"
     if damage == b"folder":
         path.mkdir()
+    elif damage == b"pipe":
+        os.mkfifo(path)
     else:
         store = MemoryStore()
         limiter(store).hit({"ip": "192.0.2.7"})
