@@ -204,7 +204,7 @@ def async_django(file: Path) -> Iterator[tuple[Ask, Limiter]]:
 @contextmanager
 def service(file: Path) -> Iterator[tuple[Ask, Limiter]]:
     limiter = Limiter.from_settings(str(file))
-    app = DecisionService(limiter, "nginx")
+    app = DecisionService(limiter, token="t" * 16, gateway="nginx")
 
     def ask_for(path: str) -> Any:
         headers = {"x-original-method": "GET", "x-original-uri": path, "x-forwarded-for": CLIENT}
