@@ -17,6 +17,17 @@ _Parsed = TypeVar("_Parsed")
 class RateLimitError(Exception):
     """The base class of all errors of this package."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[RateLimitError], args: tuple[Any, ...], attributes: dict[str, Any]) -> RateLimitError:
+    """Return an error that was pickled. Its own arguments are no longer known, only the message."""
+    error = kind.__new__(kind, *args)
+    super(RateLimitError, error).__init__(*args)
+    error.__dict__.update(attributes)
+    return error
+
 
 class ConfigError(RateLimitError, ValueError):
     """A quota, rule, key, option or setting is invalid. It is raised when the object is built.
@@ -159,6 +170,9 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(self.describe(verdict))
         self.verdict = verdict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.verdict,)
 
     @staticmethod
     def describe(verdict: Verdict) -> str:

@@ -75,6 +75,15 @@ class Limit:
         self.policy = name + self.policy.removeprefix(self.shown_rule)
         self.shown_rule = name
 
+    def __copy__(self) -> Limit:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(vars(self))
+        return twin
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle the limit without the functions of its key, which cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name not in ("values_of", "names_client")}
+
     def _without_rejections(self) -> Limit:
         limit = copy.copy(self)
         limit.shadow = True

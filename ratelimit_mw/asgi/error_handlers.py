@@ -99,6 +99,9 @@ def _http_error() -> type[RateLimitExceeded]:
             HTTPException.__init__(self, verdict.status, RateLimitExceeded.describe(verdict))
             self.verdict = verdict
 
+        def __reduce__(self) -> tuple[Any, ...]:
+            return http_error, (self.verdict,)
+
         def __str__(self) -> str:
             return self.describe(self.verdict)
 

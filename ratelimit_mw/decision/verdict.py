@@ -183,6 +183,10 @@ class Verdict(msgspec.Struct, eq=False):
         """The record of the consumed cost. Internal; created on first use."""
         return self.open_receipt or receipt_of(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the decisions. Another process cannot settle them."""
+        return Verdict, (list(self.decisions), self.allowed)
+
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
 

@@ -15,6 +15,9 @@ class APIRejection(RateLimitExceeded):
         super(RateLimitError, self).__init__(*args)  # that of REST framework
         self.verdict = verdict
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return api_error, (self.verdict,)
+
 
 class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST framework has no types
     """A 429."""

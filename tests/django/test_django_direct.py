@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,6 +215,8 @@ def test_a_rejection_by_check_is_a_429_of_the_framework(is_direct: bool) -> None
             "Request was throttled. Expected available in 60 seconds.",
         )
         assert isinstance(errors[0], Throttled)
+        again = pickle.loads(pickle.dumps(errors[0]))
+        assert (type(again), str(again), again.wait) == (type(errors[0]), str(errors[0]), errors[0].wait)
         assert isinstance(errors[0], RateLimitExceeded)
         assert is_direct or responses[2]["ratelimit"] == '"post";r=0;t=60'
         if is_direct:
