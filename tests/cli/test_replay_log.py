@@ -246,6 +246,14 @@ def rejected_client(settings: Path, access_log: Path, *args: object) -> str:
     return client
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_end_of_a_line_does_not_count_for_its_length(rules: Write, log: Write, end: str) -> None:
+    """A line of exactly the maximum is read, and the lines after it."""
+    fits = line(agent="x" * (LONGEST_LINE - len(line(agent="").rstrip("\n")))).rstrip("\n")
+    assert len(fits) == LONGEST_LINE
+    assert replayed(rules(SITE), log([fits + end, line()]))["requests"] == 2
+
+
 def test_last_line_without_an_end(rules: Write, log: Write) -> None:
     """The last line counts without a line end."""
     assert replayed(rules(SITE), log([line(), line().rstrip("\n")]))["requests"] == 2

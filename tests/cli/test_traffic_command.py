@@ -52,13 +52,15 @@ def test_all_events_are_listed(url: str) -> None:
 
 
 def test_an_event_is_a_table_or_a_curve(url: str) -> None:
-    """With --plot, each count has a bar."""
+    """With --plot, each count has a bar. The option may come before the URL."""
     for words in ((url, "login"), ("show", url, "login"), ("--from", "24h", url, "login")):
         output = shown(*words, "--points", 2).stdout
         assert output.startswith("login: 4 from 2017-07-13 00:00 to 2017-07-15 00:00 UTC\n")
     rows = [
         row.split() for row in shown(url, "login", "--from", "1h", "--points", 3, "--plot").stdout.splitlines()[3:-1]
     ]
+    before = shown("--plot", url, "login", "--from", "1h", "--points", 3).stdout.splitlines()[3:-1]
+    assert [row.split() for row in before] == rows
     day = "2017-07-14"
     assert rows == [[day, "02:00", "0"], [day, "02:30", "3", "#" * 50], [day, "03:00", "1", "#" * 17]]
 
@@ -125,11 +127,20 @@ def test_totals_of_events_show_their_errors(url: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_a_picture_is_drawn(url: str, tmp_path: Path, name: str) -> None:
-    shown(url, "login", "--plot", tmp_path / name)
+    shown(url, "login", "--picture", tmp_path / name)
     before = (tmp_path / name).read_bytes()
     assert len(before) > 1_000
-    shown(url, "page $x_1$", "--plot", tmp_path / name, "--theme", "dark")
+    shown(url, "page $x_1$", "--picture", tmp_path / name, "--theme", "dark")
     assert (tmp_path / name).read_bytes() != before
+
+
+@pytest.mark.parametrize("words", [(), ("login",), ("login", "--top", "3"), ("login", "--plot")])
+def test_a_command_closes_the_log(url: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no connection open."""
+    closed = []
+    monkeypatch.setattr(TrafficLog, "close", lambda log: closed.append(log.name))
+    shown(url, *words)
+    assert closed == [url]
 
 
 def test_an_unknown_event_has_a_note(url: str) -> None:
@@ -145,8 +156,10 @@ def test_an_unknown_event_has_a_note(url: str) -> None:
         (("sqlit:///a.db",), 1, "Did you mean 'sqlite'"),
         (("{url}", "login", "--from", "yesterday"), 2, "expected a duration before now such as 7d"),
         (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
-        (("{url}", "login", "--plot", "a.jpg"), 2, "a file name that ends in .png or .svg"),
+        (("sqlite://[", "login"), 1, "sqlite:// needs the path of a file"),
+        (("{url}", "login", "--picture", "a.jpg"), 2, "a file name that ends in .png or .svg"),
         (("{url}", "--by", "ann"), 2, "name an EVENT"),
+        (("{url}", "--picture", "a.svg"), 2, "name an EVENT"),
         (("{url}", "login", "--top", "3", "--plot"), 2, "--top has no curve"),
         ((), 2, "Usage"),
     ],

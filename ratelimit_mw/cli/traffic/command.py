@@ -1,6 +1,7 @@
 """``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one."""
 
 import difflib
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,6 @@ from .expire import expire
 from .recover import recover_log
 from .source import minute_text, open_log, read_time
 
-_IN_TERMINAL: Final = "in the terminal"
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""
 
@@ -37,12 +37,6 @@ def traffic() -> None:
     """
 
 
-def _check_plot(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    if text not in (None, _IN_TERMINAL):
-        check_picture(ctx, param, Path(str(text)))
-    return text
-
-
 class _Query(NamedTuple):
     """The arguments and options of ``show``."""
 
@@ -53,7 +47,8 @@ class _Query(NamedTuple):
     by: str | None
     top: int | None
     points: int | None
-    plot: str | None
+    plot: bool
+    picture: Path | None
     theme: str
     as_csv: bool
     as_json: bool
@@ -62,7 +57,7 @@ class _Query(NamedTuple):
 @command(
     "ratelimit-mw traffic sqlite:///traffic.db",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
-    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 2026-01-01 --to 2026-02-01 --plot curve.svg",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 2026-01-01 --to 2026-02-01 --picture curve.svg",
     "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7 --csv",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --top 20",
     name="show",
@@ -76,8 +71,9 @@ class _Query(NamedTuple):
 @click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
 @click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
 @click.option("--points", type=click.IntRange(2, 10_000), help="Maximum counts. Default: 50 in a table, else 300.")
-@click.option("--plot", metavar="[PICTURE]", is_flag=False, flag_value=_IN_TERMINAL, callback=_check_plot,
-              help="Draw the curve in the terminal, or as .png or .svg.")  # fmt: skip
+@click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
+@click.option("--picture", type=click.Path(path_type=Path), metavar="PICTURE", callback=check_picture,
+              help="Draw the curve, as .png or .svg.")  # fmt: skip
 @theme_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
@@ -88,22 +84,22 @@ def show(**options: Any) -> None:
     the last count are whole: they start and end at multiples of their length.
     """
     query = _Query(**options)
-    if query.event is None and (query.by or query.plot or query.top):
-        raise click.UsageError("name an EVENT for --by, --plot and --top")
-    if query.top and (query.by or query.plot or query.points):
-        raise click.UsageError("--top has no curve. Leave out --by, --plot and --points")
-    log = open_log(query.url)
-    if query.event is None:
-        _show_events(log, query)
-    elif query.top:
-        _show_clients(log, query, query.event, query.top)
-    else:
-        _show_curve(log, query, query.event)
+    is_drawn = query.plot or query.picture is not None
+    if query.event is None and (query.by or is_drawn or query.top):
+        raise click.UsageError("name an EVENT for --by, --plot, --picture and --top")
+    if query.top and (query.by or is_drawn or query.points):
+        raise click.UsageError("--top has no curve. Leave out --by, --plot, --picture and --points")
+    with closing(open_log(query.url)) as log:
+        if query.event is None:
+            _show_events(log, query)
+        elif query.top:
+            _show_clients(log, query, query.event, query.top)
+        else:
+            _show_curve(log, query, query.event)
 
 
 def _show_curve(log: TrafficLog, query: _Query, event: str) -> None:
-    by, plot = query.by, query.plot
-    picture = None if plot in (None, _IN_TERMINAL) else Path(str(plot))
+    by, picture = query.by, query.picture
     if picture is not None:
         from ..replay.plot import THEMES
         from .plot import draw  # raises MissingExtraError without matplotlib
@@ -121,7 +117,7 @@ def _show_curve(log: TrafficLog, query: _Query, event: str) -> None:
     elif query.as_csv:
         _print_csv(curve)
     elif picture is None:
-        _print_curve(curve, f"{title}: {number_text(total)} from {period}", plot is not None)
+        _print_curve(curve, f"{title}: {number_text(total)} from {period}", query.plot)
     if not any(curve.counts):
         _note_nothing(log, event, curve)
 

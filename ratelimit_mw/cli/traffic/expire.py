@@ -1,5 +1,7 @@
 """``ratelimit-mw traffic expire``: drop what a traffic log no longer keeps."""
 
+from contextlib import closing
+
 import click
 
 from ..output import command, json_option, print_json
@@ -20,9 +22,8 @@ def expire(url: str, as_json: bool) -> None:
     needs as much free disk space as the size of the file. Meanwhile, your application keeps its counts in memory. Redis
     drops expired counts on its own.
     """
-    log = open_log(url)
-    freed = log.expire()
-    log.close()
+    with closing(open_log(url)) as log:
+        freed = log.expire()
     if as_json:
         print_json({"bytes": freed})
     else:
