@@ -54,8 +54,9 @@ _NOT_BUILT: Final = {
     " hold. Write the URL of the server behind the cache, for example redis://cache:6379/0 or memcached://cache:11211",
 }
 """Schemes that users look for, and why there is no such store."""
-# The names of the package limits.
+# The names of the package limits, and of Celery.
 _ALIASES: Final = {
+    "redis+socket": "unix",
     "redis+unix": "unix",
     "valkey+unix": "unix",
     "valkeys": "rediss",

@@ -12,10 +12,11 @@ from .retention import DEFAULT, Retention
 
 _EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
 _REDIS: Final = ("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster")
+_ALIASES: Final = ("valkeys", "valkey+sentinel", "valkey+cluster", "redis+unix", "valkey+unix", "redis+socket")
 FAMILIES: Final = {
     "memory": "memory",
     "sqlite": "sqlite",
-    **dict.fromkeys((*_REDIS, "rediss+cluster", "valkeys", "valkey+sentinel", "valkey+cluster"), "redis"),
+    **dict.fromkeys((*_REDIS, "rediss+cluster", *_ALIASES), "redis"),
 }
 """The kind of store of each scheme, and the module that opens it."""
 
@@ -69,12 +70,16 @@ def without_retention(url: str) -> tuple[str, str | None]:
 
 
 def _path_of(url: str) -> str:
-    split = urlsplit(url)
+    expected = f"sqlite:// needs the path of a file: {_EXAMPLE}"
+    try:
+        split = urlsplit(url)
+    except ValueError:  # an invalid host between brackets, where there must be none
+        raise ConfigError(expected) from None
     if split.query:
         raise ConfigError("unknown option in the URL: sqlite:// takes only retention")
     path = unquote(split.path)[1:]
     if split.netloc or split.fragment or not path or path.endswith("/") or "\0" in path:
-        raise ConfigError(f"sqlite:// needs the path of a file: {_EXAMPLE}")
+        raise ConfigError(expected)
     if path == ":memory:":
         raise ConfigError("SQLite in memory is not supported. For a log in memory, write memory://")
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."

@@ -18,6 +18,7 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.client.errors import as_store_error
 from .address import LogAddress
@@ -67,7 +68,8 @@ class RedisCounts(CountStore):
                 log = (MOST, OTHER, str(self._retention), kept)
                 arguments = (f"{token}:{number}", *log, counts, create_salt(), COLUMNS)
                 if isinstance(found := self._script(keys=[self._prefix], args=arguments), bytes):
-                    return found.decode()
+                    with self._decoding():
+                        return str(found, "utf-8")
         return None
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
@@ -75,8 +77,7 @@ class RedisCounts(CountStore):
         return {event: {start: row[event] for start, row in rows.items() if event in row} for event in events}
 
     def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        (salt,) = self._read("get", [(f"{self._prefix}:salt",)])
-        cells = {event: cells_of(event, "" if salt is None else salt.decode()) for event in events}
+        cells = {event: cells_of(event, self._text("salt") or "") for event in events}
         rows = self._numbers(run, ":c", list({cell for own in cells.values() for cell in own}))
         return {
             event: {start: min(row[cell] for cell in own) for start, row in rows.items() if row.keys() >= {*own}}
@@ -111,8 +112,7 @@ class RedisCounts(CountStore):
         return add_up_events(self._hashes(self._keys(runs)))
 
     def retention(self) -> str | None:
-        (found,) = self._read("get", [(f"{self._prefix}:retention",)])
-        return None if found is None else found.decode()
+        return self._text("retention")
 
     def close(self) -> None:
         if "_client" in self.__dict__:
@@ -149,15 +149,33 @@ class RedisCounts(CountStore):
         """Return fields of one hash of each bucket, by its start. Missing fields and hashes are left out."""
         replies = self._read("hmget", [(f"{key}{suffix}", fields) for key in self._keys([run])])
         found = {}
-        for start, row in zip(range(run.start, run.end, run.step), replies, strict=True):
-            if numbers := {field: int(reply) for field, reply in zip(fields, row, strict=True) if reply}:
-                found[start] = numbers
+        with self._decoding():
+            for start, row in zip(range(run.start, run.end, run.step), replies, strict=True):
+                if numbers := {field: int(reply) for field, reply in zip(fields, row, strict=True) if reply}:
+                    found[start] = numbers
         return found
 
     def _hashes(self, keys: Sequence[str]) -> Iterator[dict[str, int]]:
         """Yield the numbers of whole hashes."""
         for reply in self._read("hgetall", [(key,) for key in keys]):
-            yield {name.decode(): int(number) for name, number in reply.items()}
+            with self._decoding():
+                numbers = {name.decode(): int(number) for name, number in reply.items()}
+            yield numbers
+
+    def _text(self, name: str) -> str | None:
+        """Return a text of the log; None when there is no log yet."""
+        (found,) = self._read("get", [(f"{self._prefix}:{name}",)])
+        with self._decoding():
+            return None if found is None else str(found, "utf-8")
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        """Raise ``StoreError`` for bytes that no log has written."""
+        try:
+            yield
+        except ValueError as error:
+            damage = f"a key that starts with {self._prefix} is damaged ({error})"
+            raise StoreError(f"{damage}. To start a new log, delete these keys, or name another prefix") from error
 
     def _read(self, command: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the reply to each call of a command, many in one round trip."""

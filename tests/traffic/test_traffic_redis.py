@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,29 @@ def test_a_part_that_is_sent_again_drops_no_further_clients(
     assert log.top("a", NOW, NOW) == [("c8", 3), ("c7", 2), ("c6", 1)]
     assert {each.error for each in log.top("a", NOW, NOW)} == {5}
     assert [log.total(f"e{i}", NOW, NOW) for i in range(1, 9)] == list(range(1, 9))
+    log.close()
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"many"])
+def test_damaged_keys_are_a_store_error(server: redis.Redis, own_server: Server, value: bytes) -> None:
+    """Another program has written bytes that are no UTF-8 or no number. Each method says so."""
+    log = TrafficLog(address(own_server), "1h:7d", CLOCK)
+    log.record("a", "x")
+    log.flush()
+    bucket = f"rl:{{traffic}}:3600:{NOW // 3600 * 3600}"
+    server.hset(bucket, mapping={value: 1, "a": value})
+    server.hset(f"{bucket}:n:a", mapping={value: 1, "x": value})
+    queries = (log.events, partial(log.total, "a"), partial(log.top, "a"), partial(log.total, "a", by="x"))
+    for ask in queries:
+        with pytest.raises(StoreError, match=r"starts with rl:\{traffic\} is damaged"):
+            ask(NOW, NOW)
+    server.set("rl:{traffic}:retention", b"\xff")
+    with pytest.raises(StoreError, match="is damaged"):
+        TrafficLog.open(address(own_server), CLOCK)
+    log.record("a")
+    with pytest.raises(StoreError, match="is damaged"):
+        log.flush()
+    log._start_over()  # nothing is left for the end of the process
     log.close()
 
 

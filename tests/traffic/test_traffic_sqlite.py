@@ -253,6 +253,8 @@ def test_expired_buckets_free_their_space(tmp_path: Path) -> None:
     [
         ("sqlite:///", "needs the path of a file"),
         ("sqlite://traffic.db", "needs the path of a file"),
+        ("sqlite://[", "needs the path of a file"),
+        ("sqlite://[x]/a.db", "needs the path of a file"),
         ("sqlite:///folder/", "needs the path of a file"),
         ("sqlite:///:memory:", "memory://"),
         ("sqlite:///a.db?mode=ro", "takes only retention"),

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import redis
 from folders import DOCS
-from redis_handles import ALGORITHMS, PATIENT, hit, limit_of
+from redis_handles import ALGORITHMS, NOW, PATIENT, hit, limit_of
 from servers import HOST, STEADY, cluster_running, redis_running
 
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.clock import SECOND
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.testing import StoreSmoke
+from ratelimit_mw.testing import ManualClock, StoreSmoke
+from ratelimit_mw.traffic import TrafficLog
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +29,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"redis://ratelimit:s3cret@{HOST}:{server.port}/1"
 
 
-def rights() -> list[str]:
+def rights(user: str = "ratelimit") -> list[str]:
     """The line of the page."""
     page = (DOCS / "redis.md").read_text("utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER ratelimit ")]
+    (line,) = [line for line in page.splitlines() if line.startswith(f"ACL SETUSER {user} ")]
     return line.replace("PASSWORD", "s3cret").split()[2:]
 
 
@@ -62,6 +64,33 @@ def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     other.close()
 
 
+def use_log(url: str) -> None:
+    """Call every method of a traffic log. One with many events and clients calls all commands."""
+    log = TrafficLog(url, "1h:7d", ManualClock(NOW / SECOND))
+    at = NOW // SECOND
+    for i in range(2_100):
+        log.record("a", f"client {i}")
+        log.record(f"event {i}")
+    log.record("a", "client 1", 9)
+    log.flush()
+    assert log.total("a", at, at) == 2_109
+    assert log.total("event 1", at, at) >= 1
+    assert log.total("a", at, at, by="client 1").error
+    assert [each.client for each in log.top("a", at, at)] == ["client 1"]
+    assert abs(log.distinct("a", at, at) - 2_100) < 100
+    assert log.events(at, at)["a"] == 2_109
+    log.close()
+
+
+def test_the_rights_are_enough_for_a_traffic_log(limited: str) -> None:
+    """The user of the limits needs them, too, to have a log."""
+    with redis.Redis.from_url(limited.replace("ratelimit:s3cret@", "")) as admin:
+        admin.execute_command("ACL SETUSER", *rights("traffic"))
+    use_log(limited.replace("ratelimit:", "traffic:"))
+    with pytest.raises(StoreError, match=r"docs/redis\.md lists the permissions"):
+        TrafficLog(limited, "1h:7d").events(0, 1)
+
+
 @pytest.mark.slow
 def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
     """To read the map, and to follow a slot that moves; hits, corrections and pings in several slots."""
@@ -74,3 +103,7 @@ def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
         store.forget(one.key for one in hits)
         assert all(decision.remaining == 4 for decision in store.apply(hits))
         store.close()
+        for node in nodes:
+            with redis.Redis(port=node.port) as admin:
+                admin.execute_command("ACL SETUSER", *rights("traffic"), "+cluster|slots", "+command")
+        use_log(f"redis+cluster://traffic:s3cret@{HOST}:{nodes[0].port}")
