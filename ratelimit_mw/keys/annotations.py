@@ -38,19 +38,22 @@ def returned_types(function: Any, provides: bool = False) -> list[type]:
     return types_in(hints.get("return"), provides) if "return" in hints else []
 
 
-def types_in(annotation: Any, provides: bool = False) -> list[type]:
+def types_in(annotation: Any, provides: bool = False, inside: tuple[type, ...] = ()) -> list[type]:
     """Return the classes that an annotation allows; none for an annotation such as ``Any``.
+
+    Those ``inside`` a collection are returned in its place.
 
     >>> types_in(int | None), types_in(Annotated[str, "a name"]), types_in(Any)
     ([<class 'int'>, <class 'NoneType'>], [<class 'str'>], [])
     """
+    annotation = getattr(annotation, "__value__", annotation)  # of ``type Id = int``
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in _MANY:
-        return [kind for arg in args for kind in types_in(arg, provides)]
+        return [kind for arg in args for kind in types_in(arg, provides, inside)]
     if origin is Literal:
         return [type(arg) for arg in args]
-    if origin is Annotated:
-        return types_in(args[0], provides)
+    if origin is Annotated or (origin in inside and args):
+        return types_in(args[0], provides, inside)
     if origin in _RESULTS and (provides or issubclass(origin, Awaitable)):
         return types_in(args[_RESULTS[origin]], provides)
     kind = getattr(annotation, "__supertype__", origin or annotation)

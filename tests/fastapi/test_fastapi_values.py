@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from calls import ask
 from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
@@ -139,6 +141,19 @@ class Account(BaseModel):
     owner: User | None = None
 
 
+@dataclass
+class Plain:
+    item: int
+
+
+class Typed(TypedDict):
+    item: int
+
+
+class Camel(BaseModel, alias_generator=lambda name: name.replace("the_", "")):
+    the_item: int
+
+
 class Wide(BaseModel):
     x_item: int
 
@@ -161,6 +176,10 @@ def by_optional_model(account: Account | None = None) -> None: ...
 def by_field(item: Annotated[int, Body(embed=True)]) -> None: ...
 def by_two(account: Account, item: Annotated[str, Body()] = "") -> None: ...
 def by_nested(account: Account) -> None: ...
+def by_list(item: Annotated[list[int] | None, Query()] = None) -> None: ...
+def by_dataclass(account: Plain) -> None: ...
+def by_typed_dict(account: Typed) -> None: ...
+def by_camel(account: Camel) -> None: ...
 
 
 Sending = dict[str, Any]
@@ -213,6 +232,10 @@ def in_owner(value: Any) -> Sending:
         ("json:item", by_field, in_json, [7, 7.0]),
         ("json:account.item", by_two, in_account, [7, 7.0]),
         ("json:owner.id", by_nested, in_owner, [7, 7.0]),
+        ("query:item", by_list, in_query, []),
+        ("json:item", by_dataclass, in_json, [7, 7.0]),
+        ("json:item", by_typed_dict, in_json, [7, 7.0]),
+        ("json:item", by_camel, in_json, [7, 7.0]),
     ],
 )
 def test_a_number_has_one_count_wherever_a_client_sends_it(part: str, view: Any, send: Any, more: list[Any]) -> None:
@@ -274,6 +297,22 @@ def test_the_models_of_a_union_may_have_other_types() -> None:
     app = limited(FastAPI(), by("json:item"))
     app.add_api_route("/", view, methods=["POST"])
     assert [ask(app, method="POST", **in_json(value)).status_code for value in ("a", "b", "a")] == [200, 200, 429]
+
+
+def test_a_type_for_type_checkers_only_is_text() -> None:
+    """The fields of the class cannot be read, so each spelling has its own count."""
+
+    @dataclass
+    class Unknown:
+        item: int
+
+    def view(account: Unknown) -> None: ...
+
+    view.__annotations__["account"] = Unknown
+    app = limited(FastAPI(), by("json:item"))
+    app.add_api_route("/", view, methods=["POST"])
+    Unknown.__annotations__["item"] = "Nowhere"  # as below TYPE_CHECKING
+    assert [ask(app, method="POST", **in_json(value)).status_code for value in ("7", "07", "7")] == [200, 200, 429]
 
 
 def test_lists_and_costs_have_the_value_of_the_view() -> None:

@@ -1,8 +1,9 @@
 """Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
 import inspect
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, Final, get_type_hints
 
 from ...errors import ConfigError
 from ...keys.annotations import types_in
@@ -19,6 +20,8 @@ _PLACES: Final = {
     "field": "body_params",
 }
 """The list of parameters that has the features of a family."""
+_COLLECTIONS: Final = (list, set, frozenset, tuple, Sequence)
+"""Types of a parameter that a client may send several times, and that it may send once."""
 
 
 class ParameterTypes(Conversions):
@@ -71,8 +74,8 @@ def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> 
 
     ``is_inside``: the fields of its model are below its name, not beside it.
     """
-    types = types_in(getattr(info, "annotation", None))
-    models = [kind for kind in types if hasattr(kind, "model_fields")]
+    types = types_in(getattr(info, "annotation", info), inside=_COLLECTIONS)
+    models = [kind for kind in types if _is_model(kind)]
     if is_inside or not models:
         if path[0] not in _names(name, info):
             return
@@ -80,8 +83,22 @@ def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> 
     if not path:
         yield types
     elif len(models) == 1:  # the models of a union may have different types
-        for inner, inside in models[0].model_fields.items():
+        for inner, inside in _fields_of(models[0]).items():
             yield from _types_at(path, inner, inside)
+
+
+def _is_model(kind: Any) -> bool:
+    return hasattr(kind, "model_fields") or is_dataclass(kind) or hasattr(kind, "__total__")
+
+
+def _fields_of(kind: Any) -> Mapping[str, Any]:
+    """Return the fields of a Pydantic model, or the annotations of a dataclass or ``TypedDict``."""
+    if (fields := getattr(kind, "model_fields", None)) is not None:
+        return fields  # type: ignore[no-any-return]
+    try:
+        return get_type_hints(kind)
+    except Exception:  # a name in an annotation may exist for type checkers only
+        return {}
 
 
 def _names(name: str, info: Any) -> set[str]:
