@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 from decision_service import API, GATEWAY_FILES, MAIL, Asked
-from differential.readings import paths_by_hand
+from differential.paths import paths_by_hand
 from differential.targets import CLOSED, RULES, SPENDING, hostile_target, kind_of
 
 from ratelimit_mw import ConfigError, load_settings

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .readings import REJECTED, paths_by_hand
+from .paths import paths_by_hand
+from .readings import REJECTED
 from .targets import KEY, KEYED, VIEWS, kind_of
 
 

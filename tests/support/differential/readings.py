@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
@@ -120,23 +118,6 @@ def by_hand(headers: Mapping[str, list[str]], query: str) -> Readings:
             attempt(lambda: dict(parse_qsl(query, keep_blank_values=True)).get("q"), REJECTED),
         ],
     }
-
-
-def paths_by_hand(path: bytes) -> set[str]:
-    """Return the paths that small applications take for the decoded one.
-
-    They read the bytes in several ways, resolve dots, and take away what they do not expect.
-    """
-    decoded = {path.decode("utf-8", errors) for errors in ("replace", "ignore")} | {path.decode("latin-1")}
-    cleaned = (
-        decoded
-        | {re.sub(r"[\x00-\x1f\x7f]", "", text) for text in decoded}
-        | {text.strip("\0\t\r\n") for text in decoded}
-    )
-    cleaned |= {text.partition("\0")[0] for text in decoded}
-    slashed = cleaned | {text.replace("\\", "/") for text in cleaned}
-    resolved = {posixpath.normpath(re.sub("/+", "/", "/" + text)) for text in slashed}
-    return {text.rstrip("/") or "/" for text in slashed | resolved}
 
 
 def _ends(values: Any) -> list[Any]:

@@ -14,7 +14,8 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.starlette import RateLimitMiddleware as StarletteMiddleware
 
 from .echo import each_alone_async, report, settings, templates_of, totals
-from .readings import by_hand, in_starlette, merged, paths_by_hand
+from .paths import paths_by_hand
+from .readings import by_hand, in_starlette, merged
 from .words import TOTALS
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

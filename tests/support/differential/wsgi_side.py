@@ -13,7 +13,8 @@ from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 from .echo import each_alone, report, settings, templates_of, totals
-from .readings import by_hand, in_werkzeug, merged, paths_by_hand
+from .paths import paths_by_hand
+from .readings import by_hand, in_werkzeug, merged
 from .words import TOTALS
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
