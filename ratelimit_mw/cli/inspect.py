@@ -51,6 +51,8 @@ def inspect(
 
     The command shows all clients that have counts, or the one that you name. It consumes nothing, and it prints the
     command that resets a rejected client. The exit code is 1 when no client matches.
+
+    If a function returns the limits of a rule, name all features of its key to see a client.
     """
     rules = [checked_rule(source, name)] if name else source.rules.rules
     check_used(source, rules, features)
@@ -72,7 +74,8 @@ def inspect(
         note(f"there are more than {limit:,} keys. Raise --limit, or use --rule, --feature or --prefix")
     if not decisions:
         hint = secret_hint(source, rules) if features else ""
-        note(f"{'no client is rejected' if rejected else 'no client matches'} now. {hint}".removesuffix(". "))
+        other = "other " * bool(search.left_out)
+        note(f"no {other}client {'is rejected' if rejected else 'matches'} now. {hint}".removesuffix(". "))
         raise click.exceptions.Exit(1)
 
 

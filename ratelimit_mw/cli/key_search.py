@@ -1,7 +1,7 @@
 """``KeySearch``: the keys of a store that ``ratelimit-mw inspect`` shows, and notes on the keys that are not shown."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Decision
@@ -21,6 +21,34 @@ from .words import command_line
 _MOST_NAMES: Final = 10
 _NO_RIGHT: Final = "can't run this command"
 """A part of the reply of Redis to a script whose user lacks a right."""
+
+
+class _Need(NamedTuple):
+    """The features that show more of a rule, as words of the command line."""
+
+    rule: str
+    reason: str
+    words: str
+
+
+_SKIPPED: Final = ("other rules use features that you did not name", "To see their clients")
+_FUNCTIONS: Final = ("some rules have limits from a function, so their keys are not listed", "To see their clients")
+_EARLIER: Final = ("some rules use a feature before the one that you named", "To see clients with it")
+_TABLES: Final = ("some rules have limits by a feature that you did not name", "To see those of this client")
+"""The kinds of notes on rules: the reason of several rules, and the purpose of naming more features."""
+
+
+def _one_note(reason: str, purpose: str, needs: Sequence[_Need]) -> Iterator[str]:
+    """Yield one note for all rules of a kind. Rules that need the same features are together."""
+    if len(needs) == 1:
+        [need] = needs
+        yield f"rule {need.rule} {need.reason}. {purpose.replace('their', 'its')}, add {need.words}"
+    elif needs:
+        rules = dict[str, list[str]]()
+        for need in needs:
+            rules.setdefault(need.words, []).append(need.rule)
+        words = "; or ".join(f"{words} for {', '.join(names)}" for words, names in rules.items())
+        yield f"{reason}. {purpose}, add {words}"
 
 
 class KeySearch:
@@ -55,12 +83,15 @@ class KeySearch:
             for name, rule in self._rules.items()
             if not missing[name] and (features or not (rule.source.entries or prefix))
         ]
-        self._listed = {
+        listed = {
             name: rule
             for name, rule in self._rules.items()
             if rule not in self._whole and len(missing[name]) < len(rule.source.entries) + (not features)
         }
-        self._skipped = [name for name in missing if name not in self._listed and missing[name]]
+        self._listed = {name: rule for name, rule in listed.items() if not rule.looks_up}
+        self.left_out = [name for name in listed if name not in self._listed]
+        """The rules whose keys are not listed, because a function returns the limits of a client that you name."""
+        self._skipped = [name for name in missing if name not in listed and missing[name]]
         self._others: dict[str, None] = {}
         self._problem = ""
 
@@ -119,25 +150,45 @@ class KeySearch:
     def lowest(self) -> set[str]:
         """The rules with other limits for some clients, of which the lowest one decides."""
         whole = {rule.name for rule in self._whole if missing_in_tables(rule, self._features)}
-        return whole | {name for name, rule in self._listed.items() if rule.tables or rule.looks_up}
+        return whole | {name for name, rule in self._listed.items() if rule.tables}
 
     def notes(self) -> Iterator[str]:
         """Yield what the decisions do not show."""
         yield from self._notes_on_settings()
         if self._problem:
             yield self._problem
-        for name in self._skipped:
-            missing = missing_in_key(self._rules[name], self._features)
-            words = " ".join(f"--feature {word_of(part_of(names[0]))}=..." for names in missing)
-            yield f"rule {name} uses {words_of_entries(missing)}. To see its clients, add {words}"
-        for rule in self._whole:
-            for word, own in _earlier(rule, self._features):
-                yield f"rule {rule.name} uses {word} before {own}. To see clients with {word}, add --feature {word}=..."
-            for name in missing_in_tables(rule, self._features):
-                yield f"rule {rule.name} has limits by {name}. To see those of this client, add --feature {name}=..."
+        for kind, needs in self._needs().items():
+            yield from _one_note(*kind, needs)
         if self._others:
             hint = ". For the rules of decorators, write --app MODULE:APP instead of the file"
             yield f"other rules have clients, too: {', '.join(self._others)}{hint * self._source.overview.is_file}"
+
+    def _needs(self) -> dict[tuple[str, str], list[_Need]]:
+        """Return which features show more of which rule, by the kind of the reason."""
+        skipped, functions = self._skipped, self.left_out
+        return {
+            _SKIPPED: [self._need(name, f"uses {words_of_entries(self._missing(name))}") for name in skipped],
+            _FUNCTIONS: [
+                self._need(name, "has limits from a function, so its keys are not listed") for name in functions
+            ],
+            _EARLIER: [
+                _Need(rule.name, f"uses {word} before {own}", f"--feature {word}=...")
+                for rule in self._whole
+                for word, own in _earlier(rule, self._features)
+            ],
+            _TABLES: [
+                _Need(rule.name, f"has limits by {name}", f"--feature {name}=...")
+                for rule in self._whole
+                for name in missing_in_tables(rule, self._features)
+            ],
+        }
+
+    def _missing(self, name: str) -> list[tuple[str, ...]]:
+        return missing_in_key(self._rules[name], self._features)
+
+    def _need(self, name: str, reason: str) -> _Need:
+        words = (f"--feature {word_of(part_of(names[0]))}=..." for names in self._missing(name))
+        return _Need(name, reason, " ".join(words))
 
     def _notes_on_settings(self) -> Iterator[str]:
         if not self._source.settings.enabled:

@@ -50,7 +50,8 @@ class Inspection(Resets):
         """Show how much remains for each client in the store, a page at a time. Consume nothing.
 
         The store reads at most 10,000 keys for a page, so a page may be empty before the last page. If the limits of a
-        rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have.
+        rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have. Limits
+        from a function are known only for a client whose features you pass.
 
         Args:
             rule: The name of the only rule to show.

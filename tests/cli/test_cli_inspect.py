@@ -20,7 +20,7 @@ from flask import Flask
 from redis_handles import address
 from servers import HOST, Server
 
-from ratelimit_mw import Limiter
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.cli.serve.app import DecisionService
 from ratelimit_mw.flask import RateLimiter, limit
 
@@ -182,7 +182,7 @@ def test_the_notes_name_the_rules_that_need_more(site: Sites) -> None:
     shop.hit("/plans", 1, ip="192.0.2.7")
     result = shop.inspect("--feature", "ip=192.0.2.7")
     assert "rule keys uses header:x-api-key. To see its clients, add --feature header:x-api-key=..." in result.stderr
-    assert "rule plans uses user before ip. To see clients with user, add --feature user=..." in result.stderr
+    assert "rule plans uses user before ip. To see clients with it, add --feature user=..." in result.stderr
     assert "rule plans has limits by plan. To see those of this client, add --feature plan=..." in result.stderr
     assert "on the deny list, so its requests are rejected with 403" in result.stderr
     [[_, _, limit, _, state, *_]] = columns(result)
@@ -358,3 +358,56 @@ def test_flask_has_the_same_commands(tmp_path: Path) -> None:
     assert app.test_cli_runner().invoke(args=words[1:]).exit_code == 0
     assert app.test_cli_runner().invoke(args=["ratelimit", "inspect", "--rejected"]).exit_code == 1
     assert client.get("/items").status_code == 200
+
+
+def shop_of_functions(store: str) -> Flask:
+    app = Flask("shop")
+    rules = [
+        Rule(name="plan", key=["user", "ip"], limits=lambda user, ip: "1/hour"),
+        Rule(name="table", key=["user"], limits="9/hour", per_key=lambda user: "1/hour"),
+        Rule(name="fixed", key=["user"], limits="9/hour"),
+    ]
+    RateLimiter(app, limiter=Limiter(rules, store), features={"user": lambda request: "ann"})
+    return app
+
+
+def test_limits_from_a_function_need_the_features_of_a_key(redis_server: Server, tmp_path: Path) -> None:
+    """No list claims that such a rule rejects no client: a note names the rule, and the features of its key."""
+    store = address(redis_server, f"?prefix={tmp_path.name}:")
+    client = shop_of_functions(store).test_client()
+    assert [client.get("/").status_code for _ in range(2)] == [404, 429]
+
+    def inspected(*options: str) -> tuple[list[str], str]:
+        # Another process, which has called no function.
+        result = shop_of_functions(store).test_cli_runner().invoke(args=["ratelimit", "inspect", *options, "--json"])
+        shown = json.loads(result.stdout)
+        assert result.exit_code == (not shown["keys"])
+        assert all(note in result.stderr for note in shown["notes"])
+        return [key["rule"] for key in shown["keys"]], result.stderr
+
+    several = "some rules have limits from a function, so their keys are not listed. To see their clients, add"
+    words = "--feature user=... --feature ip=... for plan; or --feature user=... for table"
+    one = "rule plan has limits from a function, so its keys are not listed. To see its clients, add --feature ip=..."
+    assert inspected("--rejected") == ([], f"{several} {words}\nno other client is rejected now\n")
+    assert inspected() == (["fixed"], f"{several} {words}\n")
+    assert inspected("--feature=user=ann") == (["table", "fixed"], f"{one}\n")
+    assert inspected("--rejected", "--feature=user=ann", "--feature=ip=127.0.0.1") == (["plan", "table"], "")
+    nobody = inspected("--rejected", "--feature=user=bob", "--feature=ip=127.0.0.1")
+    assert nobody == ([], "no client is rejected now\n")
+
+
+def test_there_is_one_note_for_each_kind(tmp_path: Path) -> None:
+    """Many rules have one note together. Those that need the same features are named together."""
+    keys = [["email"], ["user|ip"], ["user", "header:x-a|ip"], ["header:x-a"]]
+    rules = [{"name": f"{name}{i}", "key": key, "limits": "9/hour"} for i, key in enumerate(keys) for name in "ab"]
+    with sites(tmp_path, f"lmdb://{tmp_path}/db") as build:
+        shop = build(*rules, email_field="e")
+        shop.hit("/", 1, user="ann", ip="192.0.2.8")
+        notes = shop.inspect("--feature=ip=192.0.2.7", exit_code=1).stderr.splitlines()
+    skipped, earlier, nothing = notes
+    assert skipped == (
+        "other rules use features that you did not name. To see their clients, add --feature email=... for a0, b0;"
+        " or --feature header:x-a=... for a3, b3"
+    )
+    assert earlier.endswith(". To see clients with it, add --feature user=... for a1, b1")
+    assert nothing == "no client matches now"
