@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -30,22 +30,26 @@ _ID = re.compile(
     r"(?:(?:.*[._-])?(?:id|pk|no|nr|num|number|account|customer|order)|.*[a-z]I[Dd])"
 )
 """The features of a request with the name of an id."""
+_NO_EFFECT: Final = "never applies"
+"""A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(email:)?(header|cookie|query|form|json):.*")
 
 
 @command(
     "ratelimit-mw check ratelimit.toml",
     "ratelimit-mw check pyproject.toml --json",
-    "ratelimit-mw check --app shop:app",
+    "ratelimit-mw check --app shop:app --strict",
     "ratelimit-mw check --app shop:app --json",
     cls=SourceCommand,
 )
+@click.option("--strict", is_flag=True, help="Exit with code 1 if there are notes, too.")
 @json_option
-def check(source: Source, as_json: bool) -> None:
+def check(source: Source, strict: bool, as_json: bool) -> None:
     """Check the settings, and show the rules with notes about them.
 
-    The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, when a
-    rule rejects every request, and when no route leads to a rule or to a decorator.
+    The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, and when
+    a rule rejects every request or never applies. It is also 1 when no route leads to a rule or to a decorator, and
+    with --strict when there are notes.
     """
     report = check_source(source)
     if as_json:
@@ -58,7 +62,7 @@ def check(source: Source, as_json: bool) -> None:
             print_text(f"problem: {problem}", "bold red")
         for line in report["notes"]:
             print_text(f"note: {line}")
-    if report["problems"]:
+    if report["problems"] or (strict and report["notes"]):
         raise click.exceptions.Exit(1)
 
 
@@ -69,13 +73,14 @@ def check_source(source: Source) -> dict[str, Any]:
     if overview.is_file:
         _open(source.settings)
         required = _required_features(source)
+    notes = list(_notes(source, required))
     return {
         "store": redacted_url(source.settings.store),
         "rules": list(map(overview.as_json, rules)),
         **({} if overview.is_file else {"exempt": overview.exempt}),
         "required_features": required,
-        "problems": list(_problems(source)),
-        "notes": list(_notes(source, required)),
+        "problems": [*_problems(source), *(note for note in notes if _NO_EFFECT in note)],
+        "notes": [note for note in notes if _NO_EFFECT not in note],
     }
 
 
@@ -101,6 +106,7 @@ def _problems(source: Source) -> Iterator[str]:
         for limit in rule.never_fitting:
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
+    yield from headers_of_no_proxy(source.settings)
     if not source.overview.is_file:
         yield from source.problems()
 
@@ -127,7 +133,6 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
-    yield from headers_of_no_proxy(settings)
     for rule in rules:
         for limit in rule.limits:
             yield from _ineffective_limits(rule, limit)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from django.conf import settings
 from django.core import checks
@@ -9,6 +10,7 @@ from django.utils import translation
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
+from ..http.rules import requires_user
 from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from .checks import check_project
@@ -17,6 +19,10 @@ from .middleware import RateLimitMiddleware, positions_of
 from .request import SCOPE
 from .routes import DjangoRoute
 from .throttles import rates_of, scopes_of
+
+_WITHOUT_EFFECT: Final = ("ratelimit_mw.W001", "ratelimit_mw.W004")
+"""Warnings about limits that raise errors, or that never apply."""
+_NO_USER: Final = "ratelimit_mw.W003"
 
 
 class DjangoSource(Source):
@@ -50,19 +56,25 @@ class DjangoSource(Source):
         return replace(marks, marks=(*marks.marks, *rates_of(route.callback, self._limiter)))
 
     def problems(self) -> Iterator[str]:
-        """Yield the errors of the system checks, too."""
+        """Yield the errors of the system checks, and the warnings about limits without an effect."""
         yield from super().problems()
-        yield from (_text_of(message) for message in check_project() if message.level >= checks.ERROR)
+        yield from (_text_of(message) for message in check_project() if _is_problem(message))
 
     def notes(self) -> Iterator[str]:
-        """Yield the warnings of the system checks."""
-        yield from (_text_of(message) for message in check_project() if message.level < checks.ERROR)
+        """Yield the other warnings of the system checks."""
+        yield from (_text_of(message) for message in check_project() if not _is_problem(message))
 
 
 def open_source(_: object, title: str) -> Source | None:
     """Return the rules of the project of a handler; None when nothing is limited."""
     source = DjangoSource(title)
     return source if source.is_limited else None
+
+
+def _is_problem(message: checks.CheckMessage) -> bool:
+    if message.id == _NO_USER:  # a key such as "user|ip" counts by IP address
+        return any(map(requires_user, project_limits().limits.in_force.rules.rules))
+    return message.level >= checks.ERROR or message.id in _WITHOUT_EFFECT
 
 
 def _text_of(message: checks.CheckMessage) -> str:

@@ -101,14 +101,6 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
             "keyed lists emial, but no key of these rules uses it",
         ),
         (
-            'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
-            "region_header needs trusted_proxies. Without them, your application does not start",
-        ),
-        (
-            'forwarded_header = "cf-connecting-ip"\n[[rules]]\nname = "a"\nlimits = "5/s"',
-            "forwarded_header needs trusted_proxies. Without them, your application does not start",
-        ),
-        (
             f"{BANNING}\nkey = 'user|ip'",
             "a: the ban is by ip, and trusted_proxies is empty. Behind a proxy, one client bans",
         ),
@@ -116,10 +108,29 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
     ],
 )
 def test_check_notes(settings: Any, text: str, note: str) -> None:
-    """Notes about a valid file follow the table."""
+    """Notes about a valid file follow the table. They are an error for ``--strict`` alone."""
     result = run("check", settings(text))
     assert result.exit_code == 0
     assert note in result.stdout
+    assert run("check", settings(text), "--strict").exit_code == 1
+
+
+def test_strict_accepts_a_file_without_notes(settings: Any) -> None:
+    text = 'store = "redis://cache"\ntrusted_proxies = ["10.0.0.1"]\n[[rules]]\nname = "a"\nlimits = "5/s"'
+    result = run("check", settings(text), "--strict", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["notes"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("option", "key"), [('region_header = "cf-ipcountry"', "region"), ('forwarded_header = "cf-connecting-ip"', "ip")]
+)
+def test_check_fails_for_an_application_that_does_not_start(settings: Any, option: str, key: str) -> None:
+    """A file that its application cannot use is a problem, and no note."""
+    result = run("check", settings(f'{option}\n[[rules]]\nname = "a"\nkey = "{key}"\nlimits = "5/s"'), "--json")
+    report = json.loads(result.stdout)
+    problem = f"{option.split()[0]} needs trusted_proxies. Without them, your application does not start"
+    assert (result.exit_code, report["problems"]) == (1, [problem])
+    assert problem not in report["notes"]
 
 
 @pytest.mark.parametrize(

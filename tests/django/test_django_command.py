@@ -18,7 +18,7 @@ from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.translation import override
 from django.views import View
-from django_calls import hello, project, still, urls
+from django_calls import MIDDLEWARE, hello, project, still, urls
 
 from ratelimit_mw.django import exempt, limit
 
@@ -141,7 +141,7 @@ def test_invalid_settings_end_the_command_with_a_message() -> None:
 
 
 def test_the_command_shows_the_system_checks() -> None:
-    """An error is a problem, and a warning is a note."""
+    """An error is a problem, and so is a warning about limits without an effect. Another warning is a note."""
     out = io.StringIO()
     with (
         project({"rules": [{"name": "everyone", "limits": "100/minute"}]}, middleware=OTHERS),
@@ -150,8 +150,32 @@ def test_the_command_shows_the_system_checks() -> None:
         call_command("ratelimit", "check", stdout=out)
     assert "problem: MIDDLEWARE does not list RateLimitMiddleware" in out.getvalue()
     routes = path("", limit("5/minute", name="home")(hello))
-    with project({}, routes, middleware=OTHERS):
-        assert "note: Decorators limit views, but MIDDLEWARE does not list" in " ".join(run("check"))
+    out = io.StringIO()
+    with project({}, routes, middleware=OTHERS), pytest.raises(CommandError, match="see the problems above"):
+        call_command("ratelimit", "check", stdout=out)
+    assert "problem: Decorators limit views, but MIDDLEWARE does not list" in " ".join(out.getvalue().split())
+    cors = [*MIDDLEWARE, f"{__name__}.CorsHeaders"]
+    with project({"rules": [{"name": "everyone", "limits": "100/minute"}]}, middleware=cors):
+        assert "CorsHeaders runs after RateLimitMiddleware" in " ".join(run("check"))
+        with pytest.raises(CommandError, match="see the"):
+            call_command("ratelimit", "check", "--strict", stdout=io.StringIO())
+
+
+@pytest.mark.parametrize(("key", "word"), [("user", "problem"), ("user|ip", "note")])
+def test_a_rule_of_an_unknown_user(key: str, word: str) -> None:
+    """Before the authentication, a rule by user never applies, and one by "user|ip" counts by IP address."""
+    out = io.StringIO()
+    with project({"rules": [{"name": "everyone", "key": [key], "limits": "100/minute"}]}, middleware=MIDDLEWARE):
+        if word == "problem":
+            with pytest.raises(CommandError, match="see the problems above"):
+                call_command("ratelimit", "check", stdout=out)
+        else:
+            call_command("ratelimit", "check", stdout=out)
+    assert f"{word}: A rule counts by user, but RateLimitMiddleware runs before" in " ".join(out.getvalue().split())
+
+
+def CorsHeaders(get_response: Any) -> Any:  # noqa: N802
+    return get_response
 
 
 def test_the_command_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

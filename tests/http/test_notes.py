@@ -84,7 +84,8 @@ def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.
     assert next(message for message in log.messages if "CORS" in message).startswith(expected)
     assert len([message for message in log.messages if "CORS" in message]) == 1
     answer, code = shown(starlette(CORS, LIMITS), "cors_inside", monkeypatch)
-    assert (any(note.startswith(expected) for note in answer["notes"]), code) == (True, 0)
+    assert any(note.startswith(expected) for note in answer["notes"])
+    assert code == 1  # for the rule by user
     answer, _ = shown(starlette(LIMITS, CORS), "cors_outside", monkeypatch)
     assert not any("CORS" in note for note in answer["notes"])
 
@@ -120,8 +121,10 @@ def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: py
         ("known_user", (LIMITS, AUTHENTICATION), False),
         ("given_user", (by_function,), False),
     ):
-        notes_shown = shown(starlette(*layers), name, monkeypatch)[0]["notes"]
-        assert any(note.startswith(expected) for note in notes_shown) is is_noted
+        report, code = shown(starlette(*layers), name, monkeypatch)
+        assert any(note.startswith(expected) for note in report["problems"]) is is_noted
+        assert code == is_noted
+        assert not any("never applies" in note for note in report["notes"])
 
 
 def in_starlette(settings: Any, **options: Any) -> Any:
@@ -191,12 +194,14 @@ def declares_plan(request: Any) -> Other: ...  # type: ignore[empty-body]
 def test_a_rule_by_user_is_noted_where_nothing_provides_the_user(
     build: Any, settings: Any, effect: str, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has one line at the start, and ``check`` shows the note. A function of yours provides the user."""
+    """The log has one line at the start, and ``check`` shows it: as a problem where the rule has no effect."""
     started(build(settings))
     started(build(settings))
     assert len([message for message in log.messages if message.startswith(effect)]) == 1
-    shown_notes = shown(build(settings), "without_user", monkeypatch)[0]["notes"]
-    assert len([note for note in shown_notes if note.startswith(effect)]) == 1
+    report, code = shown(build(settings), "without_user", monkeypatch)
+    kind = "problems" if "never applies" in effect else "notes"
+    assert len([note for note in report[kind] if note.startswith(effect)]) == 1
+    assert code == (kind == "problems")
     log.clear()
     notes.log_note.cache_clear()
     for features in ({"user": lambda _: None}, lambda _: None, declares_user):

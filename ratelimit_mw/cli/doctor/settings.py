@@ -50,9 +50,11 @@ def examine_settings(source: Source) -> Iterator[Finding]:
     yield from _unread_files(files, source)
     yield from _unread_variables(files, settings)
     report = check_source(source)
-    for problem in report["problems"]:
-        yield Finding("rules", problem, PROBLEM, "run `ratelimit-mw check` for the rule and its place")
     with_own_finding = {NOT_ENABLED, *headers_of_no_proxy(settings), *notes_on_deployment(source)}
+    for problem in report["problems"]:
+        if problem in with_own_finding:
+            continue
+        yield Finding("rules", problem, PROBLEM, "run `ratelimit-mw check` for the rule and its place")
     for line in report["notes"]:
         if line not in with_own_finding:
             yield Finding("rules", line, NOTE)
