@@ -18,6 +18,7 @@ from ..http.notes import (
     NO_REMOTE_USER,
     NO_USER,
     notes_on_authentication,
+    notes_on_exposed_headers,
     notes_on_layers,
     notes_on_stages,
     notes_on_users,
@@ -69,6 +70,7 @@ class MiddlewareSource(Source):
         yield from notes_on_layers(self._middleware.app)
         yield from notes_on_stages(self._middleware.limits, self._middleware.app)
         yield from notes_on_authentication(self._middleware.limiter, self._outside)
+        yield from notes_on_exposed_headers(self._outside)
         is_asgi = isinstance(self._middleware, asgi.RateLimitMiddleware)
         if all(map(is_of_framework, self._outside)):
             yield from notes_on_users(self._middleware.limits, NO_USER if is_asgi else NO_REMOTE_USER)

@@ -13,7 +13,7 @@ from ..http.notes import authentication_in, count_workers, notes_on_allow_list
 from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits
-from .middleware import BEFORE_USER, RateLimitMiddleware, cors_after, is_before_user, positions_of
+from .middleware import BEFORE_USER, RateLimitMiddleware, cors_after, hides_wait_in_cors, is_before_user, positions_of
 from .pages import problem_of_template
 
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
@@ -31,7 +31,7 @@ _WARNINGS: Final = {
     ),
     "W003": BEFORE_USER,
     "W005": (
-        "{} runs after RateLimitMiddleware: rejections have no CORS headers, and preflights count.",
+        "{} runs after RateLimitMiddleware: rejections have no CORS headers.",
         "Move it before RateLimitMiddleware.",
     ),
     "W006": (
@@ -41,6 +41,10 @@ _WARNINGS: Final = {
     "W004": (
         "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
         "Move it after LocaleMiddleware.",
+    ),
+    "W009": (
+        "CORS_EXPOSE_HEADERS does not name Retry-After: scripts of other origins cannot read how long to wait.",
+        'Write CORS_EXPOSE_HEADERS = ["Retry-After", "RateLimit"].',
     ),
     "W008": (
         "429.html cannot be rendered: {}",
@@ -53,6 +57,7 @@ def check_project(**_: Any) -> list[Any]:
     """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
 
     W003: the user, and W004: the language is not known yet at the place of the middleware. W008: 429.html fails.
+    W009: CORS hides the time to wait from scripts.
     """
     try:
         project = project_limits()
@@ -64,6 +69,7 @@ def check_project(**_: Any) -> list[Any]:
     found = {
         "W001": has_marks and position is None,
         "W003": is_before_user(project),
+        "W009": hides_wait_in_cors(),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
     shown = [_warning(name) for name, applies in found.items() if applies]

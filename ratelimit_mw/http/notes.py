@@ -36,9 +36,14 @@ NO_LOGIN: Final = (
     "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
     " request"
 )
+HIDDEN_WAIT: Final = (
+    "{} does not expose Retry-After, so scripts of other origins cannot read the time to wait after a rejection. Add {}"
+)
 _SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
 _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
+_CORS_OF_STARLETTE: Final = "starlette.middleware.cors"
+_EXPOSED: Final = "Access-Control-Expose-Headers"
 # AuthMiddleware, basic_auth, JWTAuthentication; not AuthorStats, nor OAuth2Token, which rejects no passwords
 _AUTHENTICATION: Final = re.compile(r"(?:(?<!O)A|(?<!o)a)uth(?!or(?!i[sz]))")
 _OF_APPLICATIONS: Final = ("build_middleware_stack", "wsgi_app")
@@ -75,10 +80,21 @@ def notes_on_layers(app: object) -> Iterator[str]:
     """Note a CORS middleware inside the limits."""
     for layer in layers_of(app):
         if _CORS.search(name := type(layer).__name__):
-            yield (
-                f"{name} is inside RateLimitMiddleware: rejections have no CORS headers, and preflights count."
-                f" Put {name} outside"
-            )
+            yield f"{name} is inside RateLimitMiddleware: rejections have no CORS headers. Put {name} outside"
+
+
+def notes_on_exposed_headers(outside: Iterable[object]) -> Iterator[str]:
+    """Note a CORS middleware of Starlette around the limits that hides the time to wait from scripts."""
+    for layer in outside:
+        headers = getattr(layer, "simple_headers", None)
+        is_known = any(base.__module__ == _CORS_OF_STARLETTE for base in type(layer).__mro__)
+        if is_known and isinstance(headers, Mapping) and hides_wait(headers.get(_EXPOSED, "").split(",")):
+            yield HIDDEN_WAIT.format(type(layer).__name__, 'expose_headers=["Retry-After", "RateLimit"]')
+
+
+def hides_wait(exposed: Iterable[str]) -> bool:
+    """Return whether these headers, which scripts of other origins may read, have no time to wait."""
+    return {"retry-after", "*"}.isdisjoint(name.strip().lower() for name in exposed)
 
 
 def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def starlette(*layers: Any) -> Starlette:
     return app
 
 
-CORS = (CORSMiddleware, {"allow_origins": ["*"]})
+CORS = (CORSMiddleware, {"allow_origins": ["*"], "expose_headers": ["retry-after", "RateLimit"]})
 LIMITS = (RateLimitMiddleware, {"settings": RULES})
 AUTHENTICATION = (AuthenticationMiddleware, {"backend": AuthenticationBackend()})
 
@@ -88,6 +88,44 @@ def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.
     assert code == 1  # for the rule by user
     answer, _ = shown(starlette(LIMITS, CORS), "cors_outside", monkeypatch)
     assert not any("CORS" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("exposed", "is_noted"), [([], True), (["RateLimit"], True), (["X-Id", "Retry-After"], False), (["*"], False)]
+)
+def test_cors_that_hides_the_wait_is_logged(
+    log: Any, monkeypatch: pytest.MonkeyPatch, exposed: list[str], is_noted: bool
+) -> None:
+    """A script of another origin reads Retry-After only where CORS exposes it. ``check`` says so, too."""
+    expected = "CORSMiddleware does not expose Retry-After, so scripts of other origins cannot read"
+    layers = (LIMITS, (CORSMiddleware, {"allow_origins": ["*"], "expose_headers": exposed}))
+    ask(starlette(*layers))
+    assert any(message.startswith(expected) for message in log.messages) is is_noted
+    answer, _ = shown(starlette(*layers), f"cors_exposes_{len(exposed)}", monkeypatch)
+    assert any(note.startswith(expected) for note in answer["notes"]) is is_noted
+
+
+def test_a_cors_middleware_of_your_own_is_not_judged(log: Any) -> None:
+    """What it exposes is not known."""
+
+    class OwnCORS:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, *arguments: Any) -> None:
+            await self.app(*arguments)
+
+    ask(starlette(LIMITS, (OwnCORS, {})))
+    assert not any("CORS" in message for message in log.messages)
+
+
+def test_no_note_speaks_of_preflights_that_do_not_count(log: Any) -> None:
+    """With Starlette's own CORS inside the limits, no code of the application runs for a preflight."""
+    app = starlette(CORS, LIMITS)
+    headers = {"origin": "https://a.example", "access-control-request-method": "GET"}
+    statuses = [ask(app, method="OPTIONS", headers=headers).status_code for _ in range(12)]
+    assert statuses == [200] * 12
+    assert not any("preflights" in message for message in log.messages)
 
 
 def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,6 +491,27 @@ def test_the_order_of_djangos_middleware_is_checked(before: list[str], after: li
     with project(RULES, middleware=entries):
         found = [message.id for message in run_checks() if message.id in ("ratelimit_mw.W005", "ratelimit_mw.W006")]
     assert found == ([f"ratelimit_mw.{expected}"] if expected else [])
+
+
+class CorsMiddleware:
+    """Stands for that of django-cors-headers, which is known by its module and its setting."""
+
+    __module__ = "corsheaders.middleware"
+
+    def __new__(cls, get_response: Any) -> Any:
+        return get_response
+
+
+@pytest.mark.parametrize(
+    ("given", "is_noted"), [({}, True), ({"CORS_EXPOSE_HEADERS": ["Retry-After"]}, False), (None, False)]
+)
+def test_the_setting_of_djangos_cors_is_checked(log: Any, given: dict[str, Any] | None, is_noted: bool) -> None:
+    """W009: django-cors-headers is listed, and its setting does not expose Retry-After. Servers log it."""
+    entries = MIDDLEWARE if given is None else [f"{__name__}.CorsMiddleware", *MIDDLEWARE]
+    with project(RULES, middleware=entries, **(given or {})) as served:
+        assert ("ratelimit_mw.W009" in [message.id for message in run_checks()]) is is_noted
+        served.ask()
+    assert any("CorsMiddleware does not expose Retry-After" in text for text in log.messages) is is_noted
 
 
 def test_rules_of_users_alone_need_no_middleware_before_the_authentication() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...http.layers import has_inner, is_of_framework, layers_of, runs_no_other_code
 from ...http.limiter import HttpLimiter
-from ...http.notes import NO_USER, applications_read, log_all, log_notes, notes_on_users
+from ...http.notes import NO_USER, applications_read, log_all, log_notes, notes_on_exposed_headers, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
 from ...http.rules import HttpRules
 from ...rules.marks import Destination, ViewMarks
@@ -170,6 +170,7 @@ class RouteIndexes:
         log_notes(self._limits, self._app)
         outside = itertools.takewhile(lambda layer: layer is not self._app, layers_of(scope.get("app")))
         others = [layer for layer in outside if getattr(layer, "limits", None) is not self._limits]
+        log_all(*notes_on_exposed_headers(others))
         if others and "user" not in scope and all(map(is_of_framework, others)):
             log_all(*notes_on_users(self._limits, NO_USER))
 
