@@ -182,8 +182,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _text(value: Any) -> Any:
     """Return a JSON value as the text in keys: 7, 7.0 and "7" are equal. Lists and objects are ``INVALID``."""
-    if value is None:
-        return None
     if isinstance(value, str):  # stores cannot encode half of a surrogate pair, which JSON may hold
         return INVALID if _SURROGATE.search(value) else value
     if isinstance(value, bool):
