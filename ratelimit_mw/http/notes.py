@@ -109,6 +109,8 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
 def notes_on_users(limits: HttpLimiter, reason: str) -> Iterator[str]:
     """Note a rule or a list that needs the user, where nothing provides it for this ``reason``."""
     for effect in limits.in_force.without_user[:1]:
+        if reason != NO_USER:  # the server may provide it
+            effect = effect.replace("never applies", "may never apply").replace("counts no", "may count no")
         yield f"{effect}: {reason}, or pass features={{'user': function}}"
 
 

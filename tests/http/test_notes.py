@@ -232,7 +232,12 @@ def declares_plan(request: Any) -> Other: ...  # type: ignore[empty-body]
 def test_a_rule_by_user_is_noted_where_nothing_provides_the_user(
     build: Any, settings: Any, effect: str, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has one line at the start, and ``check`` shows it: as a problem where the rule has no effect."""
+    """The log has one line at the start, and ``check`` shows it: as a problem where the rule has no effect.
+
+    Under WSGI, the server may provide the user, so ``check`` has a note.
+    """
+    if build in (in_flask, in_wsgi):
+        effect = effect.replace("never applies", "may never apply").replace("counts no", "may count no")
     started(build(settings))
     started(build(settings))
     assert len([message for message in log.messages if message.startswith(effect)]) == 1
@@ -272,7 +277,7 @@ def test_a_rule_by_user_is_not_noted_with_an_authentication(log: Any) -> None:
     wrapped = in_flask(by_user)
     wrapped.wsgi_app = lambda environ, start_response, inner=wrapped.wsgi_app: inner(environ, start_response)
     started(wrapped)
-    assert not [message for message in log.messages if "counts no user" in message]
+    assert not [message for message in log.messages if "no user" in message]
 
 
 @pytest.mark.parametrize(("middleware", "count"), [(MIDDLEWARE, 1), ([*SESSIONS, *MIDDLEWARE], 0)])
