@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
@@ -17,6 +17,7 @@ from ..rules.overrides import bare_rules
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
+from .observers.observers import import_observers
 from .reloader import Reloader
 from .resets import RulesUser
 from .settlement import Settlement
@@ -116,7 +117,7 @@ class Reloads(Settlement):
         has_files = settings.origin is not None and settings.origin.files
         return [self.reloader] if self.reloader is not None and has_files and settings.reload_interval else []
 
-    def load_again(self) -> tuple[Settings, list[str]]:
+    def load_again(self) -> tuple[Settings, Collection[str]]:
         """Read the settings again, and change nothing; ``Reloader`` uses it.
 
         Returns:
@@ -125,9 +126,12 @@ class Reloads(Settlement):
         Raises:
             ConfigError: The settings have a mistake.
         """
-        return loaded_again(self.settings)
+        settings, unchanged = loaded_again(self.settings)
+        with settings.located():  # a start with these settings would find it, too
+            import_observers(unchanged.get("observers", ()))
+        return settings, unchanged
 
-    def renew(self, settings: Settings, unchanged: Sequence[str]) -> Callable[[], None]:
+    def renew(self, settings: Settings, unchanged: Collection[str]) -> Callable[[], None]:
         """Build and check all that depends on settings that were loaded again; ``Reloader`` uses it.
 
         Args:

@@ -254,10 +254,10 @@ def _with_origin(settings: Settings, origin: Origin) -> Settings:
     return settings
 
 
-def loaded_again(settings: Settings) -> tuple[Settings, list[str]]:
-    """Load settings again. Return them, and the names of the changed settings that need a restart."""
+def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
+    """Load settings again. Return them, and the new values of those that need a restart, by name."""
     loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
-    changed = [name for name in AT_START if getattr(loaded, name) != getattr(settings, name)]
+    changed = {name: new for name in AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
     kept = replace(loaded, **{name: getattr(settings, name) for name in changed})
     return _with_origin(kept, loaded.origin), changed  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ from command_line import run, start
 from decision_service import API, BANNING, CLIENT, MAIL, TOKEN, Asked
 
 from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.cli.serve.app import DecisionService
 from ratelimit_mw.cli.serve.command import create_service
 
 
@@ -412,3 +413,20 @@ def test_changed_settings_are_followed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the service sees no response"):
         asked.limiter.reload()
     assert asked.nginx().headers["x-ratelimit-limit"] == "5"
+
+
+@pytest.mark.parametrize("wrong", [{"limits": "1 concurrent"}, {"key": "path:id"}, {"match": {"view": "home"}}])
+def test_a_start_and_a_reload_find_the_same_mistakes(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """With the same message, which begins with the file and the line."""
+    good, settings = {"name": "api", "limits": "3/minute"}, tmp_path / "ratelimit.json"
+    texts = [json.dumps({"rules": [{**good, **each}], "trusted_proxies": ["127.0.0.1"]}) for each in ({}, wrong)]
+    settings.write_text(texts[0])
+    limiter = Asked().limiter.from_settings(settings)
+    service = DecisionService(limiter, TOKEN, "nginx")
+    settings.write_text(texts[1])
+    with pytest.raises(ConfigError) as at_start:
+        DecisionService(limiter.from_settings(settings), TOKEN, "nginx")
+    with pytest.raises(ConfigError) as at_reload:
+        service.limiter.reload()
+    assert str(at_reload.value) == str(at_start.value)
+    assert str(at_start.value).startswith(f"{settings}:1: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -250,6 +251,24 @@ WRONG = {
     "a feature that nothing provides": ('[[rules]]\nname = "x"\nkey = "tenant"\nlimits = "1/hour"\n', "tenant"),
     "an override without a decorator": ('[[rules]]\noverrides = "logins"\nlimits = "1/hour"\n', "logins"),
     "a name that a decorator has": ('[[rules]]\nname = "login"\nlimits = "1/hour"\n', "login"),
+    "a parameter that no route has": ('[[rules]]\nname = "x"\nkey = "path:id"\nlimits = "1/hour"\n', "'id'"),
+    "a region without a source": ('[[rules]]\nname = "x"\nkey = "region"\nlimits = "1/hour"\n', "region"),
+    "a list of a feature that nothing provides": ('[lists]\ndeny = { tenant = ["x"] }\n', "tenant"),
+    "a match of a feature that nothing provides": (
+        '[[rules]]\nname = "x"\nmatch = { tenant = ["x"] }\nlimits = "1/hour"\n',
+        "tenant",
+    ),
+    "a cost above the limit": ('[[rules]]\nname = "x"\ncost = 5\nlimits = "1/hour"\n', "the cost 5"),
+    "a network that no client has": ('[lists]\ndeny = { ip = ["2001:db8::1"] }\n', "never matches"),
+    "a file of clients that is missing": (
+        '[[rules]]\nname = "x"\nper_key = "clients.json"\nlimits = "1/hour"\n',
+        "not found",
+    ),
+    "an observer without a module": ('observers = ["nothing:f"]', "cannot import"),
+    "a store without a scheme": ('store = "cache"', "store"),
+    "a database of regions that is missing": ('region_database = "x.mmdb"', "file not found"),
+    "a header of proxies that are not named": ('region_header = "cf-ipcountry"', "trusted_proxies"),
+    "a secret that is missing": ('secret_file = "secret"', "not found"),
 }
 
 
@@ -262,8 +281,8 @@ def test_rules_that_cannot_work_in_the_application_are_not_taken(
     text, problem = wrong
     with framework(file) as (get, limiter):
         get("/login")
-        file.write_text(toml("20/hour") + text)
-        with pytest.raises(ConfigError, match=problem):
+        file.write_text(toml("20/hour") + text if text.startswith("[") else toml("20/hour", more=text))
+        with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}:\d+: .*{problem}"):
             limiter.reload()
         assert limits_of(get("/")) == '"site";q=10;w=3600'
         assert '"login";q=5;w=3600' in limits_of(get("/login"))

@@ -54,6 +54,7 @@ class DecisionService:
         if sender:
             users = {"user": lambda request: request.header(name)} if name else {}
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
+            decide.routes.index_of({})  # now, and not at the first request: there are no routes
             self._respond_to_gateway = partial(self._decide_original, sender, decide)
         self._dashboard = ASGIDashboard(limiter, lambda _: True)  # the service checks the access
         self._is_warned = False

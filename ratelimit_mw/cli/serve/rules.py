@@ -42,7 +42,9 @@ class ServedRules:
         self._gateway, self._has_users = gateway, has_users
         limiter._check_override = check_no_slots  # before the limiter reads those that a command has set
         with limiter.adopting:
-            self.renew(limiter.rules, limiter.settings)()
+            with limiter.located():
+                use = self.renew(limiter.rules, limiter.settings)
+            use()
             limiter.users.add(self)
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:

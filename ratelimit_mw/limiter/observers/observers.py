@@ -45,11 +45,7 @@ class Observers:
     """
 
     def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], store: Store) -> None:
-        self._functions: list[tuple[str, Observer]] = []
-        for i, observer in enumerate(observers):
-            with error_path(f"observers[{i}]"):
-                function = _imported(observer) if isinstance(observer, str) else observer
-                self._functions.append((name_of(function), function))
+        self._functions = [(name_of(function), function) for function in import_observers(observers)]
         self._names = frozenset(names)
         self._store = type(store).__name__.removesuffix("Store").lower()
         functions = [function for _, function in self._functions]
@@ -210,6 +206,15 @@ class Counters:
             return [request_counter_of(rules, self._outcome, endpoint)]
         counter_of = getattr(observer, "counter_of", _needs_event)
         return [counter_of((rule, self._outcome, self._store)) for rule in rules]
+
+
+def import_observers(observers: Sequence[str | Observer]) -> list[Observer]:
+    """Return the functions of observers. ``ConfigError`` for one that cannot be imported."""
+    functions = []
+    for i, observer in enumerate(observers):
+        with error_path(f"observers[{i}]"):
+            functions.append(_imported(observer) if isinstance(observer, str) else observer)
+    return functions
 
 
 def _imported(path: str) -> Observer:
