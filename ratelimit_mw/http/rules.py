@@ -174,7 +174,7 @@ class HttpRules:
         names = [name for verdict in self.verdicts(native) for name in verdict.rules]
         if is_outer:
             names += self.left
-        return self.plan_without(plan, tuple(names))
+        return self.plan_without(plan, tuple(names)) if names else plan
 
     def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
         """Return the verdicts of outer middleware with the same rules."""

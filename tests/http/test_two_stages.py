@@ -209,3 +209,10 @@ def test_two_entries_of_django_decide_in_two_stages(is_async: bool) -> None:
         statuses = [served.ask(method="POST", headers=login("ann", "guess")).status_code for _ in range(500)]
         assert statuses == [400] * 4 + [429] * 496
     assert TRIED.count("guess") == 4
+
+
+def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:
+    """Django asks for the undecided rest of each plan. A copy would fill the caches that have one entry per plan."""
+    limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).limits.in_force
+    plan = limits.rules.plan("GET", "/")
+    assert limits.undecided(plan, {}) is plan
