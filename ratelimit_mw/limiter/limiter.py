@@ -31,7 +31,7 @@ from .history import History
 from .inspection import Inspection
 from .observers.observers import Observer, Observers
 from .observers.recorder import recorder_of
-from .observers.traffic import feed_of
+from .observers.traffic import check_eviction, feed_of
 from .overrides.overrides import RunTimeOverrides
 from .overrides.reader import OverrideReader, keeps_records
 from .reloader import reloader_of
@@ -149,6 +149,11 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
 
     def _policies(self) -> list[str]:
         return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]
+
+    def _start_chain(self, chain: Store) -> None:
+        super()._start_chain(chain)
+        if not self.is_starting and self.traffic_log is not None:
+            check_eviction(self.traffic_log, self.store)
 
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""

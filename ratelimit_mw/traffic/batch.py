@@ -126,18 +126,24 @@ Records = Mapping[int, Mapping[tuple[str, str | None], int]]
 """Counts by the start of a bucket of the finest resolution, then by event and client."""
 
 
-def batch_of(records: Records, losses: Losses, resolutions: Collection[Resolution], now: int) -> Batch:
-    """Return the buckets of all resolutions that records belong to, without those that are no longer kept."""
+def batch_of(
+    records: Records, losses: Losses, resolutions: Collection[Resolution], of_clients: Collection[Resolution], now: int
+) -> Batch:
+    """Return the buckets of all resolutions that records belong to, without those that are no longer kept.
+
+    Only the resolutions ``of_clients`` get the clients.
+    """
     batch: Batch = {}
     for time, counts in records.items():
         for step, kept in resolutions:
             if (start := time // step * step) + step > now - kept:
                 events = batch.setdefault((step, start), {})
+                has_clients = (step, kept) in of_clients
                 for (event, client), number in counts.items():
                     if event not in events:
                         events[event] = EventCounts()
-                    events[event].add(number, client)
-                for event, loss in losses.get(time, {}).items():
+                    events[event].add(number, client if has_clients else None)
+                for event, loss in losses.get(time, {}).items() if has_clients else ():
                     events[event].error += loss.error
                     events[event].missed += loss.missed
     return batch

@@ -15,7 +15,7 @@ from .address import parse_log_url, without_retention
 from .estimate import Estimate, add_up, error_of
 from .figures import ClientCount, Curve
 from .pending import name_of
-from .retention import Run
+from .retention import Retention, Run
 from .store import open_counts
 from .writer import CountWriter
 
@@ -27,6 +27,7 @@ class TrafficLog(CountWriter):
     """Counts events in several resolutions, of which the finer ones are kept for a shorter time.
 
     A process gathers its counts in memory. It writes them every 15 seconds while there are any, and when it ends.
+    Clients are kept only in resolutions of an hour or more, so a range of theirs is widened to whole hours.
 
     Args:
         url: The URL of the log: ``memory://``, ``sqlite:///traffic.db`` or a Redis such as ``redis://cache:6379/0``.
@@ -90,7 +91,7 @@ class TrafficLog(CountWriter):
             StoreError: The store is unreachable, or the file is damaged.
         """
         event, client = name_of("event", event), None if by is None else name_of("by", by)
-        runs = self._runs(start, end)
+        runs = self._runs(start, end, by is not None)
         return add_up(number for run in runs for number in self._store.counts(run, [event], client)[event].values())
 
     def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
@@ -162,7 +163,7 @@ class TrafficLog(CountWriter):
         """
         if type(k) is not int or k < 1:
             raise ConfigError(f"expected a whole number of at least 1; got {k!r}", "k")
-        name, runs = name_of("event", event), self._runs(start, end)
+        name, runs = name_of("event", event), self._runs(start, end, True)
         unknown = self._without_series(runs, name)
         found = self._store.clients(runs, name).top(k)
         return [ClientCount(client, Estimate(total, total.error + unknown)) for client, total in found]
@@ -185,7 +186,7 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        name, runs = name_of("event", event), self._runs(start, end)
+        name, runs = name_of("event", event), self._runs(start, end, True)
         found = self._store.distinct(runs, name)
         return Estimate(found, found.error + self._without_series(runs, name))
 
@@ -243,7 +244,7 @@ class TrafficLog(CountWriter):
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: name_of("event", event) for event in events}
         client = None if by is None else name_of("by", by)
-        step, run = self._retention.curve(*self._range(start, end), points)
+        step, run = self._kept(client is not None).curve(*self._range(start, end), points)
         found = self._store.counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
@@ -258,8 +259,12 @@ class TrafficLog(CountWriter):
         self._require_same_log()
         return int(start), math.ceil(end), self._now()
 
-    def _runs(self, start: float, end: float) -> list[Run]:
-        return self._retention.runs(*self._range(start, end))
+    def _runs(self, start: float, end: float, of_clients: bool = False) -> list[Run]:
+        return self._kept(of_clients).runs(*self._range(start, end))
+
+    def _kept(self, of_clients: bool) -> Retention:
+        """Return the resolutions that have what is asked for."""
+        return self._of_clients if of_clients else self._retention
 
 
 def _add_up(found: Mapping[int, int], run: Run) -> list[int]:

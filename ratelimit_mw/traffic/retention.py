@@ -50,7 +50,11 @@ class Retention:
         self.finest, self.longest = self.resolutions[0], self.resolutions[-1]
 
     def __str__(self) -> str:
-        return ",".join(f"{_text(each.step)}:{_text(each.kept)}" for each in self.resolutions)
+        return _joined(self.resolutions)
+
+    def of_clients(self) -> Retention:
+        """Return the resolutions that have clients: those of an hour or more, and otherwise the longest one."""
+        return Retention(_joined([each for each in self.resolutions if each.step >= HOUR] or [self.longest]))
 
     def covering(self, start: int, now: int) -> tuple[Resolution, ...]:
         """Return the resolutions that still have the bucket of ``start``, the finest first: at least the longest."""
@@ -151,6 +155,10 @@ def _check(resolutions: Iterable[Resolution], text: str) -> None:
         else:
             continue
         raise ConfigError(f"cannot use retention {text!r}: {problem}")
+
+
+def _joined(resolutions: Iterable[Resolution]) -> str:
+    return ",".join(f"{_text(each.step)}:{_text(each.kept)}" for each in resolutions)
 
 
 def _shown(resolution: Resolution) -> str:

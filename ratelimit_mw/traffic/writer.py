@@ -18,7 +18,8 @@ from ..quota import MAX_AMOUNT
 from ..stores import redacted_url
 from ..stores.heartbeat import Heartbeat
 from .address import parse_log_url
-from .batch import Batch, batch_of
+from .batch import Batch, Records, batch_of
+from .losses import Losses
 from .pending import PendingCounts, name_of
 from .store import open_counts
 
@@ -34,7 +35,7 @@ class CountWriter:
     def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
         address = parse_log_url(url, retention)
         self.name = redacted_url(url)
-        self._retention = address.retention
+        self._retention, self._of_clients = address.retention, address.retention.of_clients()
         self._clock = checked_clock(clock)
         self._fast_clock, self._edge = fast_clock(clock)
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
@@ -210,9 +211,12 @@ class CountWriter:
                 lost, taken = self._pending.lost, self._pending.take(self._now())
             if lost:
                 _log.error("the traffic log has lost %d counts, because it could not be written for a long time", lost)
-            if batch := batch_of(*taken, self._retention.resolutions, self._now()):
+            if batch := self._batch_of(*taken):
                 self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
         return self._unwritten
+
+    def _batch_of(self, records: Records, losses: Losses) -> Batch:
+        return batch_of(records, losses, self._retention.resolutions, self._of_clients.resolutions, self._now())
 
     def _require_same_log(self) -> None:
         """Raise ``ConfigError`` if the log has another retention: its buckets would mean other times."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import outcome_scene as scene
 import pytest
+import redis
 from calls import ask
-from servers import wait_for
+from servers import Server, wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -149,7 +151,7 @@ def test_the_thread_of_a_log_ends_with_its_application(
     ask(app, "/x")
     log.flush()
     ask(app, "/x")
-    threads = set(threading.enumerate()) - others
+    threads = {each for each in set(threading.enumerate()) - others if each.name == "ratelimit_mw heartbeat"}
     assert threads
     if not is_writable:
         folder.rename(tmp_path / "moved")
@@ -176,6 +178,36 @@ def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=f"^traffic_log: .*{problem}"):
             logged(url=url)
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "log_url", "warns"),
+    [
+        ("allkeys-lru", "100mb", "redis://localhost:{port}/1?prefix=log:", True),
+        ("volatile-ttl", "100mb", "redis://:@localhost:{port}", True),
+        ("noeviction", "100mb", "redis://localhost:{port}", False),
+        ("allkeys-lru", "0", "redis://localhost:{port}", False),
+        ("allkeys-lru", "100mb", "memory://", False),
+    ],
+)
+def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
+    own_server: Server, policy: str, memory: str, log_url: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limiter logs it at its start, once, with the policy."""
+    with redis.Redis(port=own_server.port) as admin:
+        admin.config_set("maxmemory-policy", policy)
+        admin.config_set("maxmemory", memory)
+    settings = load_settings({"store": f"redis://localhost:{own_server.port}", "store_timeout": "5s"})
+    settings = replace(settings, traffic_log=log_url.format(port=own_server.port))
+    limiter = Limiter(RULES, settings=settings)
+    limiter.hit({"ip": "192.0.2.7"})
+    threads = [each for each in threading.enumerate() if each.name == "ratelimit_mw background"]
+    for thread in threads:
+        thread.join()
+    limiter.hit({"ip": "192.0.2.7"})
+    limiter.close()
+    found = [text for text in caplog.messages if "may evict keys" in text]
+    assert [f"(maxmemory-policy {policy})" in text for text in found] == [True] * warns
 
 
 def test_the_url_may_have_a_password() -> None:

@@ -81,7 +81,8 @@ def test_random_counts_are_within_their_error(
             for i, number in enumerate(curve.counts):
                 at = curve.start + i * curve.step
                 assert abs(number - brute.total(at, at + curve.step)) <= curve.error
-            clients = Counter(dict(brute.clients(*whole)))
+            runs = log._of_clients.runs(int(start), -int(-end // 1), NOW)
+            clients = Counter(dict(brute.clients(runs[0].start, runs[-1].end)))
             errors.add(bool(assert_clients_are_within_their_error(log, event, start, end, clients)))
             for client in ("c1", "c2", "c30"):
                 of_client = log.total(event, start, end, client)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
+from ...stores import Store, check_store_url
+from ...stores.background import run_once
 from ...traffic import TrafficLog
+from ...traffic.address import FAMILIES
 from ...traffic.number import Counter
 from ...traffic.pending import name_of
 from .events import Event
@@ -15,6 +20,12 @@ from .events import Event
 if TYPE_CHECKING:
     from ..limiter import Limiter
 
+_SAFE: Final = "noeviction"
+_MAY_EVICT: Final = (
+    "the traffic log and the limits share %s, which may evict keys (maxmemory-policy %s). A client whose key is evicted"
+    " starts with a fresh quota. Give the traffic log a store of its own. With volatile-lru, its old counts go first"
+)
+_log = logging.getLogger("ratelimit_mw")
 _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
@@ -27,6 +38,28 @@ def feed_of(limiter: Limiter) -> TrafficFeed | None:
     log = TrafficLog(settings.traffic_log, clock=limiter._time)
     finalize(limiter, log.abandon).atexit = False
     return TrafficFeed(log, settings.record == "clients")
+
+
+def check_eviction(log: TrafficLog, store: Store) -> None:
+    """Log a warning if the log and the limits share a Redis that may evict keys. A thread asks the server."""
+    if _servers(log.name) & _servers(store.name):
+        run_once(log, partial(_warn_of_eviction, log, store))
+
+
+def _warn_of_eviction(log: TrafficLog, store: Store) -> None:
+    for facts in store.facts():
+        policy = facts.values.get("maxmemory_policy", _SAFE)
+        if facts.values.get("maxmemory", "0") != "0" and policy != _SAFE:
+            _log.warning(_MAY_EVICT, log.name, policy)
+            return
+
+
+def _servers(url: str) -> set[object]:
+    """Return the servers of the URL of a Redis without its login; no servers for another URL."""
+    if FAMILIES.get(url.partition("://")[0]) != "redis":
+        return set()
+    address = check_store_url(url)[1]
+    return {*address.hosts, address.path} - {""}
 
 
 class TrafficFeed:
