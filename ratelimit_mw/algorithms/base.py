@@ -23,6 +23,7 @@ class Algorithm(ABC):
         name: The name in rules.
         takes_burst: Whether a quota may have a burst.
         delays: Whether decisions have a delay.
+        fields: How many numbers a state has, 0 for any. ``load`` checks it.
         amount: The amount of the quota (N in formulas).
         period: The period in microseconds (P in formulas).
         limit: The burst of the quota, or else its amount.
@@ -31,6 +32,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     takes_burst: ClassVar[bool] = False
     delays: ClassVar[bool] = False
+    fields: ClassVar[int] = 0
 
     def __init__(self, quota: Quota) -> None:
         if quota.burst is not None and not self.takes_burst:
@@ -80,7 +82,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def refund(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
-        """Refund a cost where it was counted.
+        """Refund a cost where it was counted. A charge from before the state began, such as before a reset, is void.
 
         Args:
             state: The state of the key.
@@ -116,4 +118,7 @@ class Algorithm(ABC):
         Raises:
             ValueError: ``dump`` cannot have returned these bytes.
         """
-        return tuple(map(int, data.split(b":")))
+        state = tuple(map(int, data.split(b":")))
+        if self.fields and len(state) != self.fields:
+            raise ValueError(f"expected {self.fields} numbers, got {len(state)}")
+        return state

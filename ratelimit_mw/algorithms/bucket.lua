@@ -1,11 +1,11 @@
--- The twin of bucket.py. State: time, cost consumed, part of a cost in units of 1/P.
+-- The twin of bucket.py. State: time, cost consumed, part of a cost in units of 1/P, time of the first hit.
 
-local Bucket = {fields = 3, delays = false}
+local Bucket = {fields = 4, delays = false}
 Bucket.__index = Bucket
 
 function Bucket:decide(state, now, cost)
-  local at, consumed, part = now, 0, 0
-  if state then at, consumed, part = self:drain(state, now) end
+  local at, consumed, part, began = now, 0, 0, now
+  if state then at, consumed, part, began = self:drain(state, now) end
   local room = self.limit - consumed - (part > 0 and 1 or 0)
   if cost == 0 then
     return state, true, max(0, room), 0, self:drains_in(consumed, part, at - now), at
@@ -16,7 +16,7 @@ function Bucket:decide(state, now, cost)
   end
   local delay = self.delays and self:drains_in(consumed, part, 0) or 0
   local reset = self:drains_in(consumed + cost, part, at - now)
-  return {at, consumed + cost, part}, true, room - cost, 0, reset, at, delay
+  return {at, consumed + cost, part, began}, true, room - cost, 0, reset, at, delay
 end
 
 -- Microseconds, rounded up, until consumed + part/P has drained, and later more.
@@ -26,8 +26,8 @@ end
 
 -- The state as of now, or as of its own time when that is later.
 function Bucket:drain(state, now)
-  local at, consumed, part = state[1], state[2], state[3]
-  if now <= at then return at, consumed, part end
+  local at, consumed, part, began = state[1], state[2], state[3], state[4]
+  if now <= at then return at, consumed, part, began end
   local whole, rest = muldiv(now - at, self.amount, self.period)
   consumed = consumed - whole
   part = part - rest
@@ -35,27 +35,27 @@ function Bucket:drain(state, now)
     consumed = consumed - 1
     part = part + self.period
   end
-  if consumed >= 0 then return now, consumed, part end
-  return now, 0, 0
+  if consumed >= 0 then return now, consumed, part, began end
+  return now, 0, 0, began
 end
 
 function Bucket:charge(state, now, cost)
-  local at, consumed, part = now, 0, 0
-  if state then at, consumed, part = self:drain(state, now) end
-  return {at, consumed + cost, part}
+  local at, consumed, part, began = now, 0, 0, now
+  if state then at, consumed, part, began = self:drain(state, now) end
+  return {at, consumed + cost, part, began}
 end
 
 function Bucket:refund(state, now, consumed, cost)
-  if not state then return nil end
-  local at, level, part = self:drain(state, now)
+  if not state or consumed.at < state[4] then return state end
+  local at, level, part, began = self:drain(state, now)
   -- The part of the cost that has drained since the hit cannot be refunded.
   local whole, rest = muldiv(max(0, at - consumed.at), self.amount, self.period)
-  if cost <= whole then return self:lower(at, level, part, 0, 0) end
-  return self:lower(at, level, part, cost - whole, rest)
+  if cost <= whole then return self:lower(at, level, part, began, 0, 0) end
+  return self:lower(at, level, part, began, cost - whole, rest)
 end
 
 -- The state with a level lower by (whole - rest/P).
-function Bucket:lower(at, level, part, whole, rest)
+function Bucket:lower(at, level, part, began, whole, rest)
   level = level - whole
   part = part + rest
   if part >= self.period then
@@ -63,16 +63,16 @@ function Bucket:lower(at, level, part, whole, rest)
     part = part - self.period
   end
   if level < 0 or level + part == 0 then return nil end
-  return {at, level, part}
+  return {at, level, part, began}
 end
 
 local LeakyBucketQueue = setmetatable({delays = true}, Bucket)
 LeakyBucketQueue.__index = LeakyBucketQueue
 
 function LeakyBucketQueue:refund(state, now, consumed, cost)
-  if not state or not self:is_last(state, consumed) then return state end
-  local at, level, part = self:drain(state, now)
-  return self:lower(at, level, part, cost, 0)
+  if not state or consumed.at < state[4] or not self:is_last(state, consumed) then return state end
+  local at, level, part, began = self:drain(state, now)
+  return self:lower(at, level, part, began, cost, 0)
 end
 
 -- Whether no later departure depends on this hit: 0 <= own - end < N, in units of 1/N microsecond, where own - end is

@@ -1,7 +1,7 @@
 """token-bucket, leaky-bucket and gcra: one function with three names.
 
-State: (time, consumed, part). The cost consumed is ``consumed + part/P`` and drains at ``N/P``. The state is exact and
-does not depend on ``N``, so the consumed cost is kept when an amount changes.
+State: (time, consumed, part, time of the first hit). The cost consumed is ``consumed + part/P`` and drains at ``N/P``.
+The state is exact and does not depend on ``N``, so the consumed cost is kept when an amount changes.
 
 * token bucket: starts full with ``B`` and refills at ``N/P``; it holds ``B - consumed`` tokens.
 * leaky bucket: ``consumed`` is the level. In queue mode a hit waits until the level before it has drained.
@@ -12,20 +12,21 @@ from ..decision import Decision
 from ..receipt import Charge
 from .base import Algorithm
 
-State = tuple[int, int, int] | None
+State = tuple[int, int, int, int] | None
 
 
 class Bucket(Algorithm):
     """Allows a cost ``c`` when the consumed cost that has not drained, plus ``c``, is at most ``B``."""
 
     takes_burst = True
+    fields = 4
 
     @property
     def lifetime(self) -> int:
         return -(-self.limit * self.period // self.amount)
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
-        at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
+        at, consumed, part, began = (now, 0, 0, now) if state is None else self._drain(state, now)
         room = self.limit - consumed - (part > 0)
         if cost == 0:
             return state, Decision(True, max(0, room), 0, at - now + self._drains_in(consumed, part), at)
@@ -34,15 +35,15 @@ class Bucket(Algorithm):
             return state, Decision(False, max(0, room), retry, at - now + self._drains_in(consumed, part), at)
         delay = self._drains_in(consumed, part) if self.delays else 0
         reset = at - now + self._drains_in(consumed + cost, part)
-        return (at, consumed + cost, part), Decision(True, room - cost, 0, reset, at, delay)
+        return (at, consumed + cost, part, began), Decision(True, room - cost, 0, reset, at, delay)
 
     def _drains_in(self, consumed: int, part: int) -> int:
         """Microseconds, rounded up, until ``consumed + part/P`` has drained."""
         return -(-(consumed * self.period + part) // self.amount)
 
-    def _drain(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
+    def _drain(self, state: tuple[int, int, int, int], now: int) -> tuple[int, int, int, int]:
         """The state as of ``now``, or as of its own time when that is later."""
-        at, consumed, part = state
+        at, consumed, part, began = state
         if now <= at:
             return state
         whole, rest = divmod((now - at) * self.amount, self.period)
@@ -51,23 +52,23 @@ class Bucket(Algorithm):
         if part < 0:
             consumed -= 1
             part += self.period
-        return (now, consumed, part) if consumed >= 0 else (now, 0, 0)
+        return (now, consumed, part, began) if consumed >= 0 else (now, 0, 0, began)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
-        return at, consumed + cost, part
+        at, consumed, part, began = (now, 0, 0, now) if state is None else self._drain(state, now)
+        return at, consumed + cost, part, began
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
-        if state is None:
-            return None
-        at, level, part = self._drain(state, now)
+        if state is None or consumed.at_us < state[3]:
+            return state
         # The part of the cost that has drained since the hit cannot be refunded.
-        held = cost * self.period - max(0, at - consumed.at_us) * self.amount
-        return self._lower(at, level, part, held)
+        drained = self._drain(state, now)
+        return self._lower(drained, cost * self.period - max(0, drained[0] - consumed.at_us) * self.amount)
 
-    def _lower(self, at: int, level: int, part: int, by: int) -> State:
+    def _lower(self, state: tuple[int, int, int, int], by: int) -> State:
+        at, level, part, began = state
         left = level * self.period + part - max(0, by)
-        return (at, *divmod(left, self.period)) if left > 0 else None
+        return (at, *divmod(left, self.period), began) if left > 0 else None
 
 
 class TokenBucket(Bucket):
@@ -95,18 +96,17 @@ class LeakyBucketQueue(LeakyBucket):
     variant = "queue"
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
-        if state is None or not self._is_last(state, consumed):
+        if state is None or consumed.at_us < state[3] or not self._is_last(state, consumed):
             return state
-        at, level, part = self._drain(state, now)
-        return self._lower(at, level, part, cost * self.period)
+        return self._lower(self._drain(state, now), cost * self.period)
 
-    def _is_last(self, state: tuple[int, int, int], consumed: Charge) -> bool:
+    def _is_last(self, state: tuple[int, int, int, int], consumed: Charge) -> bool:
         """Whether no later departure depends on this hit: the queue ends where the hit ends.
 
         The ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to
         less than N units. One more hit moves the end by P units, so it is not known when N is larger than P.
         """
-        at, level, part = state
+        at, level, part, _ = state
         end = at * self.amount + level * self.period + part
         own = (consumed.at_us + consumed.delay_us) * self.amount + consumed.cost * self.period
         return self.amount <= self.period and 0 <= own - end < self.amount

@@ -1,13 +1,13 @@
 -- The twin of sliding_window_counter.py. State: start of the window, time of the last change, count of the window
--- before it, count of the window.
+-- before it, count of the window, time of the first hit.
 
-local SlidingWindowCounter = {fields = 4}
+local SlidingWindowCounter = {fields = 5}
 SlidingWindowCounter.__index = SlidingWindowCounter
 
 function SlidingWindowCounter:decide(state, now, cost)
   local period = self.period
-  local start, at, previous, current = now - now % period, now, 0, 0
-  if state then start, at, previous, current = self:roll(state, now) end
+  local start, at, previous, current, began = now - now % period, now, 0, 0, now
+  if state then start, at, previous, current, began = self:roll(state, now) end
   local room = self.amount - current
   if previous > 0 then room = room - muldiv(previous, period - 1 - at + start, period) end
   if cost == 0 or cost > room then
@@ -19,7 +19,7 @@ function SlidingWindowCounter:decide(state, now, cost)
   current = current + cost
   -- The state is fresh once its current count, as the previous one, weighs less than 1.
   local reset = start + 2 * period - 1 - floor((period - 1) / current) - now
-  return {start, at, previous, current}, true, room - cost, 0, reset, at
+  return {start, at, previous, current, began}, true, room - cost, 0, reset, at
 end
 
 -- Microseconds until cost fits: in this window, else in the next one.
@@ -44,25 +44,26 @@ end
 
 -- The state as of now, or as of its own time when that is later.
 function SlidingWindowCounter:roll(state, now)
-  local start, at, previous, current = state[1], state[2], state[3], state[4]
-  if now <= at then return start, at, previous, current end
+  local start, at, previous, current, began = state[1], state[2], state[3], state[4], state[5]
+  if now <= at then return start, at, previous, current, began end
   local windows = floor((now - start) / self.period)
-  if windows == 0 then return start, now, previous, current end
-  return start + windows * self.period, now, windows == 1 and current or 0, 0
+  if windows == 0 then return start, now, previous, current, began end
+  return start + windows * self.period, now, windows == 1 and current or 0, 0, began
 end
 
 function SlidingWindowCounter:charge(state, now, cost)
-  local start, at, previous, current = self:roll(state or {now - now % self.period, now, 0, 0}, now)
-  return {start, at, previous, current + cost}
+  local fresh = {now - now % self.period, now, 0, 0, now}
+  local start, at, previous, current, began = self:roll(state or fresh, now)
+  return {start, at, previous, current + cost, began}
 end
 
 function SlidingWindowCounter:refund(state, now, consumed, cost)
-  if not state then return nil end
-  local start, at, previous, current = state[1], state[2], state[3], state[4]
+  if not state or consumed.at < state[5] then return state end
+  local start, at, previous, current, began = state[1], state[2], state[3], state[4], state[5]
   if start <= consumed.at and consumed.at < start + self.period then
     current = max(0, current - cost)
   elseif start - self.period <= consumed.at and consumed.at < start then
     previous = max(0, previous - cost)
   end
-  return (previous > 0 or current > 0) and {start, at, previous, current} or nil
+  return (previous > 0 or current > 0) and {start, at, previous, current, began} or nil
 end

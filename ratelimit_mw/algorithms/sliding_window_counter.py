@@ -1,6 +1,7 @@
 """sliding-window-counter: the count of this window plus the weighted count of the previous one.
 
-State: (start of the window, time of the last change, count of the window before it, count of the window).
+State: (start of the window, time of the last change, count of the window before it, count of the window, time of the
+first hit).
 
 The part of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds. Its weight is
 rounded down, so a client whose costs of 1 keep exactly to the rate is never rejected. A cost ``c`` at an even pace of
@@ -11,13 +12,14 @@ from ..decision import Decision
 from ..receipt import Charge
 from .base import Algorithm
 
-State = tuple[int, int, int, int] | None
+State = tuple[int, int, int, int, int] | None
 
 
 class SlidingWindowCounter(Algorithm):
     """Allows a cost ``c`` when ``floor(previous * (P - elapsed - 1) / P) + current + c <= N``."""
 
     name = "sliding-window-counter"
+    fields = 5
 
     @property
     def lifetime(self) -> int:
@@ -26,13 +28,13 @@ class SlidingWindowCounter(Algorithm):
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         period = self.period
         if state is None:
-            start, at, previous, current = now - now % period, now, 0, 0
+            start, at, previous, current, began = now - now % period, now, 0, 0, now
         else:
-            start, at, previous, current = state
+            start, at, previous, current, began = state
             if now > at:
                 at = now
                 if now >= start + period:
-                    start, at, previous, current = _roll(state, now, period)
+                    start, at, previous, current, _ = _roll(state, now, period)
         room = self.amount - current
         if previous:
             room -= previous * (period - 1 - at + start) // period
@@ -43,7 +45,7 @@ class SlidingWindowCounter(Algorithm):
         current += cost
         # The state is fresh once its current count, as the previous one, weighs less than 1.
         reset = start + 2 * period - 1 - (period - 1) // current - now
-        return (start, at, previous, current), Decision(True, room - cost, 0, reset, at)
+        return (start, at, previous, current, began), Decision(True, room - cost, 0, reset, at)
 
     def _fits_at(self, start: int, previous: int, current: int, cost: int, now: int) -> int | None:
         """Microseconds until ``cost`` fits: in this window, else in the next one."""
@@ -64,26 +66,27 @@ class SlidingWindowCounter(Algorithm):
         return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        start, at, previous, current = _roll(state or (now - now % self.period, now, 0, 0), now, self.period)
-        return start, at, previous, current + cost
+        fresh = now - now % self.period, now, 0, 0, now
+        start, at, previous, current, began = _roll(state or fresh, now, self.period)
+        return start, at, previous, current + cost, began
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
-        if state is None:
-            return None
-        start, at, previous, current = state
+        if state is None or consumed.at_us < state[4]:
+            return state
+        start, at, previous, current, began = state
         if start <= consumed.at_us < start + self.period:
             current = max(0, current - cost)
         elif start - self.period <= consumed.at_us < start:
             previous = max(0, previous - cost)
-        return (start, at, previous, current) if previous or current else None
+        return (start, at, previous, current, began) if previous or current else None
 
 
-def _roll(state: tuple[int, int, int, int], now: int, period: int) -> tuple[int, int, int, int]:
+def _roll(state: tuple[int, int, int, int, int], now: int, period: int) -> tuple[int, int, int, int, int]:
     """The state as of ``now``, or as of its own time when that is later."""
-    start, at, previous, current = state
+    start, at, previous, current, began = state
     if now <= at:
         return state
     windows = (now - start) // period
     if windows == 0:
-        return start, now, previous, current
-    return start + windows * period, now, current if windows == 1 else 0, 0
+        return start, now, previous, current, began
+    return start + windows * period, now, current if windows == 1 else 0, 0, began

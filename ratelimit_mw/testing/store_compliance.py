@@ -114,6 +114,22 @@ class StoreCompliance(KeyTests, RecordTests, TimeTests):
             store.forget([rejection.key])
             check_equal(store.hit(ban, now).allowed, True, "allowed after forget")
 
+    def test_a_refund_from_before_a_reset_is_void(self, way: str, spec: Spec) -> None:
+        """A charge belongs to the state that counted it, and not to the state that began after a reset."""
+        limit, later = limit_of("50/hour", spec), NOW + 61 * SECOND
+        key = limit.prefix + CLIENT
+        with self._open(way) as store:
+            refunds = [Correction.refund(store.hit(limit, now, cost=20)) for now in (NOW, NOW + 1)]
+            store.forget([key])
+            store.hit(limit, later, cost=50)
+            store.correct(refunds, later)
+            check_equal(store.peek(limit, later).remaining, 0, "remaining after the refunds")
+            store.forget([key])
+            store.correct([Correction(limit, key, 20, None), *refunds], later)
+            check_equal(
+                store.peek(limit, later).remaining, 30, "remaining after a charge, which counts, and the refunds"
+            )
+
     def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period continues with the same key."""
         wide, narrow = (limit_of(f"{amount}/minute", spec) for amount in (10, 8))

@@ -10,6 +10,7 @@ from traces import BUCKETS, CONTINUOUS, SPECS, Shape, result_of, shapes, starts,
 
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
+from ratelimit_mw.receipt import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = examples(40)
@@ -110,6 +111,26 @@ def test_what_no_state_looks_like_is_not_read(kind: str, data: bytes) -> None:
     """Bytes that ``dump`` never wrote are a ValueError, whatever algorithm reads them."""
     with pytest.raises(ValueError, match=r".*"):
         Shape(kind, 5, 60_000_000).build().load(data)
+
+
+@pytest.mark.parametrize("kind", ["fixed-window", "sliding-window-counter", "token-bucket", "leaky-bucket", "gcra"])
+@pytest.mark.parametrize("fields", [2, 6])
+def test_a_state_with_other_fields_is_not_read(kind: str, fields: int) -> None:
+    """A state that another version wrote is a ValueError too."""
+    with pytest.raises(ValueError, match=f"numbers, got {fields}"):
+        Shape(kind, 5, 60_000_000).build().load(b":".join([b"1"] * fields))
+
+
+@pytest.mark.parametrize("kind", ["fixed-window", "token-bucket-interval"])
+def test_a_hit_of_a_clock_that_is_behind_can_be_refunded(kind: str) -> None:
+    """The clocks of machines differ, so the first hit of a window may arrive second. Both can be refunded."""
+    window = Shape(kind, 5, 60_000_000).build()
+    first, _ = window.decide(None, 30, 2)
+    state, decision = window.decide(first, 20, 2)
+    assert window.refund(state, 30, Charge(decision.at_us, 2), 2) in ((60_000_000, 2, 20), first)
+    charged = window.charge(first, 20, 2)
+    assert window.refund(charged, 30, Charge(max(20, charged[0] - 60_000_000), 2), 2)[1] == 2
+    assert window.refund(window.decide(None, 30, 2)[0], 30, Charge(29, 2), 2)[1] == 2
 
 
 # -- building --------------------------------------------------------------------------------------------------

@@ -72,8 +72,8 @@ class ChargesUpToTheLimit(FixedWindow):
 
 class ChargesFloats(FixedWindow):
     def charge(self, state: Any, now: int, cost: int) -> Any:
-        end, count = super().charge(state, now, cost)
-        return end, float(count)
+        end, count, began = super().charge(state, now, cost)
+        return end, float(count), began
 
 
 class ReturnsFloats(FixedWindow):
@@ -85,16 +85,16 @@ class ReturnsFloats(FixedWindow):
 
 class LoadsAnything(FixedWindow):
     def load(self, data: bytes) -> Any:
-        return super().load(data) if data[:1].isdigit() else (0, 0)
+        return super().load(data) if data[:1].isdigit() else (0, 0, 0)
 
 
 class LosesNumbers(TokenBucket):
     def dump(self, state: Any) -> bytes:
-        return super().dump((state[0], state[1], 0))
+        return super().dump((state[0], state[1], 0, state[3]))
 
 
 class GoesBack(TokenBucket):
-    def _drain(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
+    def _drain(self, state: tuple[int, int, int, int], now: int) -> tuple[int, int, int, int]:
         return (now, *state[1:]) if now < state[0] else super()._drain(state, now)
 
 
@@ -116,7 +116,7 @@ class RetriesWhatNeverFits(FixedWindow):
 
 class AllowsOneMore(FixedWindow):
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
-        return super().decide(state and (state[0], max(0, state[1] - 1)), now, cost)
+        return super().decide(state and (state[0], max(0, state[1] - 1), state[2]), now, cost)
 
 
 class BreaksKeys(FixedWindow):

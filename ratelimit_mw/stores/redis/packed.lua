@@ -1,24 +1,24 @@
 -- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in base.py.
 
 local PATTERNS = {
-  [2] = '^(%-?%d+):(%-?%d+)$',
   [3] = '^(%-?%d+):(%-?%d+):(%-?%d+)$',
   [4] = '^(%-?%d+):(%-?%d+):(%-?%d+):(%-?%d+)$',
+  [5] = '^(%-?%d+):(%-?%d+):(%-?%d+):(%-?%d+):(%-?%d+)$',
 }
-local FORMATS = {[2] = '%.0f:%.0f', [3] = '%.0f:%.0f:%.0f', [4] = '%.0f:%.0f:%.0f:%.0f'}
+local FORMATS = {[3] = '%.0f:%.0f:%.0f', [4] = '%.0f:%.0f:%.0f:%.0f', [5] = '%.0f:%.0f:%.0f:%.0f:%.0f'}
 
 local Packed = {}
 
 function Packed.read(limit, key)
   local text = redis.call('GET', key)
   if not text then return nil end
-  local a, b, c, d = string.match(text, PATTERNS[limit.fields])
+  local a, b, c, d, e = string.match(text, PATTERNS[limit.fields])
   if not a then error('STATE', 0) end
-  return {tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)}
+  return {tonumber(a), tonumber(b), tonumber(c), d and tonumber(d), e and tonumber(e)}
 end
 
 function Packed.write(limit, key, state, expires_at)
   if not state then return redis.call('DEL', key) end
-  local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4])
+  local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4], state[5])
   redis.call('SET', key, text, 'PXAT', expires_at)
 end

@@ -96,7 +96,7 @@ def test_a_small_state_is_one_value(memcached_server: Server, store: MemcachedSt
     limit = limit_of("5/minute", "gcra")
     store.apply([hit(limit, cost=3)], NOW)
     (name,) = names_in(memcached_server, rule_of(limit))
-    assert value_of(memcached_server, name) == limit.algorithm.dump((NOW, 3, 0))
+    assert value_of(memcached_server, name) == limit.algorithm.dump((NOW, 3, 0, NOW))
 
 
 def test_a_complete_refund_leaves_no_value(memcached_server: Server, store: MemcachedStore) -> None:

@@ -142,7 +142,7 @@ def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
     limit = Limit("api", 0, limit_of("5/minute").quota, "fixed-window")
     store.apply([hit(limit, cost=3)], NOW)
     assert list(server.scan_iter("rl:1|api|*")) == [b"rl:1|api|fixed-window|1m|ip=192.0.2.7"]
-    assert server.get("rl:1|api|fixed-window|1m|ip=192.0.2.7") == b"1767268860000000:3"
+    assert server.get("rl:1|api|fixed-window|1m|ip=192.0.2.7") == b"1767268860000000:3:%d" % NOW
     log = Limit("log", 0, limit.quota, "sliding-window-log")
     store.apply([hit(log, cost=3)], NOW)
     store.apply([hit(log)], NOW + 5)
