@@ -14,6 +14,7 @@ import pytest
 from idle_workers import Later
 from override_stores import ACME, API, Recording, limiter_of, limits, limits_of, set_elsewhere
 from servers import wait_for
+from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.limiter import reloader
@@ -192,16 +193,28 @@ def test_a_machine_without_threads_left_keeps_the_earlier_rules(
 
 def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later) -> None:
     """The memory store has no need of the async methods. A thread reads the file."""
-    worker = Limiter.from_settings(str(file))
-    file.write_text(FILE.format("", 7))
-    later.passed = SECONDS
+    worker, may_end = Limiter.from_settings(str(file)), threading.Event()
+    origin = worker.settings.origin
+    assert origin is not None
+    worker.settings.__dict__["origin"] = origin._replace(load=lambda: may_end.wait(60) and origin.load())
 
-    async def scenario() -> list[str]:
-        found = limits(worker)
+    async def scenario() -> None:
+        assert limits(worker) == ["100/minute"]
+        file.write_text(FILE.format("", 7))
+        later.passed = SECONDS
+        assert limits(worker) == ["100/minute"]
+        may_end.set()
         wait_for(lambda: limits(worker) == ["7/minute"], "the thread")
-        return found
 
-    assert asyncio.run(scenario()) == ["100/minute"]
+    asyncio.run(scenario())
+
+
+def test_a_store_without_records_is_opened_by_the_first_request() -> None:
+    """Nothing looks for changes there."""
+    limiter = limiter_of(store=SharedStore())
+    assert limiter.is_starting
+    asyncio.run(limiter.ahit(ACME))
+    assert not limiter.is_starting
 
 
 def test_settings_that_never_change_are_not_watched() -> None:
