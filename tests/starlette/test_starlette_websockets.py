@@ -237,12 +237,12 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
 @pytest.mark.parametrize(("steps", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
 def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], expected: list[Any]) -> None:
     """A rejection that a view raises rejects the handshake, or closes an accepted connection."""
-    own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
+    own = Limiter([Rule(name="own", limits="1/hour")])
 
     async def view(websocket: Any) -> None:
         for step in steps:
             await getattr(websocket, step)()
-        own.hit({}).raise_for_limit()
+        own.hit({}, cost=2).raise_for_limit()
 
     assert kinds(connect(application([WebSocketRoute("/ws", view)], Rule(limits="9/minute")))) == expected
 
