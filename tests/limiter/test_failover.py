@@ -286,6 +286,21 @@ def test_a_login_whose_reset_fails_keeps_its_refund(way: str) -> None:
     assert mine.peek(WHO, cost=0).decisions[0].remaining == 4
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_reset_that_fails_after_the_request_refunds_nothing_twice(awaited: bool) -> None:
+    """A background task may reset the rule of a request that has ended."""
+    store = Unforgetting()
+    mine = limiter(store, [FAILURES])
+    mine.conclude(mine.hit(WHO), 401)
+    verdict = mine.hit(WHO)
+    mine.conclude(verdict, 200)
+    if awaited:
+        asyncio.run(mine.aforget_key(verdict, "login", WHO))
+    else:
+        verdict["login"].reset()
+    assert mine.peek(WHO, cost=0).decisions[0].remaining == 4
+
+
 def test_a_failed_reset_keeps_the_stated_cost() -> None:
     """A cost that the view has stated before counts in the end."""
     store = Unforgetting()
