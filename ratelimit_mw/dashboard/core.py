@@ -8,6 +8,7 @@ from typing import Final
 from ..errors import ConfigError
 from ..http.token import CHALLENGE
 from ..limiter.limiter import Limiter
+from ..rules.describe import function_name
 from .assets import find_asset
 from .data import DashboardData
 from .export import FILES, csv_text
@@ -54,7 +55,7 @@ def _respond(limiter: Limiter, path: str, query: str, is_open: bool, has_check: 
     except ConfigError as error:
         return _problem(400, path, str(error), problem_page(str(error)))
     if path == "data.json":
-        return build_response(200, "application/json", f"{json.dumps(data.as_json())}\n".encode())
+        return build_response(200, "application/json", f"{json.dumps(data.as_json(), default=_text_of)}\n".encode())
     if path in FILES:
         return _csv(path, data)
     return _html(200, page(data))
@@ -68,7 +69,7 @@ def _csv(path: str, data: DashboardData) -> PageResponse:
         if name in part:
             return _text(status, part[name])
     disposition = f'attachment; filename="ratelimit-{path}"'
-    body = csv_text(file.rows(part)).encode()
+    body = _bytes(csv_text(file.rows(part)))
     return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=disposition)
 
 
@@ -80,8 +81,18 @@ def _problem(status: int, path: str, text: str, html: str) -> PageResponse:
 
 
 def _text(status: int, text: str) -> PageResponse:
-    return build_response(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+    return build_response(status, "text/plain; charset=utf-8", _bytes(f"{text}\n"))
 
 
 def _html(status: int, text: str) -> PageResponse:
-    return build_response(status, _HTML, text.encode())
+    return build_response(status, _HTML, _bytes(text))
+
+
+def _bytes(text: str) -> bytes:
+    """Return a text as UTF-8. Half a surrogate pair, which a value may contain, becomes a question mark."""
+    return text.encode("utf-8", "replace")
+
+
+def _text_of(value: object) -> str:
+    """Return a value that is no JSON, such as a function in an option of a rule, as text."""
+    return function_name(value) or str(value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
+from ..limiter.history import RecordedOutcomes
 from ..limiter.json_forms import clients_json, decision_json, override_json, report_of
 from ..limiter.limiter import Limiter
 from ..limiter.records import LONGEST
@@ -55,7 +57,7 @@ class DashboardData:
             return _part(lambda: read_traffic(log, self.view, self.now, self.limiter.rules))
         if self.limiter.settings.record == "nothing":
             return {"missing": 'Add traffic_log = "sqlite:///traffic.db" to your settings to see curves and totals.'}
-        return self._of_store(lambda: report_of(self.limiter.rules, self.limiter.outcomes(self._recorded_s)))
+        return self._of_store(lambda: report_of(self.limiter.rules, self._recorded_outcomes()))
 
     @cached_property
     def clients(self) -> Json:
@@ -70,6 +72,8 @@ class DashboardData:
             return self.traffic  # where the log is unreachable, each call would wait for it again
         if log is not None:
             return _part(lambda: read_clients(log, self.view, self.now, limiter.rules))
+        if self.end < self.now:
+            return {"missing": "Without a traffic log, clients are known for a time range up to now only."}
         return self._of_store(lambda: {"rejected": self._top_clients()})
 
     @cached_property
@@ -89,12 +93,14 @@ class DashboardData:
         """The rules, as the command ``check`` shows them, with the place that each comes from."""
         limiter = self.limiter
         rules, overview = limiter.rules, Overview(limiter.rules, limiter.settings.amendments)
-        places, views = rule_places(limiter), {rules.rule_of(mark): mark.view for mark in rules.marks}
+        places, views = rule_places(limiter), defaultdict[Any, list[str]](list)
+        for mark in rules.marks:
+            views[rules.rule_of(mark)].append(mark.view)
         return {
             "rules": [
                 {
                     **overview.as_json(rule),
-                    "shown": overview.row(rule) | ({"applies to": [views[rule]]} if rule in views else {}),
+                    "shown": overview.row(rule) | ({"applies to": sorted(set(views[rule]))} if rule in views else {}),
                     "place": places.get(rule.name, ""),
                     "on_store_error": rule.source.on_store_error or limiter.settings.on_store_error,
                 }
@@ -146,17 +152,37 @@ class DashboardData:
         clients = clients_json(self.limiter.rules, self.limiter.top_clients(last=self._recorded_s, limit=20))
         return [{"total" if name == "rejected" else name: value for name, value in each.items()} for each in clients]
 
+    def _recorded_outcomes(self) -> RecordedOutcomes:
+        """Return the outcomes of the range: those since its start, without those since its end."""
+        found = self.limiter.outcomes(self._recorded_s)
+        if self.end >= self.now:
+            return found
+        later = self.limiter.outcomes(_recorded_s(self.now - self.end))
+        rules = {
+            name: {outcome: number - later.rules.get(name, {}).get(outcome, 0) for outcome, number in counts.items()}
+            for name, counts in found.rules.items()
+        }
+        return RecordedOutcomes(found.start, max(found.start, later.start), rules)
+
     @property
     def _recorded_s(self) -> float:
-        """The seconds of the range that the store can have recorded. They end now."""
-        return max(1.0, min(self.now - self.start, LONGEST))
+        """The seconds from the start of the range to now, as far as the store has recorded them."""
+        return _recorded_s(self.now - self.start)
+
+
+def _recorded_s(seconds: float) -> float:
+    return max(1.0, min(seconds, LONGEST))
 
 
 def rule_places(limiter: Limiter) -> dict[str, str]:
     """Return where each rule is declared: its decorator, the file and line of the settings, or both."""
     rules, of_settings = limiter.rules, limiter.settings.rule_places
-    of_marks = {rules.rule_of(mark).name: mark.place.rpartition(" at ")[2] for mark in rules.marks}
-    return {name: ", ".join(filter(None, (of_marks.get(name), of_settings.get(name)))) for name in rules.by_name}
+    places = defaultdict[str, dict[str, None]](dict)
+    for mark in rules.marks:  # several views may have one limit
+        places[rules.rule_of(mark).name][mark.place.rpartition(" at ")[2]] = None
+    for name, place in of_settings.items():
+        places[name][place] = None
+    return {name: ", ".join(filter(None, places[name])) for name in rules.by_name}
 
 
 def _part(read: Callable[[], Json]) -> Json:

@@ -20,7 +20,7 @@ _FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """A terminal would obey these, and click would remove some of them."""
-_COUNTS: Final = ("total", *get_args(Outcome), "share", "error")
+_COUNTS: Final = ("total", *get_args(Outcome), "share", "shadow_share", "error")
 _RULE: Final = ("rule", "mode", *_COUNTS)
 _EVENT: Final = ("event", "total", "error")
 _CLIENT: Final = ("outcome", "rule", "client", "total", "error")

@@ -35,8 +35,9 @@ _UNTIL: Final = TableColumn("Until (UTC)", lambda row: moment(row["until"]) if r
 _OUTCOMES: Final = (
     number_column("Allowed", "allowed"),
     number_column("Rejected", "rejected"),
-    number_column("Would be rejected", "shadow"),
     TableColumn("Share rejected", lambda row: f"{row['share']:.1%}", is_number=True),
+    number_column("Would be rejected", "shadow"),
+    TableColumn("Share of these", lambda row: f"{row['shadow_share']:.1%}", is_number=True),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from ..clock import SECOND
+from ..clock import SECOND, Clock
 from ..forksafe import create_lock
 
 _KEPT: Final = 4 * SECOND
@@ -15,17 +15,27 @@ Json = dict[str, Any]
 
 
 class Recent:
-    """Values by limiter and name."""
+    """Values by limiter and name. A limiter whose store is slow holds up no other one."""
 
     def __init__(self) -> None:
-        self._lock = create_lock(self, "_lock", threading.RLock)
-        self._values = WeakKeyDictionary[Any, dict[str, tuple[int, Json]]]()
+        self._lock = create_lock(self, "_lock", threading.Lock)
+        self._of_limiters = WeakKeyDictionary[Any, _OfLimiter]()
 
     def get(self, limiter: Any, name: str, read: Callable[[], Json]) -> Json:
         """Return a value that was read in the last seconds, by the clock of the limiter, or read it now."""
-        now = limiter._time()
         with self._lock:
-            values = self._values.setdefault(limiter, {})
-            if name not in values or not 0 <= now - values[name][0] < _KEPT:
-                values[name] = now, read()
-            return values[name][1]
+            recent = self._of_limiters.setdefault(limiter, _OfLimiter())
+        return recent.get(limiter._time, name, read)
+
+
+class _OfLimiter:
+    def __init__(self) -> None:
+        self._lock = create_lock(self, "_lock", threading.RLock)
+        self._values: dict[str, tuple[int, Json]] = {}
+
+    def get(self, clock: Clock, name: str, read: Callable[[], Json]) -> Json:
+        with self._lock:
+            now = clock()  # another viewer may have read the value while this one waited
+            if name not in self._values or not 0 <= now - self._values[name][0] < _KEPT:
+                self._values[name] = now, read()
+            return self._values[name][1]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, get_args
 
-from ..limiter.json_forms import client_text
+from ..limiter.json_forms import client_text, shares
 from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.times import time_json
 from ..rules.ruleset import RuleSet
@@ -151,13 +151,12 @@ def _total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
     counts = {outcome: series.counts.get(outcome, 0) for outcome in _OUTCOMES}
     counts["rejected"] = add_up(counts[outcome] for outcome in REJECTED)
     mode = {"mode": rule.source.mode if rule else ""} if series.kind == "rule" else {}
-    share = (counts["rejected"] + counts["shadow"]) / series.total
     return {
         series.kind: series.name,
         **mode,
         "total": series.total,
         **counts,
-        "share": share,
+        **shares(counts, series.total),
         "error": error_of(series.total),
     }
 

@@ -58,11 +58,20 @@ def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
 
 
 def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
-    """``rejected`` includes the outcomes that have a key of their own beside it."""
+    """``rejected`` includes the outcomes that have a key of their own beside it. A shadow rule rejects nothing."""
     counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
     counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
-    decided = counts["rejected"] + counts["shadow"]
-    return {"rule": name, "mode": mode, **counts, "share": decided / max(decided + counts["allowed"], 1)}
+    return {
+        "rule": name,
+        "mode": mode,
+        **counts,
+        **shares(counts, counts["rejected"] + counts["shadow"] + counts["allowed"]),
+    }
+
+
+def shares(counts: Mapping[str, int], total: int) -> dict[str, float]:
+    """Return the share of the requests that were rejected, and of those that only a shadow rule would have rejected."""
+    return {"share": counts["rejected"] / max(total, 1), "shadow_share": counts["shadow"] / max(total, 1)}
 
 
 def clients_json(rules: RuleSet, clients: Iterable[RejectedClient]) -> list[dict[str, Any]]:

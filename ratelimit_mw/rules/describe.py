@@ -118,7 +118,7 @@ class Overview:
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
             **consistency_of(rule),
-            "cost": source.options["cost"],
+            "cost": function_name(source.options["cost"]) or source.options["cost"],
             **({"cost_from": source.options["cost_from"]} if source.true_cost else {}),
             **({"unit": source.unit} if source.unit != REQUESTS else {}),
             "when_missing": source.when_missing,
@@ -229,7 +229,12 @@ def _others(rule: CompiledRule) -> dict[str, Any]:
 def cost_of(rule: CompiledRule) -> str:
     options = rule.source.options
     tables = (("if", options["count_when"]), ("unless", options["count_unless"]))
-    return " ".join([str(options["cost"]), *(f"{word} {_either(texts_of(table))}" for word, table in tables if table)])
+    return " ".join(
+        [
+            function_name(options["cost"]) or str(options["cost"]),
+            *(f"{word} {_either(texts_of(table))}" for word, table in tables if table),
+        ]
+    )
 
 
 def _exemption(view: ViewMarks) -> str:

@@ -119,7 +119,7 @@ def test_the_tables_show_rules_and_clients(place: Place) -> None:
     lines = run("report", file).stdout.splitlines()
     assert lines[1].split() == ["rule", "mode", "allowed", "rejected", "would", "be", "rejected", "share"]
     assert lines[3].split() == ["api", "enforce", "3", "2", "0", "40.0%"]
-    assert lines[4].split() == ["new", "shadow", "1", "0", "4", "80.0%"]
+    assert lines[4].split() == ["new", "shadow", "1", "0", "4", "0.0%"]
     lines = run("top", file, "--limit", "1").stdout.splitlines()
     assert [line.split() for line in lines[1:2] + lines[3:4]] == [
         ["rule", "client", "rejected", "error"],

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import pytest
+from flask import Flask
 from http_servers import free_port
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.dashboard.core import respond
+from ratelimit_mw.dashboard.recent import Recent
+from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.testing import ManualClock
 
 NOW = 1_767_268_830.0
@@ -94,6 +100,102 @@ def test_without_a_log_the_page_shows_recorded_outcomes() -> None:
     assert "192.0.2.7" not in page(limiter)
     assert data(limiter, "clients=yes")["clients"]["rejected"][0]["client"] == "ip=192.0.2.7"
     assert "192.0.2.7" in page(limiter, "clients=yes")
+
+
+def test_without_a_log_the_totals_end_where_the_viewer_chose() -> None:
+    """Requests after the end are not in the totals, and no list of clients claims to be of that time."""
+    clock = ManualClock(NOW)
+    rules = [Rule(name="api", limits="2/day")]
+    limiter = Limiter(rules, settings=load_settings({"record": "clients"}), clock=clock)
+    for ip, days in (("192.0.2.7", 2), ("192.0.2.8", 0)):
+        for _ in range(3):
+            limiter.hit({"ip": ip})
+        limiter.outcomes()  # writes what waits
+        clock.advance(days * 86_400)
+    found = data(limiter, "from=2026-01-01&to=2026-01-01&clients=yes")
+    (row,) = found["traffic"]["rules"]
+    assert (row["allowed"], row["rejected"]) == (2, 1)
+    assert found["traffic"]["to"].startswith("2026-01-02T00:00:00")
+    assert "up to now only" in found["clients"]["missing"]
+    (row,) = data(limiter, "from=2026-01-01")["traffic"]["rules"]
+    assert (row["allowed"], row["rejected"]) == (4, 2)
+
+
+@pytest.mark.parametrize("settings", [{"record": "outcomes"}, {"traffic_log": "memory://"}])
+def test_requests_that_a_shadow_rule_would_reject_are_not_rejected(settings: dict[str, Any]) -> None:
+    """They were served: their share has a figure and a column of its own."""
+    limiter = limiter_of([Rule(name="api", limits="2/minute", mode="shadow")], **settings)
+    for _ in range(5):
+        assert limiter.hit({"ip": "192.0.2.7"})
+    traffic = data(limiter)["traffic"]
+    (row,) = traffic.get("totals") or traffic["rules"]
+    assert (row["rejected"], row["shadow"], row["share"], row["shadow_share"]) == (0, 3, 0.0, 0.6)
+    assert re.search(r">0\.0%</td>.*>3</td>.*>60\.0%</td>", page(limiter))
+
+
+def cost_of(request: Any) -> int:
+    return 1
+
+
+def limits_of(user: str) -> str:
+    return "9/minute"
+
+
+def test_functions_in_a_rule_are_shown_by_their_names() -> None:
+    """A cost and limits may be functions, and neither is an error of the page or of its JSON."""
+    rules = [Rule(name="api", key=["user"], limits=limits_of, per_key=limits_of, cost=cost_of)]
+    limiter = limiter_of(rules)
+    (rule,) = data(limiter)["rules"]["rules"]
+    shown = f"{__name__}.cost_of()"
+    assert (rule["cost"], rule["shown"]["cost"], rule["limits"]) == (shown, [shown], f"{__name__}.limits_of()")
+    assert shown in page(limiter)
+
+
+def test_text_that_is_no_utf_8_is_no_error() -> None:
+    """Half a surrogate pair may come with a value of a client."""
+    limiter = limiter_of(record="clients", traffic_log="memory://")
+    assert limiter.traffic_log is not None
+    limiter.traffic_log.record("rule:a\udcff:rejected", by="b\udcff")
+    for name in ("", "data.json", "totals.csv", "clients.csv"):
+        assert respond(limiter, "GET", name, "clients=yes", True).status == 200
+
+
+def test_a_slow_store_holds_up_no_other_dashboard() -> None:
+    """While one limiter waits for its store, the values of another one are read."""
+    recent, slow, other = Recent(), limiter_of(), limiter_of()
+
+    def wait() -> dict[str, Any]:
+        thread = Thread(target=recent.get, args=(other, "store", lambda: {"name": "other"}), daemon=True)
+        thread.start()
+        thread.join(30)
+        return {"was_held_up": thread.is_alive()}
+
+    assert recent.get(slow, "store", wait) == {"was_held_up": False}
+    assert recent.get(other, "store", lambda: {"name": "again"}) == {"name": "other"}
+
+
+def test_a_shared_limit_names_all_its_views() -> None:
+    """One limit may be on several views. Each of them, and each place of the limit, is shown."""
+    app = Flask(__name__)
+    shared = limit("5/minute", name="shared")
+
+    @app.get("/a")
+    @shared
+    def first() -> str:
+        return "a"
+
+    @app.get("/b")
+    @shared
+    def second() -> str:
+        return "b"
+
+    extension = RateLimiter(app)
+    assert app.test_client().get("/a").status_code == 200
+    with app.app_context():
+        limiter = extension.limiter
+    (rule,) = data(limiter)["rules"]["rules"]
+    assert [name.rpartition(".")[2] for name in rule["shown"]["applies to"]] == ["first", "second"]
+    assert rule["place"].count("test_dashboard_data.py:") == len(set(rule["place"].split(", ")))
 
 
 def test_clients_of_the_log_are_hidden_by_default() -> None:
