@@ -1,8 +1,14 @@
-"""The time in whole microseconds. This is the only module that reads the real clock for decisions."""
+"""The time in whole microseconds. This is the only module that reads the real clock for decisions.
+
+Test tools replace clocks, but none of these. With a clock in another year, a limiter would reject a client for years.
+The tool freezegun replaces only attributes of modules, and time-machine only the wall clock.
+"""
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from types import BuiltinFunctionType
+from typing import Any, Final, cast
 
 from .errors import ConfigError
 
@@ -11,13 +17,36 @@ Clock = Callable[[], int]
 
 SECOND = 1_000_000
 
+
+def _real(name: str, read: str, clock: str) -> Any:
+    """Return a function of ``time``. If a test tool has replaced the function, another one reads the same clock."""
+    function = getattr(time, name)
+    if isinstance(function, BuiltinFunctionType):
+        return function
+    return partial(getattr(time, read), getattr(time, clock))
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self.monotonic: Callable[[], float] = _real("monotonic", "clock_gettime", "CLOCK_MONOTONIC")
+        self.monotonic_ns: Callable[[], int] = _real("monotonic_ns", "clock_gettime_ns", "CLOCK_MONOTONIC")
+        self.time_ns: Callable[[], int] = _real("time_ns", "clock_gettime_ns", "CLOCK_REALTIME")
+
+
+machine: Final = _Machine()
+"""The clocks of the machine, with the names of ``time``."""
+
 # The wall clock is read once; from then on the monotonic clock counts. A wall clock that is stepped changes no limit.
-_WALL_AT_ZERO = time.time_ns() - time.monotonic_ns()
+_WALL_AT_ZERO = machine.time_ns() - machine.monotonic_ns()
+
+
+monotonic: Callable[[], float] = partial(machine.monotonic)
+"""Return the seconds of the machine's monotonic clock."""
 
 
 def now_us() -> int:
     """Return microseconds since 1970. The time never goes back within a process."""
-    return (time.monotonic_ns() + _WALL_AT_ZERO) // 1000
+    return (machine.monotonic_ns() + _WALL_AT_ZERO) // 1000
 
 
 def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
@@ -26,7 +55,7 @@ def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
     For ``now_us``, it is the monotonic clock in nanoseconds, which takes a third of the time. Another clock is returned
     as it is.
     """
-    return (time.monotonic_ns, _to_monotonic_ns) if clock is now_us else (clock, int)
+    return (machine.monotonic_ns, _to_monotonic_ns) if clock is now_us else (clock, int)
 
 
 def _to_monotonic_ns(microseconds: int) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import Any, Unpack
 
+from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import Admission

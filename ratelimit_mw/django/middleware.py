@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from time import monotonic
 from typing import Any, Final
 
 import django.conf
@@ -14,6 +13,7 @@ from django.core.signals import got_request_exception
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
+from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import adecide, decide

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from ..clock import monotonic
 from ..decision import Verdict
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter

@@ -6,10 +6,9 @@ Each method that may wait for the store has an async twin, whose name starts wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from time import monotonic
 from typing import Any
 
-from ..clock import Clock, checked_clock
+from ..clock import Clock, checked_clock, monotonic
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import error_of, error_path
 from ..keys.features import Features

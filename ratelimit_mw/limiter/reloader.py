@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
-from ..clock import SECOND
+from ..clock import SECOND, machine, monotonic
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import create_lock
 from ..settings import missing_parts
@@ -53,7 +53,7 @@ class Reloader(Watch):
         self._rejected: dict[Path, bytes | None] | None = None
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._interval = math.inf
-        self._seen_at = time.monotonic()
+        self._seen_at = monotonic()
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
         self._tries = 0
@@ -79,12 +79,12 @@ class Reloader(Watch):
 
     def begin(self) -> None:
         """Compare the identity of the files, and start a thread if it has changed. It reads no file."""
-        self._begun_at = time.monotonic()
+        self._begun_at = monotonic()
         if self._must_read():
             run_once(self, self._follow)
 
     async def catch_up(self, call: Call) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if self._must_read():
             await call(self, "join", run_once(self, self._follow))
             self._seen_at = max(self._seen_at, now)  # a file that takes longer holds no other request up
@@ -111,7 +111,7 @@ class Reloader(Watch):
 
     def _must_read(self) -> bool:
         """Return whether the files have changed, and then have stayed the same for a while."""
-        now, identities = time.monotonic(), self._identities()
+        now, identities = monotonic(), self._identities()
         pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
         if identities != self._known and pause <= 0:
             return True
@@ -120,7 +120,7 @@ class Reloader(Watch):
 
     def _follow(self) -> None:
         """Read the settings again. Log a mistake, once for each content."""
-        now, pause, rejected = time.monotonic(), 0.0, self._rejected
+        now, pause, rejected = monotonic(), 0.0, self._rejected
         try:
             pause = self._try(is_manual=False)
             if not pause:
@@ -148,11 +148,11 @@ class Reloader(Watch):
 
     def _age(self, identities: Mapping[Path, Identity | None]) -> float:
         """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
-        now = time.monotonic()
+        now = monotonic()
         if self._changed[0] != identities:
             self._changed = identities, now
         times = [max(each.modified_ns, each.changed_ns) for each in identities.values() if each is not None]
-        of_files = time.time() - max(times) / 1e9 if len(times) == len(identities) else 0.0
+        of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
         return max(now - self._changed[1], of_files)
 
     def _try(self, is_manual: bool) -> float:

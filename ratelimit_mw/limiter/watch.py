@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from time import monotonic
 from typing import Final
 
+from ..clock import monotonic
 from ..forksafe import run_in_child
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .slots.queues import is_on_event_loop

@@ -16,12 +16,11 @@ from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from time import monotonic
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..algorithms.limit import Limit
-from ..clock import SECOND, Clock
+from ..clock import SECOND, Clock, monotonic
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..keys.parts import LONGEST

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import cache
@@ -18,6 +17,8 @@ from math import inf
 from ssl import SSLContext, SSLSocket
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
+
+from ..clock import machine
 
 STARTING: Final = 1.0
 """Seconds in which a worker may connect before its first request, even with a shorter time budget."""
@@ -36,7 +37,7 @@ class _ThreadTime(threading.local):
     """The last look of a thread at a clock, and how long that clock was stopped for the thread."""
 
     def __init__(self) -> None:
-        self.last = time.monotonic()
+        self.last = machine.monotonic()
         self.stopped = 0.0
 
 
@@ -55,7 +56,7 @@ class ThreadClock:
 
     def time(self, waited: float = 0.0) -> float:
         """Return the time. ``waited`` is the longest time that the last step may have waited for a server."""
-        own, now = self._own, time.monotonic()
+        own, now = self._own, machine.monotonic()
         late = now - own.last - (waited if waited > self._step else self._step)
         own.last = now
         if late > 0:

@@ -9,11 +9,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import SECOND
+from ..clock import SECOND, monotonic
 from ..errors import StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction

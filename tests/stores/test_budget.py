@@ -32,7 +32,7 @@ class Hands:
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     given = Hands()
-    monkeypatch.setattr(budget, "time", given)
+    monkeypatch.setattr(budget, "machine", given)
     return given
 
 

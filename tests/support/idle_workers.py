@@ -17,7 +17,7 @@ from ratelimit_mw.limiter import limiter, reloader, watch
 from ratelimit_mw.limiter.chain import start
 from ratelimit_mw.limiter.overrides import reader
 
-MODULES = [middleware, service, of_django, rules, limiter, watch, start, reader]
+MODULES = [middleware, service, of_django, rules, limiter, reloader, watch, start, reader]
 
 
 class Later:
@@ -28,8 +28,8 @@ class Later:
         for module in MODULES:
             patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
         self.files = 0
-        clocks = {"monotonic": lambda: time.monotonic() + self.passed, "time": lambda: time.time() + self.passed}
-        patch.setattr(reloader, "time", SimpleNamespace(**clocks, sleep=lambda _: None))
+        patch.setattr(reloader, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
+        patch.setattr(reloader, "time", SimpleNamespace(sleep=lambda _: None))
 
     def write(self, file: Path, content: str) -> None:
         """Replace a file in one step, now by this clock."""

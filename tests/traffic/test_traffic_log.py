@@ -418,7 +418,7 @@ def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: p
     at_edge = edge * 1_000_000_000 - machine_clock._WALL_AT_ZERO
     times = [at_edge - 60_000_000_000, at_edge - 1, at_edge, at_edge + 60_000_000_000 - 1, at_edge + 60_000_000_000]
     current = [times[0]]
-    monkeypatch.setattr("time.monotonic_ns", lambda: current[0])
+    monkeypatch.setattr(machine_clock.machine, "monotonic_ns", lambda: current[0])
     log = TrafficLog("memory://")
     counts = {"record": lambda: log.record("record"), "counter": log.counter_of("counter")}
     for current[0] in times:

@@ -8,13 +8,13 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import partial
-from time import monotonic
 from typing import Any, Final
 
 import click
 
 from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
+from ...clock import monotonic
 from ...dashboard.asgi import ASGIDashboard
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name

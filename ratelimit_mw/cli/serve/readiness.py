@@ -1,9 +1,9 @@
 """``Readiness``: whether the store replies. Every client may ask, so it is called once a second at most."""
 
 import logging
-from time import monotonic
 from typing import Final
 
+from ...clock import monotonic
 from ...errors import RateLimitError
 from ...stores import Store
 

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ...clock import Clock
+from ...clock import Clock, monotonic
 from ...decision import Decision, Hit, build_denial, count_hits
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock

@@ -13,12 +13,11 @@ import re
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Final, cast
 
 from ...algorithms.concurrency import Concurrency
 from ...algorithms.limit import Limit
-from ...clock import SECOND
+from ...clock import SECOND, monotonic
 from ...decision import Decision, Hit, SlotCost, name_slots
 from ...errors import ConfigError
 from ...forksafe import check_process, run_in_child

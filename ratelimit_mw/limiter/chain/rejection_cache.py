@@ -8,10 +8,10 @@ until the client is banned. The cache is bounded: it keeps two generations of ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from time import monotonic_ns
 from typing import Final, NamedTuple
 
 from ...algorithms.window_log import RejectionCountingLog
+from ...clock import machine
 from ...decision import Decision, Hit
 from ...receipt import Correction
 from ...stores import Store
@@ -126,7 +126,7 @@ class RejectionCache(ChainLink):
 def _process_us() -> int:
     """Return the time of this process; only differences of it matter."""
     clock = testmode.clock
-    return monotonic_ns() // 1000 if clock is None else clock()
+    return machine.monotonic_ns() // 1000 if clock is None else clock()
 
 
 def _may_be_cached(decision: Decision) -> bool:

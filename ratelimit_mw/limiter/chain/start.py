@@ -10,9 +10,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING
 
+from ...clock import monotonic
 from ...decision import Decision, Hit
 from ...errors import RateLimitError
 from ...forksafe import create_lock, run_in_child

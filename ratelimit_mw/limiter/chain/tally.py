@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from time import monotonic
 from typing import Final
 
+from ...clock import monotonic
 from ...forksafe import create_lock
 
 _REPORT_EVERY: Final = 60.0  # seconds

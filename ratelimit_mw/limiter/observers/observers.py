@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutine
 from itertools import repeat
-from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
+from ...clock import monotonic
 from ...decision import Decision, EstimatedRejection, Verdict
 from ...errors import ConfigError, error_path
 from ...forksafe import run_in_child

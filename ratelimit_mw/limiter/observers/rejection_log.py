@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from time import monotonic
 from typing import Final
 
+from ...clock import monotonic
 from ...forksafe import create_lock
 from ...traffic.number import Counter
 from .counts import COUNTS_NOTHING, Labels, counting

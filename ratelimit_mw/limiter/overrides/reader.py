@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ...clock import SECOND
+from ...clock import SECOND, monotonic
 from ...errors import RateLimitError, StateError
 from ...forksafe import run_in_child
 from ...stores import Store, redacted_url

@@ -11,10 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ...clock import SECOND
+from ...clock import SECOND, monotonic
 from ...decision import Verdict
 from ...forksafe import create_lock
 from ...receipt import Correction

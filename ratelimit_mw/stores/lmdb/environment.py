@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import struct
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from ...clock import Clock
+from ...clock import Clock, machine
 from ...errors import ConfigError, StoreError
 from ..budget import ThreadClock
 from ..per_loop import PerLoop
@@ -68,7 +67,7 @@ class Environment:
 
         Long work fails when ``is_over`` returns True.
         """
-        clock = clock or (lambda: (time.monotonic_ns() + self._wall_at_zero) // 1000)
+        clock = clock or (lambda: (machine.monotonic_ns() + self._wall_at_zero) // 1000)
         try:
             try:
                 return (self._transactions or self._open()).run(work, clock, is_over)
@@ -153,7 +152,7 @@ class Environment:
             new = secrets.token_hex(16), str(shared_states), "", ""
             secret, number, clock_boot, wall_at_zero = map(bytes.decode, match.groups()) if match else new
             if clock_boot != boot:
-                wall_at_zero = str(time.time_ns() - time.monotonic_ns())
+                wall_at_zero = str(machine.time_ns() - machine.monotonic_ns())
                 txn.put(_IDENTITY, f"{secret} {number} {boot} {wall_at_zero}".encode())
         self._wall_at_zero = int(wall_at_zero)
         return bytes.fromhex(secret), int(number)

@@ -1,10 +1,9 @@
 """The names of values in Memcached, and their expiry. No I/O."""
 
-import time
 from hashlib import blake2b
 from typing import Final
 
-from ...clock import SECOND
+from ...clock import SECOND, machine
 from ...errors import ConfigError
 
 DAY: Final = 86_400 * SECOND
@@ -49,7 +48,7 @@ def expiry(us: int, is_explicit: bool = False) -> int:
     seconds = -(-max(us, DAY if is_explicit else 0) // SECOND) + 1
     if seconds <= _MAX_RELATIVE:
         return seconds
-    date = int(time.time()) + 1 + seconds
+    date = machine.time_ns() // 10**9 + 1 + seconds
     return date if date <= _MAX_DATE else NEVER
 
 

@@ -13,7 +13,7 @@ from ssl import SSLContext
 from typing import Any, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
-from ...clock import Clock
+from ...clock import Clock, machine
 from ...decision import Decision, Hit
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
@@ -41,7 +41,7 @@ _MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this proces
 
 def wall_us() -> int:
     """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
-    return time.time_ns() // 1000
+    return machine.time_ns() // 1000
 
 
 class MemcachedStore(TwinStore):

@@ -42,6 +42,13 @@ class Generations:
         self.rotates_at = now + self.span
         return [table for table in dropped if table]
 
+    def expire(self, key: str, now: int) -> None:
+        """Drop a key at the next rotation, a span from now at the latest, however often it is looked at until then."""
+        self.overdue.pop(key, None)
+        for old, young in (self.old, self.young), (self.shared_old, self.shared):
+            old.update({key: young.pop(key)} if key in young else {})
+        self.rotates_at = min(self.rotates_at, now + self.span)
+
     def copy(self) -> Generations:
         twin = copy(self)
         for name in ("young", "old", "shared", "shared_old", "overdue"):

@@ -27,6 +27,7 @@ from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
 _SHARED_STATES: Final = 1 << 16
+_FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
@@ -138,7 +139,7 @@ class MemoryStore(Store):
                 else:
                     generations.young[key] = kept
             elif decision.reset_us > generations.span:
-                self._keep_until(generations, key, now + decision.reset_us)
+                self._keep_longer(generations, key, now, decision)
         finally:
             self._lock.release()
         decision.hit = (limit, key, cost)
@@ -168,7 +169,7 @@ class MemoryStore(Store):
             for decision in decisions:
                 key = decision.hit[1]
                 if decision.reset_us > by_key[key].span:
-                    self._keep_until(by_key[key], key, now + decision.reset_us)
+                    self._keep_longer(by_key[key], key, now, decision)
             return decisions
         finally:
             self._lock.release()
@@ -182,8 +183,8 @@ class MemoryStore(Store):
                 generations = self._by_limit.get(limit) or self._place(limit, now)
                 new = change.apply_to(self._find(limit, generations, key), now)
                 self._keep(generations, key, new, limit.is_ban)
-                if (resets_in := limit.decide(new, now, 0)[1].reset_us) > generations.span:
-                    self._keep_until(generations, key, now + resets_in)
+                if (decision := limit.decide(new, now, 0)[1]).reset_us > generations.span:
+                    self._keep_longer(generations, key, now, decision)
             return [now] * len(changes)
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -234,10 +235,18 @@ class MemoryStore(Store):
         elif not is_ban:  # a neighbour's ban is no ban
             generations.shared[self._shared_key(key)] = state
 
-    def _keep_until(self, generations: Generations, key: str, until: int) -> None:
-        """Keep a key longer than a span: it was charged beyond its limit, or the limit was lowered since."""
+    def _keep_longer(self, generations: Generations, key: str, now: int, decision: Decision) -> None:
+        """Keep a key longer than a span: it was charged beyond its limit, or the limit was lowered since.
+
+        A state of more than a day ahead is from a clock that was wrong. It expires a span from now.
+        """
         own = key in generations.young or key in generations.old
-        generations.overdue[key if own else self._shared_key(key)] = until
+        key = key if own else self._shared_key(key)
+        if decision.at_us <= now + generations.span + _FAR:
+            generations.overdue[key] = now + decision.reset_us
+            return
+        generations.expire(key, now)
+        self._rotates_at = min(self._rotates_at, generations.rotates_at)
 
     def _drop(self, generations: Generations, key: str) -> None:
         for table in (generations.young, generations.old):

@@ -12,6 +12,7 @@ from lmdb_kit import NOW, hit, limit_of, open_at
 from traces import SPECS
 
 from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.clock import machine
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
@@ -103,7 +104,7 @@ def test_work_in_a_transaction_ends_at_the_time_budget(path: Path, monkeypatch: 
             chunks_read.append(None)
             return real() + len(chunks_read) * 5
 
-        monkeypatch.setattr(time, "monotonic", slow)
+        monkeypatch.setattr(machine, "monotonic", slow)
         oldest = Correction(limit, limit.prefix + "a", 1, Charge(round((NOW + 0.001) * 1e6), 1))
         with pytest.raises(StoreError, match="time budget"):
             store.correct([oldest])

@@ -11,6 +11,7 @@ import pytest
 from folders import SUPPORT
 from lmdb_kit import SIZE, SPAWN, hit, limit_of, mark_of, open_at, start
 
+from ratelimit_mw.clock import machine
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb import environment
 from ratelimit_mw.stores.lmdb.store import LmdbStore
@@ -56,7 +57,7 @@ def test_counts_are_kept_after_a_clean_stop(path: Path, monkeypatch: pytest.Monk
     (tmp_path / "boot_id").write_text("another-boot\n")
     monkeypatch.setattr(environment, "BOOT_ID", str(tmp_path / "boot_id"))
     ahead = time.time_ns() + 3_600_000_000_000
-    monkeypatch.setattr(time, "time_ns", lambda: ahead)
+    monkeypatch.setattr(machine, "time_ns", lambda: ahead)
     rejected = hit(store, limit_of("2/300 days", "token-bucket"))
     assert not rejected.allowed
     assert abs(rejected.at_us - ahead // 1000) < 5_000_000
@@ -99,7 +100,7 @@ def test_change_of_the_wall_clock_has_no_effect(store: LmdbStore, monkeypatch: p
     first = hit(store, limit_of("2/300 days")).at_us
     store.close()
     true_time = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: true_time() + 7_200_000_000_000)
+    monkeypatch.setattr(machine, "time_ns", lambda: true_time() + 7_200_000_000_000)
     assert 0 <= hit(store, limit_of("2/300 days")).at_us - first < 60_000_000
     assert not hit(store, limit_of("2/300 days")).allowed
     monkeypatch.undo()
@@ -108,8 +109,8 @@ def test_change_of_the_wall_clock_has_no_effect(store: LmdbStore, monkeypatch: p
 def test_all_processes_use_one_clock(path: Path) -> None:
     """The times that two processes read in turn never go back, to the microsecond."""
     code = (
-        "import time\n"
-        "step = int(input())\nreal = time.time_ns\ntime.time_ns = lambda: real() + step\n"
+        "from ratelimit_mw.clock import machine\n"
+        "step = int(input())\nreal = machine.time_ns\nmachine.time_ns = lambda: real() + step\n"
         "from ratelimit_mw import Quota\nfrom ratelimit_mw.decision import Hit\n"
         "from ratelimit_mw.algorithms.limit import Limit\n"
         "from ratelimit_mw.stores.lmdb.store import LmdbStore\n"

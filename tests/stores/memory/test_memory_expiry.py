@@ -9,6 +9,10 @@ import tracemalloc
 import pytest
 from memory_rate import ALGORITHMS, clock_of, hit, limiter, store_of
 
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.testing import ManualClock
+
 # -- expiry ------------------------------------------------------------------------------------------------
 
 
@@ -162,3 +166,24 @@ def test_an_overdue_key_moves_to_a_longer_span() -> None:
         assert not hit(rate, "debtor")
     clock_of(rate).advance(2)
     assert hit(rate, "debtor")
+
+
+@pytest.mark.parametrize("max_keys", [100, 1])
+@pytest.mark.parametrize("limits", ["3/minute", "3/minute; 3/hour"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_state_of_the_far_future_expires_after_its_lifetime(algorithm: str, limits: str, max_keys: int) -> None:
+    """A test may have set the clock to another year. Looks and rejected hits in between keep no state alive."""
+    clock = ManualClock(3_000_000_000.0)
+    rule = Rule(name="api", limits=limits, key=["user"], algorithm=algorithm)
+    rate = Limiter([rule], MemoryStore(max_keys), clock)
+    for user in ("other", "ann"):
+        hit(rate, user, 3)
+    clock.set(1_800_000_000.0)
+    lifetime = max(limit.algorithm.lifetime for limit in rate.rules.rules[0].limits) / 1e6
+    for _ in range(10):
+        assert not hit(rate, "ann")
+        assert not rate.peek({"user": "ann"})
+        clock.advance(lifetime / 10)
+    clock.advance(1)
+    assert hit(rate, "ann", 3)
+    assert not hit(rate, "ann")

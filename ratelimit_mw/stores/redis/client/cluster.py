@@ -10,12 +10,12 @@ from binascii import crc_hqx
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from time import monotonic
 from typing import Any, Final
 
 from hiredis import pack_command
 from redis import ResponseError
 
+from ....clock import monotonic
 from ...facts import Facts
 from ..address import Address
 from ..message import Message, SharedMessage

@@ -1,0 +1,88 @@
+"""Test tools that replace the clocks of Python change no limit. The clocks of a limiter are those of the machine."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import time_machine
+from folders import ROOT
+from freezegun import freeze_time
+from memcached_handles import address
+from servers import Server
+
+from ratelimit_mw import Limiter, Rule, clock
+
+ANN = {"ip": "192.0.2.7"}
+YEARS = ["1990-01-01", "2099-01-01"]
+Freeze = Callable[[], AbstractContextManager[object]]
+TOOLS = [
+    partial(tool, year, tick=tick)
+    for tool in (freeze_time, time_machine.travel)
+    for year in YEARS
+    for tick in (False, True)
+]
+
+
+@pytest.fixture(params=TOOLS, ids=lambda tool: f"{tool.func.__name__} {tool.args[0]} {tool.keywords}")
+def freeze(request: pytest.FixtureRequest) -> Freeze:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_a_client_is_not_limited_for_years(freeze: Freeze) -> None:
+    """Hits before, in and after such a test count together, and the time to wait is that of the limit."""
+    limiter = Limiter([Rule(name="api", limits="3/minute")])
+    assert limiter.hit(ANN)
+    with freeze():
+        assert limiter.hit(ANN)
+        assert Limiter([Rule(name="api", limits="1/minute")]).hit(ANN).decisions[0].reset_after <= 60
+    assert limiter.hit(ANN)
+    rejected = limiter.hit(ANN)
+    assert not rejected
+    assert 0 < (rejected.retry_after or 0) <= 60
+
+
+@pytest.mark.parametrize("year", YEARS)
+def test_memcached_has_the_time_of_the_machine(memcached_server: Server, year: str) -> None:
+    """Its processes compare their wall clocks."""
+    limiter = Limiter([Rule(name=f"frozen-{year}-{time.time_ns()}", limits="1/minute")], address(memcached_server))
+    with freeze_time(year):
+        assert limiter.hit(ANN)
+    rejected = limiter.hit(ANN)
+    assert not rejected
+    assert (rejected.retry_after or 0) <= 60
+    limiter.close()
+
+
+def test_settings_are_followed_after_such_a_test(tmp_path: Path, freeze: Freeze) -> None:
+    """The next look for changes is due soon, and not in years."""
+    file = tmp_path / "ratelimit.toml"
+    file.write_text('reload_interval = "2s"\n')
+    limiter = Limiter.from_settings(file)
+    with freeze():
+        assert limiter.watch is not None
+        limiter.watch.due_at = 0.0
+        limiter.hit(ANN)
+    assert limiter.watch.due_at <= time.monotonic() + 2
+
+
+def test_an_import_in_such_a_test_finds_the_real_clocks() -> None:
+    """freezegun has replaced them by then."""
+    with freeze_time("2099-01-01"):
+        machine = clock._Machine()
+    assert abs(machine.time_ns() - time.time_ns()) < 60e9
+    assert abs(machine.monotonic_ns() - time.monotonic_ns()) < 60e9
+    assert abs(machine.monotonic() - time.monotonic()) < 60
+
+
+def test_only_one_module_reads_the_clocks() -> None:
+    """All others have them from there. Commands, which no test of yours runs, may use those of Python."""
+    package = ROOT / "ratelimit_mw"
+    reading = re.compile(r"^from time import|\btime\.(time|monotonic)(_ns)?\(\)(?! //)", re.M)
+    files = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in ("cli", "clock.py")]
+    assert [str(file) for file in files if reading.search(file.read_text())] == []
