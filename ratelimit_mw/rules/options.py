@@ -171,9 +171,7 @@ class RuleOptions(TypedDict, total=False):
     timezone: TimezoneOption
     limits_ttl: Annotated[str | float, option("How long limits from a function are kept, in Python.", "1m")]
     on_store_error: OnStoreErrorOption
-    hold_at_most: Annotated[
-        str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
-    ]
+    hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h")]
     wait: Annotated[
         str | float | None, option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.')
     ]

@@ -43,7 +43,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
     "on_store_error": ("on_store_error", lambda value: None if value is None else one_of(value, *_ON_STORE_ERROR)),
     "count_when": ("statuses", counted_statuses),
     "unrouted": ("unrouted", parse_flag),
-    "hold_at_most": ("hold_us", lambda value: None if value is None else parse_hold(value)),
+    "hold_at_most": ("hold_us", parse_hold),
     "timezone": ("timezone", parse_timezone),
     "limits_ttl": ("limits_ttl_us", parse_duration),
     "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
@@ -90,7 +90,7 @@ class Rule:
     limits_ttl_us: int = field(compare=False)
     wait_us: int = field(compare=False)
     max_waiting: int = field(compare=False)
-    hold_us: int | None = field(compare=False)
+    hold_us: int = field(compare=False)
     unrouted: bool = field(compare=False)
     consistency: str = field(compare=False)
     lease_percent: int = field(compare=False)

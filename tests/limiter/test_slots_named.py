@@ -153,27 +153,38 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("store", [SharedStore, MemoryStore])
 def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request continues without its slot. Rates and slots of other rules are not changed."""
+    """The request continues without its slots: after an hour by default. Rates and other rules are not changed."""
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
     monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
     bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
-    limiter = Limiter([bounded, Rule(name="free", limits="2 concurrent")], store())
+    rules = [bounded, Rule(name="default", limits="2 concurrent"), Rule(name="rate", limits="9/hour")]
+    limiter = Limiter(rules, store())
 
     def left() -> list[int]:
         return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
 
+    def end_holds() -> None:
+        for item in limiter._slots.bounded.items():
+            limiter._slots._end_hold(item)
+
     with limiter.slot(WHO) as verdict:
-        (item,) = limiter._slots.bounded._held
-        limiter._slots._end_hold(item)
-        assert left() == [1, 8, 1]
+        assert {rule for _, rule, _ in limiter._slots.bounded.items()} == {"bounded", "default"}
+        elapsed = 299_999_999
+        end_holds()
+        assert left() == [1, 8, 1, 8]
         elapsed = 300_000_000
-        wait_for(lambda: left() == [2, 8, 1], "the slot to be returned")
+        wait_for(lambda: left() == [2, 8, 1, 8], "the slot to be returned")
         with limiter.slot(WHO):
-            assert left() == [1, 7, 0]
+            assert left() == [1, 7, 0, 7]
         limiter._slots._renew(verdict)
-        assert left() == [2, 7, 1]
-    assert left() == [2, 7, 2]
+        assert left() == [2, 7, 1, 7]
+        elapsed = 3_599_999_999
+        end_holds()
+        assert left() == [2, 7, 1, 7]
+        elapsed = 3_600_000_000
+        wait_for(lambda: left() == [2, 7, 2, 7], "the slot of the default to be returned")
+    assert left() == [2, 7, 2, 7]
     wait_for(lambda: not len(limiter._slots.bounded), "the end of all holds")
     limiter.close()
 
@@ -198,7 +209,7 @@ def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: p
     limiter.close()
 
 
-@pytest.mark.parametrize("hold", ["0s", 0.5, "soon", -1, True])
+@pytest.mark.parametrize("hold", ["0s", 0.5, "soon", -1, True, None])
 def test_a_hold_that_cannot_be_is_an_error(hold: Any) -> None:
     """It is a duration of a second or more."""
     with pytest.raises(ConfigError, match="hold_at_most"):

@@ -37,16 +37,16 @@ class HeldSlots:
         self._correct, self._settle = correct, settle
         self.renewed = Heartbeat(self._renew)
         self.unreturned = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
-        self.bounded = Heartbeat(self._end_hold, _CHECK_EVERY)  # slots by rule, each with the end of hold_at_most
+        texts = "return slots after hold_at_most", "they stay taken until their requests end"
+        self.bounded = Heartbeat(self._end_hold, _CHECK_EVERY, *texts)  # slots by rule, each with the end of its hold
 
     def hold(self, verdict: Verdict, rules: RuleSet) -> None:
         """Renew the slots of a verdict until ``release``, each for at most the ``hold_at_most`` of its rule."""
-        if any(decision.quota.concurrent for decision in verdict.decisions):
+        names = {decision.rule for decision in verdict.decisions if decision.quota.concurrent}
+        if names:
             self.renewed.hold(verdict)
-        for name in verdict.rules:
-            rule = rules.by_name.get(name)
-            if rule is not None and rule.source.hold_us is not None:
-                self.bounded.hold((verdict, name, now_us() + rule.source.hold_us))
+        for name in names & rules.by_name.keys():
+            self.bounded.hold((verdict, name, now_us() + rules.by_name[name].source.hold_us))
 
     def release(self, verdict: Verdict) -> None:
         """Stop renewing the slots of a verdict. The caller returns them."""
