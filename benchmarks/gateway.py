@@ -23,11 +23,16 @@ REQUESTS = 2_000
 ROUNDS = 9
 SETTINGS = 'trusted_proxies = ["127.0.0.1"]\n[[rules]]\nname = "api"\nlimits = "1000000/minute"\n'
 UVICORN = [sys.executable, "-m", "uvicorn", "--log-level", "warning", "--no-access-log", "--no-proxy-headers"]
-SERVE = [str(Path(sys.executable).with_name("ratelimit-mw")), "serve", "ratelimit.toml", "--gateway", "nginx", "--port"]
+SERVE = [str(Path(sys.executable).with_name("ratelimit-mw")), "serve", "ratelimit.toml", "--gateway", "nginx"]
+SERVE += ["--admin-token-file", "token", "--port"]
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 QUESTION = b'{"features": {"ip": "192.0.2.7"}}'
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.7\r\nX-Original-Method: GET\r\nX-Original-URI: /\r\n\r\n"
-CHECK = b"POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+TOKEN = "only-for-benchmarks"
+CHECK = (
+    b"POST /v1/check HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+)
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
@@ -85,11 +90,13 @@ def report() -> str:
         "bare application": (0, GET % b"/"),
         "application with the middleware": (1, GET % b"/"),
         "service, `/auth`": (2, GET % b"/auth"),
-        "service, `/v1/check`": (2, CHECK % (len(QUESTION), QUESTION)),
+        "service, `/v1/check`": (2, CHECK % (TOKEN.encode(), len(QUESTION), QUESTION)),
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "ratelimit.toml").write_text(SETTINGS)
+        (folder / "token").touch(mode=0o600)
+        (folder / "token").write_text(TOKEN)
         commands = [[*UVICORN, f"benchmarks.gateway:{app}", "--port"] for app in ("bare", "limited")]
         commands.append(SERVE)
         servers = [

@@ -87,10 +87,6 @@ class ASGIRequest(Request):
         return client[0] if client else None
 
     @property
-    def http_version(self) -> str:
-        return self.native.get("http_version", "")  # type: ignore[no-any-return]
-
-    @property
     def query_string(self) -> str:
         return self.native.get("query_string", b"").decode("latin-1")  # type: ignore[no-any-return]
 

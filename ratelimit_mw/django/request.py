@@ -85,11 +85,6 @@ class DjangoRequest(WSGIRequest):
         return self.framework_request.method or ""
 
     @property
-    def http_version(self) -> str:
-        scope = getattr(self.framework_request, "scope", None)
-        return super().http_version if scope is None else ASGIRequest(scope).http_version
-
-    @property
     def marks(self) -> ViewMarks:
         return self.to.marks or ViewMarks()
 

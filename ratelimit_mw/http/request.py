@@ -82,11 +82,6 @@ class Request(Mapping[str, Any]):
 
     @property
     @abstractmethod
-    def http_version(self) -> str:
-        """The version of the protocol, such as "1.1"; "" where the server does not name it."""
-
-    @property
-    @abstractmethod
     def query_string(self) -> str:
         """Still encoded, without the question mark."""
 

@@ -49,10 +49,6 @@ class WSGIRequest(Request):
         return None if address == "localhost" and self.native.get("REMOTE_PORT") == "None" else address
 
     @property
-    def http_version(self) -> str:
-        return self.native.get("SERVER_PROTOCOL", "").rpartition("/")[2]  # type: ignore[no-any-return]
-
-    @property
     def query_string(self) -> str:
         return self.native.get("QUERY_STRING", "")  # type: ignore[no-any-return]
 

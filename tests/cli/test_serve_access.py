@@ -1,15 +1,15 @@
-"""The access to the admin API of ``ratelimit-mw serve``."""
+"""The access to the API of ``ratelimit-mw serve``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from decision_service import ADMIN, API, BANNING, TOKEN, Asked
+from decision_service import ADMIN, API, BANNING, CHECK, TOKEN, Asked
 
 
-@pytest.mark.parametrize(("method", "path", "options"), ADMIN)
-def test_the_token_opens_the_admin_api(method: str, path: str, options: Any) -> None:
+@pytest.mark.parametrize(("method", "path", "options"), [*ADMIN, CHECK])
+def test_the_token_opens_the_api(method: str, path: str, options: Any) -> None:
     """The API needs it on this machine, too: behind a TCP proxy, each client looks like a program of this machine."""
     for gateway in (None, "nginx"):
         asked = Asked(BANNING, service={"gateway": gateway})
@@ -20,15 +20,6 @@ def test_the_token_opens_the_admin_api(method: str, path: str, options: Any) -> 
         asked.peer = "198.51.100.7"
         headers = [(b"authorization", f"bearer {TOKEN}".encode())]
         assert asked.ask(method, path, "http://limits.example", headers=headers, **options).status_code == 200
-
-
-def test_a_check_of_another_machine_needs_trust() -> None:
-    """Only this machine and trusted proxies may say who a client is."""
-    asked = Asked(API, trusted_proxies=["10.0.0.9"])
-    asked.peer = "10.0.0.9"
-    asked.check(features={"ip": "192.0.2.7"})
-    asked.peer = "10.0.0.8"
-    assert "trusted_proxies" in asked.check(403, features={"ip": "192.0.2.7"})["error"]
 
 
 def test_a_web_page_cannot_post_a_form() -> None:

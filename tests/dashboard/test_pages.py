@@ -48,7 +48,8 @@ class Served(NamedTuple):
 
     def decide(self, times: int) -> list[bool]:
         """Send requests to the application, and return which of them were allowed."""
-        with httpx.Client(base_url=self.url, timeout=PATIENCE) as client:
+        token = {"Authorization": f"Bearer {self.password}"}
+        with httpx.Client(base_url=self.url, headers=token, timeout=PATIENCE) as client:
             if self.name == "serve":
                 question = {"features": {"ip": "127.0.0.1"}}
                 return [client.post("/v1/check", json=question).json()["allowed"] for _ in range(times)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 from command_line import run
-from decision_service import GATEWAY_FILES, PROGRAM
+from decision_service import GATEWAY_FILES, PROGRAM, WITH_TOKEN, token_options
 from deployed import new_address, replace
 from gateway_site import FIRST, site_of, start, stop
 from servers import PATIENCE, free_port, program, redis_running, wait_for
@@ -185,12 +185,12 @@ def test_workers_that_start_survive_sighup(tmp_path: Path) -> None:
 
     def ask() -> int:
         question = {"features": {"ip": "192.0.2.7"}}
-        response = httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, timeout=PATIENCE)
+        response = httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, headers=WITH_TOKEN, timeout=PATIENCE)
         decided: int = response.json()["decisions"][0]["limit"]
         return decided
 
     write()
-    command = [str(PROGRAM), "serve", str(file), "--port", str(port), "--workers", "2"]
+    command = [str(PROGRAM), "serve", str(file), *token_options(tmp_path), "--port", str(port), "--workers", "2"]
     processes = {"service": (service := start(tmp_path, command))}
     with ExitStack() as stack:
         stack.callback(stop, processes)
@@ -233,7 +233,7 @@ def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: P
     head = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "10s"\ntrusted_proxies = ["127.0.0.1"]\n'
     named = '[[rules]]\nname = "mail"\nmatch = { view = "" }\nkey = ["email"]\nlimits = "3/day"\n'
     file.write_text(f'{head}reload_interval = "100ms"\n{FIRST}{named}')
-    command = [str(PROGRAM), "serve", str(file), "--port", str(port), "--gateway", "nginx"]
+    command = [str(PROGRAM), "serve", str(file), *token_options(tmp_path), "--port", str(port), "--gateway", "nginx"]
     processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def limit_of(client: str) -> str:
@@ -244,7 +244,9 @@ def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: P
 
     def limit_of_mail(email: str) -> int:
         question = {"rule": "mail", "features": {"email": email}, "consume": False}
-        response = httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, timeout=PATIENCE).raise_for_status()
+        response = httpx.post(
+            f"http://127.0.0.1:{port}/v1/check", json=question, headers=WITH_TOKEN, timeout=PATIENCE
+        ).raise_for_status()
         limit: int = response.json()["decisions"][0]["limit"]
         return limit
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from decision_service import PROGRAM
+from decision_service import PROGRAM, WITH_TOKEN, token_options
 from deployed import accepts
 from folders import DOCS
 from gateway_site import stop
@@ -70,7 +70,16 @@ def test_the_metrics_of_two_workers_are_exact(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
     commands = {
         "exporter": [sys.executable, "exporter.py"],
-        "service": [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(port), "--workers", "2"],
+        "service": [
+            str(PROGRAM),
+            "serve",
+            "ratelimit.toml",
+            "--port",
+            str(port),
+            "--workers",
+            "2",
+            *token_options(tmp_path),
+        ],
     }
 
     def scrape() -> dict[str, float]:
@@ -88,7 +97,8 @@ def test_the_metrics_of_two_workers_are_exact(tmp_path: Path) -> None:
         wait_for(lambda: (tmp_path / "output").read_text().count("startup complete") == 2, "two workers")
         question = {"features": {"ip": "192.0.2.7"}}
         for _ in range(REQUESTS):
-            httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, timeout=PATIENCE).raise_for_status()
+            url = f"http://127.0.0.1:{port}/v1/check"
+            httpx.post(url, json=question, headers=WITH_TOKEN, timeout=PATIENCE).raise_for_status()
         expected = {"allowed": ALLOWED, "rejected": REQUESTS - ALLOWED}
         wait_for(lambda: scrape() == expected, "all counts")
         processes["service"].send_signal(signal.SIGTERM)

@@ -20,6 +20,7 @@ PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
 LOCAL = "http://127.0.0.1:8429"
 API = {"name": "api", "limits": "3/minute"}
 TOKEN = "correct-horse-battery"
+WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
 MAIL = {"name": "mail", "key": ["email"], "limits": "2/hour", "match": {"view": ""}}
 CLIENT = {"rule": "api", "features": {"ip": "192.0.2.7"}}
 BANNING = {**API, "ban": {"after": 10, "within": "10m", "for": "1h"}}
@@ -34,6 +35,7 @@ ADMIN: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/override/remove", {"json": CLIENT}),
 ]
 """The requests of the admin API."""
+CHECK: tuple[str, str, dict[str, Any]] = ("POST", "/v1/check", {"json": {"features": {"ip": "192.0.2.7"}}})
 
 
 class Asked:
@@ -71,6 +73,14 @@ class Asked:
         original = {"x-forwarded-method": method, "x-forwarded-uri": uri, "x-forwarded-for": client}
         proxied = {"x-forwarded-proto": "http", "x-forwarded-host": "shop.example"}
         return self.ask("GET", "/auth", headers={**original, **proxied, **with_hyphens(headers)})
+
+
+def token_options(folder: Path) -> tuple[str, str]:
+    """Write the token to a file that only its owner can read. Return the options of the service."""
+    file = folder / "admin-token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN)
+    return "--admin-token-file", str(file)
 
 
 def with_hyphens(headers: Mapping[str, str]) -> dict[str, str]:

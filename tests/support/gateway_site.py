@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
-from decision_service import GATEWAY_FILES, PROGRAM, TOKEN
+from decision_service import GATEWAY_FILES, PROGRAM, WITH_TOKEN, token_options
 from deployed import NGINX_FOLDERS, accepts, nginx_command, replace
 from servers import PATIENCE, free_port, program, wait_for
 
@@ -49,8 +49,7 @@ class GatewaySite(NamedTuple):
 
     def clients(self) -> list[dict[str, Any]]:
         """Return the clients that the admin API shows."""
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        response = httpx.get(f"http://127.0.0.1:{self.service_port}/v1/keys", headers=headers, timeout=PATIENCE)
+        response = httpx.get(f"http://127.0.0.1:{self.service_port}/v1/keys", headers=WITH_TOKEN, timeout=PATIENCE)
         keys: list[dict[str, Any]] = response.raise_for_status().json()["keys"]
         return keys
 
@@ -98,9 +97,7 @@ def site_of(
     head = f'trusted_proxies = ["127.0.0.1"]\nstore = "{store}"\nstore_timeout = "10s"\n'
     (folder / "ratelimit.toml").write_text(head + rules)
     (folder / "application.py").write_text(APPLICATION)
-    (folder / "admin-token").touch(mode=0o600)
-    (folder / "admin-token").write_text(TOKEN)
-    options = ("--gateway", gateway, "--admin-token-file", "admin-token", *options)
+    options = ("--gateway", gateway, *token_options(folder), *options)
     site = GatewaySite(folder, port, service_port, options, {})
     with ExitStack() as stack:
         stack.callback(stop, site.processes)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from config_map import ConfigMap
-from decision_service import PROGRAM
+from decision_service import PROGRAM, WITH_TOKEN, token_options
 from deployed import accepts
 from gateway_site import start, stop
 from servers import PATIENCE, free_port, wait_for
@@ -67,7 +67,7 @@ class Clients(LoadClients):
 
     def _ask(self, connection: HTTPConnection, features: dict[str, str], rule: str | None) -> None:
         body = json.dumps({"features": features if rule is None else {"ip": "192.0.2.99"}, "rule": rule})
-        connection.request("POST", "/v1/check", body, {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/check", body, {"Content-Type": "application/json", **WITH_TOKEN})
         response = connection.getresponse()
         content: dict[str, Any] = json.loads(response.read())
         self.sent += 1
@@ -96,6 +96,7 @@ def test_no_request_fails_or_meets_half_of_the_rules(workers: int, tmp_path: Pat
     file = ConfigMap(tmp_path, partial(toml, folder=tmp_path), f"{TIGHT}/hour", cuts=(12,))
     file.replace(first)
     command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(port), "--workers", str(workers)]
+    command += token_options(tmp_path)
     processes = {"service": start(tmp_path, command)}
     try:
         wait_for(lambda: accepts(port), "the service")

@@ -16,7 +16,7 @@ from ...rules.declaration import check_names
 from ...settings.schema import check_type
 from ..recorded import DEFAULT, parse_last
 from ..words import checked_duration, read_features
-from .access import Access, ProblemError
+from .access import ProblemError
 from .rules import ServedRules
 
 Fields = Mapping[str, Any]
@@ -194,7 +194,7 @@ class ApiRoute(NamedTuple):
     method: str
     respond: Callable[[ServedRules, Fields], Awaitable[dict[str, Any]]]
     fields: Mapping[str, Any]
-    access: Access
+    needs_token: bool = True
 
     def parse(self, query: str, body: bytes) -> Fields:
         """Return the fields of a request. ``ConfigError`` for unknown ones, and for values of other types."""
@@ -208,19 +208,19 @@ class ApiRoute(NamedTuple):
 
 
 ROUTES: Final[Mapping[str, ApiRoute]] = {
-    "/healthz": ApiRoute("GET", alive, {}, "any"),
-    "/readyz": ApiRoute("GET", ready, {}, "any"),
-    "/v1/check": ApiRoute("POST", check, _CHECK, "trusted"),
-    "/v1/keys": ApiRoute("GET", keys, _KEYS, "admin"),
-    "/v1/reset": ApiRoute("POST", reset, _RESET, "admin"),
-    "/v1/bans": ApiRoute("GET", bans, _BANS, "admin"),
-    "/v1/ban": ApiRoute("POST", ban, _BAN, "admin"),
-    "/v1/unban": ApiRoute("POST", unban, _CLIENT, "admin"),
-    "/v1/report": ApiRoute("GET", report, _LAST, "admin"),
-    "/v1/top": ApiRoute("GET", top, {"rule": str, **_LAST}, "admin"),
-    "/v1/overrides": ApiRoute("GET", overrides, {}, "admin"),
-    "/v1/override/set": ApiRoute("POST", set_override, _OVERRIDE, "admin"),
-    "/v1/override/remove": ApiRoute("POST", remove_override, _CLIENT, "admin"),
+    "/healthz": ApiRoute("GET", alive, {}, False),
+    "/readyz": ApiRoute("GET", ready, {}, False),
+    "/v1/check": ApiRoute("POST", check, _CHECK),
+    "/v1/keys": ApiRoute("GET", keys, _KEYS),
+    "/v1/reset": ApiRoute("POST", reset, _RESET),
+    "/v1/bans": ApiRoute("GET", bans, _BANS),
+    "/v1/ban": ApiRoute("POST", ban, _BAN),
+    "/v1/unban": ApiRoute("POST", unban, _CLIENT),
+    "/v1/report": ApiRoute("GET", report, _LAST),
+    "/v1/top": ApiRoute("GET", top, {"rule": str, **_LAST}),
+    "/v1/overrides": ApiRoute("GET", overrides, {}),
+    "/v1/override/set": ApiRoute("POST", set_override, _OVERRIDE),
+    "/v1/override/remove": ApiRoute("POST", remove_override, _CLIENT),
 }
 
 

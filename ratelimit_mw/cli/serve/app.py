@@ -1,7 +1,7 @@
 """The decision service: an ASGI application. Gateways use ``/auth``, programs ``/v1/check``, admins the admin API.
 
-``/dashboard`` shows its limiter. The middleware decides for a gateway, as it decides for an application that allows
-every request.
+``/dashboard`` shows its limiter. Only gateways need no token. The middleware decides for them, as it decides for an
+application that allows every request.
 """
 
 import json
@@ -20,7 +20,7 @@ from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
 from . import api, sighup
-from .access import ProblemError, check_admin, check_reader, check_trusted
+from .access import ProblemError, check_reader, check_token
 from .gateway import GATEWAYS, Gateway, original_scope, response_sender
 from .rules import ServedRules
 
@@ -34,7 +34,7 @@ class DecisionService:
 
     Args:
         limiter: The limiter.
-        token: The token of the admin API and the dashboard.
+        token: The token of ``/v1/check``, the admin API and the dashboard.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
         user_header: The header in which the gateway names the user.
     """
@@ -131,10 +131,8 @@ class DecisionService:
             raise ProblemError(404, f"unknown path {request.path[:100]!r}. Expected one of {known}{hint}")
         if request.method.replace("HEAD", "GET") != route.method:
             raise ProblemError(405, f"{request.path} takes {route.method}; got {request.method[:100]!r}")
-        if route.access == "admin":
-            check_admin(request, self._token)
-        elif route.access == "trusted":
-            check_trusted(request, self.rules.client_ip)
+        if route.needs_token:
+            check_token(request, self._token)
         body = await _json_body(request, receive) if route.method == "POST" else b""
         return await route.respond(self.rules, route.parse(request.query_string, body))
 

@@ -42,8 +42,8 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--user-header", metavar="NAME",
               help="The header in which the gateway names the user. The gateway must overwrite it.")  # fmt: skip
 @click.option("--admin-token-file", "token_file", type=FILE,
-              help="A file with the token of the admin API, which only its owner may read. By default, the service"
-                   " prints a new token at each start.")  # fmt: skip
+              help="A file with the token of programs and admins, which only its owner may read. By default, the"
+                   " service prints a new token at each start.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -56,8 +56,8 @@ def serve(
     """Serve decisions to a gateway, and to programs in other languages.
 
     Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
-    admin API shows, resets and bans clients, and changes their limits. It needs the token of --admin-token-file. If
-    there is no file, it needs the token that the service prints when it starts.
+    admin API shows, resets and bans clients, and changes their limits. Programs and admins need the token of
+    --admin-token-file. If there is no file, they need the token that the service prints when it starts.
 
     The service follows changes of FILE, and reads it at once on SIGHUP. On SIGTERM it finishes the requests that it has
     begun.
@@ -79,7 +79,7 @@ def serve(
     sighup.pass_on_to_workers()
     os.environ[_OPTIONS] = json.dumps(options)
     if new_token:
-        note(f"the admin API and the dashboard need this token until the service stops: {new_token}")
+        note(f"/v1/check, the admin API and the dashboard need this token until the service stops: {new_token}")
     own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
     try:
         uvicorn.run(
