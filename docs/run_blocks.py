@@ -1,4 +1,4 @@
-"""Runs the code blocks of one page, as a reader would: `python docs/run_blocks.py README.md`.
+"""Runs the code blocks of pages, as a reader would: `python docs/run_blocks.py README.md`.
 
 A page is played from top to bottom in an empty folder. The language of a block decides how it is run:
 
@@ -36,10 +36,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import httpx
@@ -48,6 +49,17 @@ from ratelimit_mw import ConfigError, clock, load_settings
 
 ROOT = Path(__file__).parents[1]
 MOMENT = 1_767_268_820_500_000_000  # nanoseconds; 20.5 seconds after a full minute
+
+LIBRARIES = (
+    "django.http",
+    "fastapi",
+    "flask",
+    "matplotlib.figure",
+    "ratelimit_mw.cli.group",
+    "redis",
+    "rich.table",
+    "uvicorn",
+)
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
@@ -321,6 +333,34 @@ def play_page(path: Path) -> None:
         os.chdir(ROOT)
 
 
+def play_pages(paths: list[Path]) -> int:
+    """Play each page in a child process that has all libraries loaded; the number of pages that failed.
+
+    Frameworks such as Django can be set up once in a process, so pages do not share one.
+    """
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    failed = 0
+    for path in paths:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            _play_and_exit(path)
+        failed += os.waitpid(child, 0)[1] != 0
+    return failed
+
+
+def _play_and_exit(path: Path) -> NoReturn:
+    code = 1
+    try:
+        play_page(path)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        play_page(Path(name).resolve())
+    sys.exit(play_pages([Path(name).resolve() for name in sys.argv[1:]]))
