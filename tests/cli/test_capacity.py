@@ -344,7 +344,7 @@ def test_measure_a_server_that_does_not_exist(tmp_path: Path) -> None:
     assert "Redis" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_measure_a_server(tmp_path: Path) -> None:
     """The costs of a server are measured and saved; its keys are removed."""
     with redis_running(tmp_path) as server, redis.Redis(HOST, server.port) as client:
@@ -362,7 +362,7 @@ def test_measure_a_server(tmp_path: Path) -> None:
     assert run("capacity", "--costs", saved, "--rate", 1000).exit_code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_measure_a_cluster(tmp_path: Path) -> None:
     """A cluster of three servers is measured, and is the default number of nodes."""
     with cluster_running(tmp_path, *STEADY) as nodes:
@@ -371,7 +371,7 @@ def test_measure_a_cluster(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["plan"]["nodes"] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_measure_needs_rights(tmp_path: Path) -> None:
     """A user without the right to read the counters gets the names of the rights."""
     with redis_running(tmp_path) as server, redis.Redis(HOST, server.port) as client:

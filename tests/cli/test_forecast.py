@@ -95,7 +95,7 @@ def growing(weeks: int) -> list[int]:
     return [round(n * (1 + i / len(counts) / 2) + 4 * math.sin(i * i)) for i, n in enumerate(counts)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
     from ratelimit_mw.cli.forecast.model import forecast
 
@@ -115,7 +115,7 @@ def test_hours_before_a_gap_are_left_out() -> None:
     assert _without_ends(Counter()) == HourlyCounts(0, [])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_last_day_without_requests_is_an_error() -> None:
     from ratelimit_mw.cli.forecast.model import forecast
 
@@ -123,7 +123,7 @@ def test_a_last_day_without_requests_is_an_error() -> None:
         forecast([5] * 60 + [0] * 24)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_constant_series_is_its_own_forecast() -> None:
     from ratelimit_mw.cli.forecast.model import forecast
 
@@ -149,7 +149,7 @@ def log(tmp_path: Path) -> Path:
     return Files(tmp_path).log(lines)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_next_day_is_forecast_from_an_access_log(log: Path) -> None:
     """The first and the last hour may be cut, so they do not count."""
     result = json.loads(run("forecast", log, "--json").stdout)
@@ -167,7 +167,7 @@ def test_the_next_day_is_forecast_from_an_access_log(log: Path) -> None:
     assert "STL with exponential smoothing" in text
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rule_counts_its_own_requests(log: Path, tmp_path: Path) -> None:
     settings = Files(tmp_path).rules(
         {"name": "all", "limits": "1/hour"}, {"name": "api", "limits": "1/hour", "match": {"path": "/api/**"}}
@@ -178,7 +178,7 @@ def test_a_rule_counts_its_own_requests(log: Path, tmp_path: Path) -> None:
     assert (wrong.exit_code, wrong.stderr) == (1, f"Error: {settings}: there is no rule 'app'\n")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = MONDAY + timedelta(days=28, minutes=30)
     monkeypatch.setattr(clock, "_WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
@@ -201,7 +201,7 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
     """An hour is not lost at the edge of its retention."""
     for retention, days, hours in (("1h:90d,1d:1y", 89, 89 * 24), ("1h:8d", 7, 7 * 24), ("1d:1y", 9, None)):
@@ -217,7 +217,7 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
             assert abs(json.loads(result.stdout)["hours"] - hours) <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("name", "head"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
 def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: str, name: str, head: bytes) -> None:
@@ -229,7 +229,7 @@ def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: 
         assert THEMES[theme].background in picture.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,7 +12,7 @@ from browser import Browser, is_outside
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.keys import Keys
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 ICON = "<link rel=icon href=data:,>"
 CLEAN = "<main><h1>Rules</h1><button onclick=\"this.textContent = 'Pressed'\">Press</button></main>"

@@ -87,8 +87,10 @@ def test_the_page_shows_traffic_bans_overrides_and_rules(browser: Browser, page:
     for text in ("reachable", "memory://", "ip=192.0.2.66", "ip=192.0.2.9", "1000/minute", "3/minute", "28.6%"):
         assert text in shown
     assert "192.0.2.7" not in shown.replace("192.0.2.66", "")
+    assert browser.violations() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("query", ["", "?by=endpoint&clients=yes", "?name=api&clients=yes", "?range=x"])
 def test_the_page_is_accessible(browser: Browser, page: str, scheme: str, query: str) -> None:
@@ -102,6 +104,7 @@ def test_the_page_is_accessible(browser: Browser, page: str, scheme: str, query:
     browser.problems()  # ?range=x is 400
 
 
+@pytest.mark.thorough
 def test_names_of_clients_are_shown_as_text(browser: Browser, page: str) -> None:
     """A script in the name of an endpoint does not run, even after an update of the page."""
     browser.open(page + "?by=endpoint")
@@ -110,6 +113,7 @@ def test_names_of_clients_are_shown_as_text(browser: Browser, page: str) -> None
     assert browser.driver.title == "Rate limits"
 
 
+@pytest.mark.thorough
 def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
     """A link changes totals, chart and URL, so that the view can be shared."""
     browser.open(page)
@@ -121,6 +125,7 @@ def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
     assert pixels(browser) != before
 
 
+@pytest.mark.thorough
 def test_dates_are_a_range_in_utc(browser: Browser, page: str) -> None:
     """The form takes whole days: the last one is part of the range."""
     browser.open(page + "?from=2025-12-31&to=2025-12-31")
@@ -130,6 +135,7 @@ def test_dates_are_a_range_in_utc(browser: Browser, page: str) -> None:
     assert browser.all("#pause") == []
 
 
+@pytest.mark.thorough
 def test_a_drag_over_a_curve_shows_that_range(browser: Browser, page: str) -> None:
     """The range of the selection is in the URL."""
     browser.open(page)
@@ -140,6 +146,7 @@ def test_a_drag_over_a_curve_shows_that_range(browser: Browser, page: str) -> No
     browser.wait(lambda: "from=2025-12-31T" in browser.driver.current_url, "the range of the selection")
 
 
+@pytest.mark.thorough
 def test_one_rule_has_its_curve_as_a_table(browser: Browser, page: str) -> None:
     """A screen reader reads the counts that others see."""
     browser.open(page)
@@ -153,6 +160,7 @@ def test_one_rule_has_its_curve_as_a_table(browser: Browser, page: str) -> None:
     assert [0, 0] in counts
 
 
+@pytest.mark.thorough
 def test_rejections_appear_while_the_page_is_open(browser: Browser, page: str, limiter: Limiter) -> None:
     """The page updates itself, keeps its charts, and a screen reader hears of new rejections."""
     browser.open(page)
@@ -168,6 +176,7 @@ def test_rejections_appear_while_the_page_is_open(browser: Browser, page: str, l
     assert pixels(browser) != before
 
 
+@pytest.mark.thorough
 def test_an_update_keeps_the_focus_and_open_details(browser: Browser, page: str, limiter: Limiter) -> None:
     """A keyboard user is not thrown out of the table that changes."""
     browser.open(page + "?name=api")
@@ -179,6 +188,7 @@ def test_an_update_keeps_the_focus_and_open_details(browser: Browser, page: str,
     assert browser.run("return document.querySelector('#steps').open")
 
 
+@pytest.mark.thorough
 def test_updates_can_be_paused(browser: Browser, page: str) -> None:
     """The button works with the keyboard, and stops requests."""
     browser.open(page)
@@ -194,6 +204,7 @@ def test_updates_can_be_paused(browser: Browser, page: str) -> None:
     assert browser.text("#pause") == "Pause updates"
 
 
+@pytest.mark.thorough
 def test_the_page_shows_that_it_cannot_be_updated(browser: Browser, limiter: Limiter) -> None:
     """The server ends while the page is open."""
     with dashboard_site(limiter) as url:
@@ -203,6 +214,7 @@ def test_the_page_shows_that_it_cannot_be_updated(browser: Browser, limiter: Lim
     browser.problems()
 
 
+@pytest.mark.thorough
 def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str) -> None:
     """Tab reaches each link, field and button of the page, and each has a visible focus."""
     browser.open(page)
@@ -213,6 +225,7 @@ def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str)
     assert browser.run(f"{missed}.map((each) => each.outerHTML)") == []
 
 
+@pytest.mark.thorough
 def test_the_totals_are_those_of_recorded_requests(browser: Browser, tmp_path: Path) -> None:
     """Recorded days of a real site, decided by a limiter: the page has the counts of its decisions."""
     clock = ManualClock(NOON)

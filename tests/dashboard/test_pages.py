@@ -14,7 +14,7 @@ from http_servers import running
 from mounted_dashboards import FRAMEWORKS, SERVE, SERVERS, SETTINGS
 from servers import PATIENCE, free_port, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 RULES = """
 traffic_log = "sqlite:///{folder}/traffic.db"

@@ -12,7 +12,7 @@ import pytest
 from deployed import AMOUNT, COMMANDS, Site, deployed, new_address, reload, statuses
 from servers import redis_running, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 MOST_REQUESTS = 20_000
 PAIRS = [("uvicorn-workers", "redis"), ("uvicorn-workers", "lmdb"), ("gthread", "redis"), ("gthread", "lmdb")]
 

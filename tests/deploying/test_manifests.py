@@ -173,7 +173,7 @@ def test_the_secret_is_not_in_the_manifests() -> None:
     assert SECRET["RATELIMIT_SECRET"].startswith('"$(openssl')
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_pods_share_the_limit(tmp_path: Path) -> None:
     """Two processes with the command, the settings and the secret of the manifests. The ingress names the client.
 

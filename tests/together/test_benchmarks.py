@@ -14,7 +14,7 @@ from benchmarks.__main__ import PAGES, PARTS, TABLE
 from benchmarks.cluster import CASES, round_trips
 from benchmarks.servers import redis_nodes
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 def run(*arguments: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from http_servers import running
 from servers import HOST, free_port, memcached_running, redis_running, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 LOGINS = 40
 PATIENCE = 300.0  # seconds, on a machine that may be busy itself

@@ -15,7 +15,7 @@ from worker_load import PACE, LoadClients, two_workers
 
 from ratelimit_mw import Limiter
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 STARLETTE = """
 import os

@@ -19,7 +19,7 @@ from gateway_site import start, stop
 from servers import PATIENCE, free_port, wait_for
 from worker_load import PACE, LoadClients
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 TIGHT = 5
 CHANGES = 12

@@ -15,7 +15,7 @@ from config_map import ConfigMap
 from servers import PATIENCE, wait_for
 from worker_load import PACE, LoadClients, two_workers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 STARLETTE = """
 import os

@@ -14,7 +14,7 @@ from servers import HOST, STEADY, certificates, cluster_running, tls_options, wa
 
 from ratelimit_mw.errors import StoreError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 NAME = "cluster-announce-hostname"
 

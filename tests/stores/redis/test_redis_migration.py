@@ -18,7 +18,7 @@ from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 CLIENTS = [f"ip=192.0.2.{i}" for i in range(20)]
 LIMIT, TRIES = 40, 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis_outages import OUTAGES, POLICIES, Outage, Watched, watched_in_threads, watched_on_a_loop
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 BUDGET, SLACK = 0.05, 0.02  # seconds: of the store by default, and what may come on top
 BACK = 2.0

@@ -15,7 +15,7 @@ from servers import HOST, STEADY, Server, cluster_running, redis_running, sentin
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

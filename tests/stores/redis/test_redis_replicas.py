@@ -20,7 +20,7 @@ from ratelimit_mw.stores.redis.client import cluster as cluster_module
 from ratelimit_mw.testing.store_handles import StoreHandle
 from ratelimit_mw.testing.store_suite import WAYS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 LIMITS = [limit_of("90000/hour") for _ in range(30)]
 

@@ -9,7 +9,7 @@ import pytest
 from topology_scene import FAILOVER, KILLED, Row, play_all
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_three_processes_while_the_cluster_changes() -> None:
     """No client is over its limit, no request fails, and the servers hold what was allowed. See `make topology`."""
