@@ -17,6 +17,11 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist loadfile $(addprefix -W ignore:,:
 # The core in one process: `make cover` fails where a line or a branch of it is run by no test.
 CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision/* forksafe.py \
 	quota.py receipt.py
+CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
+	limiter http stores/memory stores/test_compliance.py stores/test_records.py stores/test_store_url.py asgi wsgi flask starlette fastapi \
+	django metrics cli/test_cli_application.py cli/test_cli_check.py cli/test_cli_explain.py \
+	dashboard/test_dashboard_core.py dashboard/test_dashboard_data.py dashboard/test_dashboard_asgi.py cli/test_live.py \
+	together/test_events_everywhere.py together/test_traffic_everywhere.py together/test_migrating_strings.py)
 COMMA := ,
 SPACE := $() $()
 
@@ -54,8 +59,8 @@ test-all: export DIFFERENTIAL_TARGETS := 4000
 test-all: $(STAMP) ## run all tests, with many random examples: for a release
 	$(PYTEST)
 
-cover: $(STAMP) ## run `make test` with coverage; every line and branch of the core is needed
-	$(PYTEST) -m "not thorough" --cov --cov-report=
+cover: $(STAMP) ## run the tests of the core with coverage; every line and branch of it is needed
+	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick --cov --cov-report= $(CORE_TESTS)
 	$(BIN)/python -m coverage report --fail-under=100 --include="$(subst $(SPACE),$(COMMA),$(addprefix ratelimit_mw/,$(CORE)))"
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions
