@@ -1,9 +1,10 @@
 """The time in whole microseconds. This is the only module that reads the real clock for decisions.
 
 Test tools replace clocks, but none of these. With a clock in another year, a limiter would reject a client for years.
-The tool freezegun replaces only attributes of modules, and time-machine only the wall clock.
+The tool freezegun replaces only attributes of modules, and time-machine only the wall clock, with a way around it.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +31,13 @@ class _Machine:
     def __init__(self) -> None:
         self.monotonic: Callable[[], float] = _real("monotonic", "clock_gettime", "CLOCK_MONOTONIC")
         self.monotonic_ns: Callable[[], int] = _real("monotonic_ns", "clock_gettime_ns", "CLOCK_MONOTONIC")
-        self.time_ns: Callable[[], int] = _real("time_ns", "clock_gettime_ns", "CLOCK_REALTIME")
+        self._time_ns: Callable[[], int] = _real("time_ns", "clock_gettime_ns", "CLOCK_REALTIME")
+
+    def time_ns(self) -> int:
+        time_machine = getattr(sys.modules.get("time_machine"), "escape_hatch", None)
+        if time_machine and time_machine.is_travelling():
+            return int(time_machine.time.time_ns())
+        return self._time_ns()
 
 
 machine: Final = _Machine()
