@@ -106,7 +106,7 @@ def name_of_spec(spec: object) -> Any:
     """Return the name in the spec of an algorithm, None without one."""
     if isinstance(spec, Mapping):
         return spec.get("name")
-    return spec.name if isinstance(spec, type) and issubclass(spec, Algorithm) else spec
+    return getattr(spec, "name", None) if isinstance(spec, type) and issubclass(spec, Algorithm) else spec
 
 
 def checked_spec(spec: object) -> Builder:

@@ -22,7 +22,7 @@ from .bans import parse_ban
 from .captures import Captures
 from .costs import FeatureCost, HeaderCost, parse_cost_from, parse_unit
 from .declaration import check_names, checked_call, defaults_of, document, one_of, parse_flag
-from .match import Match
+from .match import Match, checked_method
 from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
@@ -177,6 +177,8 @@ class Rule:
         others: dict[str, tuple[Quota, ...]] = {}
         for value, quotas in checked_table(path, table).items():
             with error_path(f"{path}[{value!r}]"):
+                if parts == ("method",):
+                    checked_method(value)
                 limits[str(value)] = self.parse_limits(quotas)
                 for part in parts:
                     others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])

@@ -39,6 +39,8 @@ from ratelimit_mw.rules.rule import Match
         ({"match": {"methods": ["*"]}}, "match.methods: '\\*' is not a method"),
         ({"match": {"method": "ALL"}}, "match.method: 'ALL' is not a method"),
         ({"match": {"method": "PSOT"}}, "match.method: expected an HTTP method"),
+        ({"per": {"method": {"GTE": "1/minute"}}}, "per.method\\['GTE'\\]: expected an HTTP method"),
+        ({"key": "method", "per_key": {"ALL": "1/minute"}}, "per_key\\['ALL'\\]: 'ALL' is not a method"),
         ({"match": {"host": "example.com:80"}}, "match.host: expected a host without port"),
         ({"match": {"host": "http://x"}}, "match.host: expected a host"),
         ({"match": {"host": None}}, "match.host: expected a host .* got None"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Quota, Rule
+from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
@@ -353,6 +354,8 @@ def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
         ConfigError, match=r"^algorithm: the algorithm 'gcra' is another class than Mine\. Give it a name"
     ):
         Rule(limits="5/minute", algorithm=type("Mine", (Gcra,), {}))
+    with pytest.raises(ConfigError, match=r"^algorithm: expected a name such as"):
+        Rule(limits="5/minute", algorithm=Algorithm)
 
 
 def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache() -> None:
