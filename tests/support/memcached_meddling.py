@@ -32,9 +32,9 @@ class Meddling(MemcachedStore):
         loop = self._open_loop()
         exchange = loop.connections.exchange
 
-        async def meddled(requests: Sequence[KeyCommands]) -> Any:
+        async def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
             self._look_at(requests)
-            return await exchange(requests)
+            return await exchange(requests, due)
 
         loop.connections.exchange = meddled  # type: ignore[method-assign]
         return loop

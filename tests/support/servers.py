@@ -71,6 +71,20 @@ def _first_port(pid: int) -> int:
     raise AssertionError("a cycle ended")
 
 
+@contextmanager
+def unreachable(host: str = HOST, port: int = 0) -> Iterator[int]:
+    """A port whose queue of new connections is full: a client that connects gets no reply."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind((host, port))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        time.sleep(0.05)
+        yield listener.getsockname()[1]
+
+
 def free_port() -> int:
     """Return a port without a listener, below the ports that the system gives to clients.
 

@@ -176,8 +176,11 @@ class MemcachedStore(TwinStore):
                 step = next(flow)
                 while True:
                     # On an event loop batches take the place of turns.
-                    pending = connections.exchange(step) if isinstance(step, list) else asyncio.sleep(step.pause, [])
-                    step = flow.send(await pending)
+                    if isinstance(step, list):
+                        step = flow.send(await connections.exchange(step, context.due))
+                    else:
+                        await asyncio.sleep(step.pause)
+                        step = flow.send([])
         except Exception as error:
             return _end(flow, error)
 

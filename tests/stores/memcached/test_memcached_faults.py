@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from memcached_handles import NOW, address, closing, hit, opened
 from own_time import own_seconds
-from servers import Server, memcached_running, wait_for
+from servers import HOST, Server, memcached_running, unreachable, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
@@ -252,6 +252,25 @@ def test_a_slow_name_lookup_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch
         assert threading.active_count() <= threads + 1
     finally:
         answered.set()
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_silent_address_of_a_name_leaves_time_for_the_next(
+    memcached_server: Server, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The first of two addresses drops all packets, and the store decides with the second."""
+    look_up, port = socket.getaddrinfo, memcached_server.port
+
+    def resolved(host: str, *arguments: Any, flags: int = 0, **options: Any) -> Any:
+        found = ["127.0.0.9", HOST] if host == "cache.test" and not flags else [host]
+        return [each for one in found for each in look_up(one, *arguments, flags=flags, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with unreachable("127.0.0.9", port):
+        handle = WAYS[way](MemcachedStore(f"cache.test:{port}", timeout_us=1_000_000))
+        limit = limit_of("5/hour")
+        assert handle.apply([hit(limit)], NOW)[0].remaining == 4
         handle.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,27 +14,10 @@ import pytest
 from redis_budget import BUDGET, SLACK, in_time
 from redis_handles import PATIENT, address, client, hit, limit_of, ways
 from redis_outages import clock, longest_stall
-from servers import HOST, Server
+from servers import HOST, Server, unreachable
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
-
-
-@contextmanager
-def full() -> Iterator[int]:
-    """A port whose queue of new connections is full: a client that connects gets no reply."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex((HOST, port))
-        time.sleep(0.05)
-        yield port
-        for each in waiting:
-            each.close()
 
 
 @contextmanager
@@ -46,13 +28,13 @@ def mute() -> Iterator[int]:
 
 
 SILENT: dict[str, tuple[str, Callable[[], Any]]] = {
-    "connecting": ("redis", full),
+    "connecting": ("redis", unreachable),
     "encrypting": ("rediss", mute),
     "logging in": ("redis", mute),
     "finding the primary": ("redis+sentinel", mute),
-    "connecting to sentinels": ("redis+sentinel", full),
+    "connecting to sentinels": ("redis+sentinel", unreachable),
     "learning the slots": ("redis+cluster", mute),
-    "connecting to a cluster": ("redis+cluster", full),
+    "connecting to a cluster": ("redis+cluster", unreachable),
 }
 
 
@@ -172,19 +154,11 @@ def test_a_name_that_stands_for_nothing_is_an_error(names: Names) -> None:
 
 def test_of_several_addresses_of_a_name_a_silent_one_is_left(names: Names, redis_server: Server) -> None:
     """The first of two never answers, nor does it take the time of the second."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.9", redis_server.port))
-        listener.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.9", redis_server.port))
+    with unreachable("127.0.0.9", redis_server.port):
         names.known["redis.test"] = ["127.0.0.9", HOST]
         names.answers.set()
         with ways(f"redis://redis.test:{redis_server.port}", 1_000_000) as both:
             assert [send(hit(limit_of("5/hour")))[0].remaining for send in both] == [4, 4]
-        for each in waiting:
-            each.close()
 
 
 def test_no_thread_waits_for_the_connection_of_another(redis_server: Server) -> None:

@@ -11,7 +11,7 @@ import pytest
 import redis
 from own_time import hurried
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
-from servers import HOST, Server, cluster_running, replicated, wait_for
+from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 from store_race import raced
 from vectors import CASES, ThroughStore, replay
 
@@ -194,6 +194,49 @@ def test_a_slot_that_moves_is_followed(handle: StoreHandle, servers: list[redis.
         server.execute_command("CLUSTER SETSLOT", number, "NODE", name_of(target))
     assert handle.apply([one], NOW)[0].remaining == 1
     assert handle.apply([one], NOW)[0].remaining == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_primary_with_one_slot_is_probed_and_its_keys_are_listed(reshaped: Reshaped, way: str) -> None:
+    """All other slots have moved, as at the end of a reshard. A prefix in braces has one slot, on the other primary."""
+    nodes, limit = reshaped
+    handle = WAYS[way](open_store(address(nodes), 500_000))
+    other = WAYS[way](open_store(address(nodes, "?prefix={shop}:"), 500_000))
+    handle.ping()
+    assert handle.apply([hit(limit)])[0].allowed
+    page = handle.list_keys(limit.prefix)
+    keys = list(page.keys)
+    while page.next is not None:
+        page = handle.list_keys(limit.prefix, page.next)
+        keys += page.keys
+    assert keys == [hit(limit).key]
+    other.ping()
+    nodes[0].pause()
+    with pytest.raises(StoreError, match="time budget"):
+        handle.ping()
+    other.ping()
+    nodes[0].resume()
+    handle.close()
+    other.close()
+
+
+Reshaped = tuple[list[Server], Limit]
+
+
+@pytest.fixture(scope="module")
+def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reshaped]:
+    """Two primaries, of which the first has the slot of a limit only."""
+    limit = next(limit for limit in iter(lambda: limit_of("5/hour"), None) if slot(limit) < 16384 // 2)
+    with cluster_running(tmp_path_factory.mktemp("reshaped"), *STEADY, primaries=2) as nodes, ExitStack() as stack:
+        primaries = [stack.enter_context(client(node)) for node in nodes[:2]]
+        target = name_of(primaries[1])  # its epoch is the later one, so all servers believe it
+        for server in reversed(primaries):
+            commands = server.pipeline(transaction=False)
+            for number in {*range(16384 // 2)} - {slot(limit)}:
+                commands.execute_command("CLUSTER SETSLOT", number, "NODE", target)
+            commands.execute()
+        wait_for(lambda: {len(raw_slots(server)) for server in primaries} <= {2, 3}, "the map", patience=20)
+        yield nodes, limit
 
 
 def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server]) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, cast
+from itertools import repeat
+from typing import cast
 
 from ...budget import LoopClock
 from ...dns import resolve
+from ...sockets import open_stream
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
-from .servers import MemcachedAccess, MemcachedServer
+from .servers import MemcachedAccess, MemcachedServer, named_errors
 
 
 class MemcachedConnection(asyncio.Protocol):
@@ -87,16 +88,17 @@ class MemcachedConnections:
         self._connections: dict[MemcachedServer, MemcachedConnection] = {}
         self._opening: dict[MemcachedServer, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
+    async def exchange(self, requests: Sequence[KeyCommands], due: float) -> list[KeyReply]:
+        """Send to all servers, then read from all. The caller bounds the call by ``due``."""
         trip = RoundTrip(requests)
-        exchanges = map(self._exchange, trip.payloads, trip.payloads.values(), trip.parsers.values())
+        exchanges = map(self._exchange, trip.payloads, trip.payloads.values(), trip.parsers.values(), repeat(due))
         if len(trip.payloads) == 1:
             await next(exchanges)
         else:
             await asyncio.gather(*exchanges)
         return trip.replies()
 
-    async def _exchange(self, server: MemcachedServer, payload: bytes, parser: ReplyParser) -> None:
+    async def _exchange(self, server: MemcachedServer, payload: bytes, parser: ReplyParser, due: float) -> None:
         connection = self._connections.get(server)
         if connection is None or not connection.is_usable:
             async with self._opening[server]:
@@ -104,26 +106,20 @@ class MemcachedConnections:
                 if connection is None or not connection.is_usable:
                     if connection is not None:
                         connection.close()
-                    connection = self._connections[server] = await self._open(server)
+                    connection = self._connections[server] = await self._open(server, due)
         await connection.send(payload, parser)
 
-    async def _open(self, server: MemcachedServer) -> MemcachedConnection:
-        problem: OSError = OSError("the name has no address")
-        tls: dict[str, Any] = {"ssl": self._access.tls, "server_hostname": server.host} if self._access.tls else {}
-        for resolved in await asyncio.wrap_future(resolve(*server)):
-            connection = MemcachedConnection(self._loop, self._clock, self._patience)
-            create = partial(self._loop.create_connection, family=resolved.family, **tls)
+    async def _open(self, server: MemcachedServer, due: float) -> MemcachedConnection:
+        connection, access = MemcachedConnection(self._loop, self._clock, self._patience), self._access
+        with named_errors(server):
             try:
-                await create(lambda: connection, *resolved.end[:2])  # noqa: B023 - it is called at once
-                if self._access.login:
-                    await connection.send(self._access.login, LoginParser(server))
-                return connection
-            except BaseException as error:
+                await open_stream(resolve(*server), access.tls, server.host, due, self._clock, connection)
+                if access.login:
+                    await connection.send(access.login, LoginParser(server))
+            except BaseException:
                 connection.close()
-                if not isinstance(error, OSError):
-                    raise
-                problem = error
-        raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
+                raise
+        return connection
 
     def close(self) -> None:
         for connection in self._connections.values():

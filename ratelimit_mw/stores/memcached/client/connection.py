@@ -10,8 +10,9 @@ from typing import Final
 from ....forksafe import check_process
 from ...budget import ThreadClock
 from ...dns import resolve
+from ...sockets import open_socket
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
-from .servers import MemcachedAccess, MemcachedServer
+from .servers import MemcachedAccess, MemcachedServer, named_errors
 
 _SIZE: Final = 65_536
 _MAX_STATS: Final = 1 << 20
@@ -85,26 +86,17 @@ class MemcachedPool:
         return self._connect(server, due)
 
     def _connect(self, server: MemcachedServer, due: float) -> socket.socket:
-        """Return a connection to the first address of the server that accepts one."""
-        problem: OSError = OSError("the name has no address")
-        clock, access = self._clock, self._access
-        for resolved in clock.result(resolve(*server), due):
-            connection = socket.socket(resolved.family, socket.SOCK_STREAM)
+        access = self._access
+        with named_errors(server):
+            connection = open_socket(resolve(*server), access.tls, server.host, due, self._clock)
             try:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                clock.connect(connection, resolved.end, clock.seconds_until(due))
-                if access.tls is not None:
-                    connection = clock.encrypt(connection, access.tls, server.host, due)
                 if access.login:
                     connection.sendall(access.login)
                     self._read(connection, LoginParser(server), due)
-                return connection
-            except BaseException as error:
+            except BaseException:
                 connection.close()
-                if not isinstance(error, OSError) or isinstance(error, TimeoutError):
-                    raise
-                problem = error
-        raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
+                raise
+        return connection
 
     def _read(self, connection: socket.socket, parser: ReplyParser, due: float) -> None:
         def receive(seconds: float) -> bytes:

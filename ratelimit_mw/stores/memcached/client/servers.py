@@ -2,7 +2,8 @@
 
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -33,6 +34,17 @@ def parse_servers(text: str) -> tuple[MemcachedServer, ...]:
     if len(set(servers)) < len(servers):
         raise ConfigError(f"each server may appear once; got {shown}")
     return tuple(servers)
+
+
+@contextmanager
+def named_errors(server: MemcachedServer) -> Iterator[None]:
+    """Name the server in an error of its connection. The message of a timeout is always the same."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise ConnectionError(f"cannot connect to {server}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from ....errors import ConfigError
 from ...background import run_once
@@ -28,7 +29,7 @@ from .errors import Command, error_code
 from .facts import SECONDS, facts_of
 from .server import Target
 
-_FULL_POOL: Final = "Too many connections"  # nothing was sent, so the call may try again
+_FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
 _AS_BYTES: Final = {NEVER_DECODE: True}  # even when the client decodes responses
 
@@ -84,6 +85,8 @@ class ApplicationClient(_Client):
     def __init__(self, client: Any, clock: ThreadClock) -> None:
         super().__init__(client, redis.Redis, "client", Retry(NoBackoff(), 0))
         self._clock = clock
+        self._never_waits = type(self._pool) in (redis.ConnectionPool, SentinelConnectionPool)
+        """Whether the pool is of a kind that raises an error when it is full. Others may wait, for 20 s or longer."""
         self._is_connected = False
         """Whether the last call had a reply. If not, taking a connection may have to connect first."""
 
@@ -102,7 +105,8 @@ class ApplicationClient(_Client):
         yield facts_of("redis", self.name, lambda: self._execute((b"INFO",), self._clock.time() + SECONDS))
 
     def _execute(self, command: Command, deadline: float) -> Any:
-        connection = self._take(deadline) if self._is_connected else self._take_in_thread(deadline)
+        is_quick = self._is_connected and self._never_waits
+        connection = self._take(deadline) if is_quick else self._take_in_thread(deadline)
         _set_timeout(connection, self._clock.seconds_until(deadline))
         try:
             with self._copy(connection) as own:
@@ -116,12 +120,12 @@ class ApplicationClient(_Client):
             try:
                 return self._pool.get_connection()
             except redis.ConnectionError as error:
-                if _FULL_POOL not in str(error) or self._clock.time() >= deadline:
+                if not _is_full(error) or self._clock.time() >= deadline:
                     raise
                 time.sleep(_FULL_POOL_WAIT)
 
     def _take_in_thread(self, deadline: float) -> Any:
-        """Bound the time to connect: the timeouts and retries of the client may take much longer."""
+        """Bound the time to connect and to wait: the timeouts and retries of the client may take much longer."""
 
         def release(taken: Future[Any]) -> None:
             if taken.exception() is None:
@@ -155,7 +159,7 @@ class AsyncApplicationClient(_Client):
             try:
                 return await self._pool.get_connection()
             except redis.ConnectionError as error:
-                if _FULL_POOL not in str(error):
+                if not _is_full(error):
                     raise
                 await asyncio.sleep(_FULL_POOL_WAIT)
 
@@ -194,6 +198,10 @@ def _name(pool: Any) -> str:
     if "path" in options:
         return f"unix://{options['path']}"
     return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"
+
+
+def _is_full(error: Exception) -> bool:
+    return any(text in str(error) for text in _FULL_POOL)
 
 
 def _set_timeout(connection: Any, seconds: float | None) -> None:

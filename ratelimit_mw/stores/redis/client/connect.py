@@ -1,4 +1,4 @@
-"""Open connections: resolve the name of a server, try each address, encrypt, log in. Each step has a bounded time.
+"""Open connections: resolve the name of a server, connect, log in. Each step has a bounded time.
 
 Certificates are files, and a credential provider may ask a cloud service. Neither may block an event loop.
 """
@@ -6,46 +6,31 @@ Certificates are files, and a credential provider may ask a cloud service. Neith
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from redis.asyncio import SSLConnection
 from redis.credentials import CredentialProvider
 
 from ....errors import ConfigError
+from ... import sockets
 from ...background import run_once
 from ...budget import LoopClock, ThreadClock
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
-
 
 def open_socket(address: Address, host: str, port: int, deadline: float, clock: ThreadClock) -> socket.socket:
     """Return a connected socket, encrypted if the address asks for it."""
-    addresses = clock.result(_resolve(address, host, port), deadline)
-    for count, resolved in _in_turn(addresses):
-        with _new_socket(resolved, count) as plain:
-            clock.connect(plain, resolved.end, clock.seconds_until(deadline) / count)
-            return plain if address.tls is None else clock.encrypt(plain, address.tls, host, deadline)
-    raise OSError("the name has no address")
+    return sockets.open_socket(_resolve(address, host, port), address.tls, host, deadline, clock)
 
 
 async def open_stream(
     address: Address, host: str, port: int, deadline: float, clock: LoopClock, protocol: asyncio.Protocol
 ) -> asyncio.Transport:
-    """Return the same for an event loop: the transport of `protocol`."""
-    loop = asyncio.get_running_loop()
-    tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
-    for count, resolved in _in_turn(await asyncio.wrap_future(_resolve(address, host, port))):
-        with _new_socket(resolved, count) as plain:
-            plain.setblocking(False)
-            with clock.timeout_at(deadline - (deadline - clock.time()) * (count - 1) / count):
-                await loop.sock_connect(plain, resolved.end)
-                return (await loop.create_connection(lambda: protocol, sock=plain, **tls))[0]
-    raise OSError("the name has no address")
+    """Return the same for an event loop: the transport of ``protocol``."""
+    return await sockets.open_stream(_resolve(address, host, port), address.tls, host, deadline, clock, protocol)
 
 
 def _resolve(address: Address, host: str, port: int) -> Future[list[ResolvedAddress]]:
@@ -54,32 +39,6 @@ def _resolve(address: Address, host: str, port: int) -> Future[list[ResolvedAddr
     local: Future[list[ResolvedAddress]] = Future()
     local.set_result([ResolvedAddress(socket.AF_UNIX, address.path)])
     return local
-
-
-def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
-    """Return each address with the number of addresses that are left, itself included."""
-    return zip(range(len(addresses), 0, -1), addresses, strict=True)
-
-
-@contextmanager
-def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket]:
-    """Yield a socket with keepalive, which detects a dead server even while no call is out.
-
-    An error in the block closes the socket. It is raised unless another of the ``count`` addresses may accept.
-    """
-    plain = socket.socket(resolved.family, socket.SOCK_STREAM)
-    try:
-        if resolved.family != socket.AF_UNIX:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE.items():
-                if hasattr(socket, name):  # not on every platform
-                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        yield plain
-    except BaseException as error:
-        plain.close()
-        if count == 1 or not isinstance(error, OSError):
-            raise
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:

@@ -15,7 +15,6 @@ Location = tuple[str, int]
 """Host and port of a server."""
 
 SLOTS: Final = 16384
-_SAMPLES: Final = 1024
 
 
 class SlotMap:
@@ -32,6 +31,8 @@ class SlotMap:
         self.is_stale = True
         self.version = 0
         """How often the map was read."""
+        self._samples: list[str] = []
+        self._sampled_version = 0
 
     def locations(self) -> list[Location]:
         """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
@@ -80,13 +81,19 @@ class SlotMap:
         return self._locate(host if host and host != "?" else source[0], int(port))
 
     def samples(self, slot: Callable[[str], int]) -> list[str]:
-        """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""
-        keys: dict[Location | None, str] = {}
-        for i in range(_SAMPLES):
-            keys.setdefault(self.owners[slot(f"ping{i}")], f"ping{i}")
-            if len(keys) == len(self.primaries):
-                break
-        return list(keys.values())
+        """Return a key for each primary that can have keys, however few slots it has. ``slot`` is that of a key.
+
+        By the arithmetic of the checksum, 14 binary digits after any text have each slot once. Only a prefix with
+        ``{braces}`` has one slot for all.
+        """
+        if self._sampled_version != self.version:
+            keys: dict[Location | None, str] = {}
+            for key in map("ping{:014b}".format, range(SLOTS if slot("ping0") != slot("ping1") else 1)):
+                keys.setdefault(self.owners[slot(key)], key)
+                if len(keys) == len(self.primaries):
+                    break
+            self._samples, self._sampled_version = list(keys.values()), self.version
+        return self._samples
 
 
 def location_text(location: Location) -> str:
