@@ -20,7 +20,7 @@ class Gateway(NamedTuple):
     host: bytes
     reads_statuses: bool
     """Whether the gateway sends our response to the client. nginx reads 2xx, 401 and 403 only, and drops the body."""
-    drops: tuple[str, ...]
+    drops: re.Pattern[str]
     """The headers of a client that never arrive: the gateway asks without the body, over a connection of its own."""
 
     @property
@@ -30,14 +30,15 @@ class Gateway(NamedTuple):
 
     def sends(self, header: str) -> bool:
         """Return whether a header of the client arrives. The host does, in a header of the gateway."""
-        return header == "host" or (header not in self.drops and header.encode() not in self.own)
+        return header == "host" or (not self.drops.fullmatch(header) and header.encode() not in self.own)
 
 
-_HOP: Final = ("connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade")
-_OF_GO: Final = ("proxy-authorization", "proxy-connection", "trailer")  # the library of Traefik and Caddy
-_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True, (*_HOP, *_OF_GO))
+_HOP: Final = "connection|content-length|keep-alive|te|transfer-encoding|upgrade"
+_OF_GO: Final = re.compile(f"{_HOP}|proxy-.*|trailer")  # the library of Traefik and Caddy
+_OF_NGINX: Final = re.compile(f"{_HOP}|expect|forwarded|.*[^a-z0-9-].*")  # such as x_api_key
+_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True, _OF_GO)
 GATEWAYS: Final = {
-    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False, (*_HOP, "expect")),
+    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False, _OF_NGINX),
     "traefik": _FORWARDED,
     "caddy": _FORWARDED,
 }
