@@ -98,7 +98,7 @@ class DjangoRequest(WSGIRequest):
 
     @property
     def counted_path(self) -> str:
-        return self.path if self.route is None else self.route.without_suffix(self.path, self.path_params)
+        return self.to.without_suffix(self.path, self.path_params)
 
     def header_lines(self, name: str) -> list[str]:
         """Return the lines that arrived. Under ASGI, ``META`` joins them.

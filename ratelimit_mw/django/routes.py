@@ -59,18 +59,21 @@ class DjangoRoute(Route):
     callback: Any
     marked: ViewMarksByMethod
     suffix: str = ""
-    """The parameter for the format suffix. Such a route has the template of the same route without the suffix."""
-
-    def without_suffix(self, path: str, params: Mapping[str, object]) -> str:
-        """Return a path of the route without its format suffix: "/users" for "/users.json"."""
-        return path.rstrip("/").removesuffix(f".{params.get(self.suffix)}") if self.suffix else path
+    """The parameter for the format suffix, as in ``Destination``."""
 
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
         marks = self.marked.for_method(method)
         unprefixed = self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else ""
         is_expression = _EXPRESSION in self.pattern
-        return destination(self.template, self.name, marks, is_expression=is_expression, unprefixed=unprefixed)
+        return destination(
+            self.template,
+            self.name,
+            marks,
+            is_expression=is_expression,
+            unprefixed=unprefixed,
+            suffix=self.suffix,
+        )
 
     def leave_options(self) -> None:
         """Note where only Django's own code runs for ``OPTIONS``: no decorator and no override in between."""

@@ -49,7 +49,7 @@ class DjangoSource(Source):
             route, params = self._routes.find(path)
         scopes, to = [*scopes_of(route.callback)], route.destination(request.method)
         to = replace(to, marks=self._with_rates(to.marks or ViewMarks(), route))
-        given = {"path": route.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
+        given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
         return Routed(path, to, params, given)
 
     def _with_rates(self, marks: ViewMarks, route: DjangoRoute) -> ViewMarks:

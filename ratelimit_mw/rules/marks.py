@@ -3,7 +3,7 @@
 import functools
 import itertools
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
@@ -94,6 +94,8 @@ class Destination:
     """Whether the route is a regular expression, so that its template may differ from its paths."""
     unprefixed: str = ""
     """The template in the default language, where this language has no prefix."""
+    suffix: str = ""
+    """The parameter for the format suffix. Such a route has the template of the same route without the suffix."""
     conversions: Conversions = NO_CONVERSIONS
     """How the framework converts texts of the request."""
     template: str | None = field(init=False)
@@ -105,6 +107,10 @@ class Destination:
         template = self.endpoint if self.ends and self.endpoint != UNMATCHED else None
         object.__setattr__(self, "template", template)
         object.__setattr__(self, "is_exact", template is not None and "{" not in template and not self.is_expression)
+
+    def without_suffix(self, path: str, params: Mapping[str, object]) -> str:
+        """Return a path of the route without its format suffix: "/users" for "/users.json"."""
+        return path.rstrip("/").removesuffix(f".{params.get(self.suffix)}") if self.suffix else path
 
 
 NOWHERE: Final = Destination()

@@ -52,6 +52,8 @@ class PathPatterns:
             found = self._match_readings(path) | self._match_readings(path.lower())
         else:
             found = self._match_readings(path, possible)
+        if to.suffix:
+            found |= self._match_readings(to.without_suffix(path, params()), possible)
         if found.issuperset(possible):
             return found
         for each in templates:

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 from calls import http_scope
+from django.conf.urls.i18n import i18n_patterns
 from django.test import Client
 from django.urls import get_resolver, include, path, re_path
 from django.utils.decorators import method_decorator
-from django_calls import hello, one_rule, project, still, urls
+from django_calls import MIDDLEWARE, hello, one_rule, project, still, urls
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -364,6 +365,17 @@ def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> No
         end = END.get(how, "")
         statuses = [site.ask(f"/api/users{tail}").status_code for tail in (end, ".json", ".json/", end)]
         assert (statuses[0], statuses[2:]) == (200, [429, 429])
+
+
+@WAYS
+@pytest.mark.parametrize("pattern", ["/en/users", "/en/users/", "/*/users"])
+def test_a_rule_by_a_language_includes_format_suffixes(how: str, pattern: str) -> None:
+    """A limit on the path of one language includes the format suffixes of its routes."""
+    patterns = i18n_patterns(path("", include(suffixed(how))))
+    languages = {"USE_I18N": True, "middleware": ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]}
+    with project(one_rule(limits="1/minute", match={"path": pattern}), *patterns, **languages) as site:
+        site.ask("/en/users.json/")
+        assert site.ask("/en/users.json").status_code == 429
 
 
 @WAYS
