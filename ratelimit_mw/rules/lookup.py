@@ -25,6 +25,7 @@ from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..keys.parts import LONGEST
 from ..stores.background import run_once
+from ..stores.per_loop import PerLoop
 
 Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
@@ -35,6 +36,8 @@ _RETRY: Final = SECOND  # after an error, in microseconds
 _LONGEST: Final = 5.0  # seconds that a request waits for a call
 _LOG_EVERY: Final = 60.0  # seconds
 _TOO_LATE: Final = "it takes too long"
+_THREADS: Final = 40  # of one event loop; each client that is new would start another one
+_turns: Final = PerLoop(partial(asyncio.Semaphore, _THREADS))
 _MUST_AWAIT: Final = (
     "the function is async, and code that is not async cannot await it on an event loop. Make this code async: an async"
     " helper, await check(...), or await limiter.ahit(...). Or pass a function that is not async"
@@ -140,8 +143,11 @@ class LimitsLookup:
 
     async def acall(self, values: Sequence[Any]) -> Any:
         """Return the result of the function. One that is not async runs in a thread: it may block the event loop."""
+        if self._is_async:
+            return await self.function(*values)
         call = partial(copy_context().run, self.function, *values)
-        result = self.function(*values) if self._is_async else await asyncio.wrap_future(run_once(call, call))
+        async with _turns.get():
+            result = await asyncio.wrap_future(run_once(call, call))
         return await result if isawaitable(result) else result
 
     def require_await(self) -> None:

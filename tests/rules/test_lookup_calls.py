@@ -142,6 +142,31 @@ def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.M
     asyncio.run(scenario())
 
 
+def test_new_clients_share_a_limited_number_of_threads() -> None:
+    """A function that blocks starts no thread for each new client of an event loop; the others wait for their turn."""
+    running: set[int] = set()
+    most, gate = 0, threading.Event()
+
+    def limits_of(user: int) -> str:
+        nonlocal most
+        running.add(user)
+        most = max(most, len(running))
+        gate.wait()
+        running.discard(user)
+        return "5/minute"
+
+    async def scenario() -> None:
+        limiter = build(limits_of)
+        clients = [asyncio.ensure_future(limiter.ahit({"user": i})) for i in range(lookup._THREADS + 20)]
+        while len(running) < lookup._THREADS:
+            await asyncio.sleep(0)
+        gate.set()
+        assert all(await asyncio.gather(*clients))
+
+    asyncio.run(scenario())
+    assert most == lookup._THREADS
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_event_loop_never_waits_for_its_own_tasks(is_async: bool) -> None:
     """A blocking call on the loop calls the function itself. Only where it cannot await the result, it is rejected."""
