@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from failover_kit import WHO, Hit, both, limiter, rule
+from servers import HOST, redis_running, wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter
@@ -31,6 +34,56 @@ def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert not mine.breaker.open
     messages = [record.getMessage() for record in caplog.records]
     assert ["reachable again" in message for message in messages] == [False, True]
+
+
+@both
+def test_failures_among_successes_are_logged_once(hit: Hit, caplog: pytest.LogCaptureFixture) -> None:
+    """The circuit breaker stays closed, so this line is the only hint at decisions without the store."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for _ in range(3):
+            store.down = True
+            hit(mine)
+            hit(mine)
+            store.down = False
+            hit(mine)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "some calls fail" in message
+    assert "and others succeed; on_store_error applies to those that fail" in message
+    mine.close()
+
+
+def test_a_server_without_a_free_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Redis has one connection fewer than the process has threads. The line has the reason that Redis gives."""
+    with redis_running(tmp_path, "--maxclients", "2") as server, redis.Redis(host=HOST, port=server.port) as other:
+        store: Any = RedisStore(f"redis://{HOST}:{server.port}", timeout_us=5_000_000)
+        mine = limiter(store, [rule("deny")])
+        wait_for(lambda: len(other.client_list()) == 1, "the start to be over")
+        assert not mine.hit(WHO).unavailable
+        pool = store._blocking.target._pool
+        used = pool._take()
+        assert mine.hit(WHO).unavailable
+        pool._idle.append(used)
+        assert not mine.hit(WHO).unavailable
+        (message,) = [record.getMessage() for record in caplog.records]
+        mine.close()
+    assert "some calls fail (" in message
+    assert "max number of clients reached) and others succeed" in message
+
+
+def test_a_correction_that_succeeds_ends_the_failures(caplog: pytest.LogCaptureFixture) -> None:
+    """A refund that succeeds after a failed call has the same line in the log."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    verdict = mine.hit(WHO)
+    store.down = True
+    mine.hit(WHO)
+    store.down = False
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        mine.refund(verdict)
+    assert "and others succeed" in caplog.text
+    mine.close()
 
 
 URL = "redis://app:secret@127.0.0.1:1/0"

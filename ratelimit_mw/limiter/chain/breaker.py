@@ -42,6 +42,8 @@ class CircuitBreaker(ChainLink):
         self.open = False
         self.openings = 0  # how often the breaker has opened, for metrics
         self.failures = 0  # in a row so far
+        self._last_error: StoreError | None = None
+        self._has_warned = False
         # Changes with each failure that counts and each recovery. Note it before a call and pass it to
         # ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
         self.epoch = 0
@@ -55,6 +57,7 @@ class CircuitBreaker(ChainLink):
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker. A store that replies has not failed."""
+        self._last_error = error
         if isinstance(error, StateError):
             self.failures = 0
         elif self.count_failure(epoch, now_us()):
@@ -63,6 +66,18 @@ class CircuitBreaker(ChainLink):
             policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
             effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self.name, error, effect)
+
+    def record_success(self) -> None:
+        """Forget the failures in a row. Log once that some calls fail and others succeed, as at a full server."""
+        self.failures = 0
+        if not (self.open or self._has_warned):
+            self._has_warned = True
+            _log.warning(
+                "store %s: some calls fail (%s) and others succeed; on_store_error applies to those that fail. Check"
+                " whether the server allows as many connections as your threads need. This is logged once",
+                self.name,
+                self._last_error,
+            )
 
     def count_failure(self, epoch: int, now: int) -> bool:
         """Count a failed call. Return True when it opens the breaker."""

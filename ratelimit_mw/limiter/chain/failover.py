@@ -117,7 +117,7 @@ class BreakerStore(CircuitBreaker):
 
     def _learn(self, decisions: list[Decision], is_announcement: bool) -> list[Decision]:
         if self.failures:
-            self.failures = 0
+            self.record_success()
         if is_announcement:
             decisions = self.fleet.learn(decisions)
         self.last.keep(decisions)
@@ -141,7 +141,7 @@ class _Call:
         if isinstance(error, StoreError):
             self._breaker.record_failure(error, self._epoch)
         elif error is None and self._breaker.failures:
-            self._breaker.failures = 0
+            self._breaker.record_success()
 
 
 class FailoverStore(ChainLink):

@@ -19,6 +19,7 @@ from servers import HOST, Server, memcached_running, unreachable, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.memcached.client.servers import MemcachedServer
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import WAYS, limit_of
 
@@ -140,6 +141,26 @@ def test_late_replies_are_dropped(server: Server) -> None:
 
     with opened(server, timeout_us=BUDGET_US) as store:
         assert asyncio.run(closing(store, scenario(store))) == list(range(100, 120))
+
+
+def test_dead_idle_connections_fail_one_call_only(server: Server, memcached_server: Server) -> None:
+    """Of ten idle connections to a silent server, one call uses one and closes all. Other servers keep theirs."""
+    limit = limit_of("1000/hour")
+    with opened(server, timeout_us=BUDGET_US) as store:
+        wait_for(lambda: works(store, limit), "a first answer")
+        pool, other = store._pool, MemcachedServer(HOST, memcached_server.port)
+        (place,) = store._rendezvous.servers
+        pool.close()
+        for each in (place, other):
+            ten = [pool._connect(each, store._budget.time() + 20) for _ in range(10)]
+            pool._idle[each][:] = ten
+        server.pause()
+        with pytest.raises(StoreError):
+            store.apply([hit(limit)], NOW)
+        assert [len(pool._idle[each]) for each in (place, other)] == [0, 10]
+        server.resume()
+        wait_for(lambda: works(store, limit), "an answer after the pause")
+        assert len(pool._idle[place]) == 1
 
 
 def test_a_killed_server_is_an_error_until_it_is_back(server: Server) -> None:

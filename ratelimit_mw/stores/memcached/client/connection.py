@@ -2,7 +2,7 @@
 
 import socket
 import ssl
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -26,13 +26,16 @@ class MemcachedPool:
         self._access = access
         self._clock = clock
         self._idle: dict[MemcachedServer, list[socket.socket]] = defaultdict(list)
-        self._closings = 0
+        self._closings: Counter[MemcachedServer] = Counter()
 
     def exchange(self, requests: Sequence[KeyCommands], due: float) -> list[KeyReply]:
-        """Send to all servers, then read from all. An error closes the connections in use."""
+        """Send to all servers, then read from all. An error closes the connections in use.
+
+        The idle connections of a server that failed may be dead too, and no other call should have to find out.
+        """
         trip = RoundTrip(requests)
         used: dict[MemcachedServer, socket.socket] = {}
-        closings = self._closings
+        closings = self._closings.copy()
         try:
             for server, payload in trip.payloads.items():
                 used[server] = self._take(server, due)
@@ -45,9 +48,10 @@ class MemcachedPool:
         except BaseException:
             for connection in used.values():
                 connection.close()
+            self._close_idle(server)
             raise
         for server, connection in used.items():
-            if closings == self._closings and len(self._idle[server]) < _MAX_IDLE:
+            if closings[server] == self._closings[server] and len(self._idle[server]) < _MAX_IDLE:
                 self._idle[server].append(connection)
             else:
                 connection.close()
@@ -72,10 +76,14 @@ class MemcachedPool:
 
         In a child process this does not end the connections of the parent.
         """
-        self._closings += 1
-        for connections in list(self._idle.values()):
-            while connections:
-                connections.pop().close()
+        for server in list(self._idle):
+            self._close_idle(server)
+
+    def _close_idle(self, server: MemcachedServer) -> None:
+        self._closings[server] += 1
+        with suppress(IndexError):  # another thread may take one
+            while True:
+                self._idle[server].pop().close()
 
     def _take(self, server: MemcachedServer, due: float) -> socket.socket:
         check_process()
