@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ..http.notes import NO_USER, log_all, notes_on_users
+from ..http.notes import NO_USER_SEEN, log_all, notes_on_users
 from ..http.request import Request, still_encoded
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
@@ -109,7 +109,7 @@ def asgi_user(request: Request, limits: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
     if "user" not in request.native and limits.in_force.without_user:
-        log_all(*notes_on_users(limits, NO_USER))
+        log_all(*notes_on_users(limits, NO_USER_SEEN))
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):

@@ -28,6 +28,11 @@ NO_USER: Final = (
     "no authentication is outside RateLimitMiddleware, so the user is not known."
     " Add AuthenticationMiddleware outside it"
 )
+NO_USER_SEEN: Final = (
+    "the application has no authentication outside RateLimitMiddleware."
+    " If no layer around the application sets the user, add AuthenticationMiddleware"
+)
+"""In logs: a layer around the application is not visible at the start."""
 NO_REMOTE_USER: Final = (
     "under WSGI the user is REMOTE_USER, which most servers do not set."
     " Set it in middleware outside RateLimitMiddleware"
@@ -109,7 +114,7 @@ def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iter
 def notes_on_users(limits: HttpLimiter, reason: str) -> Iterator[str]:
     """Note a rule or a list that needs the user, where nothing provides it for this ``reason``."""
     for effect in limits.in_force.without_user[:1]:
-        if reason != NO_USER:  # the server may provide it
+        if reason != NO_USER:  # a layer around the application or the server may provide it
             effect = effect.replace("never applies", "may never apply").replace("counts no", "may count no")
         yield f"{effect}: {reason}, or pass features={{'user': function}}"
 

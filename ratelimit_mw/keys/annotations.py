@@ -11,6 +11,8 @@ from .values import check_type
 _MANY: Final = (Union, types.UnionType)
 _RESULTS: Final = {Coroutine: 2, Awaitable: 0, Generator: 0, AsyncGenerator: 0, Iterator: 0, AsyncIterator: 0}
 """Types that contain another one, at this place of their arguments."""
+_CONVERTING: Final = ("BeforeValidator", "PlainValidator", "WrapValidator", "Json", "GetPydanticSchema", "ValidateAs")
+"""The validators of Pydantic that see what a client sends before its type does."""
 
 
 def check_return(part: Part, function: Any, provides: bool = False) -> None:
@@ -41,20 +43,27 @@ def returned_types(function: Any, provides: bool = False) -> list[type]:
 def types_in(annotation: Any, provides: bool = False, inside: tuple[type, ...] = ()) -> list[type]:
     """Return the classes that an annotation allows; none for an annotation such as ``Any``.
 
-    Those ``inside`` a collection are returned in its place.
+    Those ``inside`` a collection are returned in its place. With ``object`` for what a validator of Pydantic reads.
 
     >>> types_in(int | None), types_in(Annotated[str, "a name"]), types_in(Any)
     ([<class 'int'>, <class 'NoneType'>], [<class 'str'>], [])
     """
-    annotation = getattr(annotation, "__value__", annotation)  # of ``type Id = int``
+    for name in ("__value__", "__supertype__"):  # of ``type Id = int``, and of ``NewType``
+        if (other := getattr(annotation, name, None)) is not None:
+            return types_in(other, provides, inside)
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in _MANY:
         return [kind for arg in args for kind in types_in(arg, provides, inside)]
     if origin is Literal:
         return [type(arg) for arg in args]
     if origin is Annotated or (origin in inside and args):
-        return types_in(args[0], provides, inside)
+        custom = [object] if origin is Annotated and any(map(_converts, args[1:])) else []
+        return [*types_in(args[0], provides, inside), *custom]
     if origin in _RESULTS and (provides or issubclass(origin, Awaitable)):
         return types_in(args[_RESULTS[origin]], provides)
-    kind = getattr(annotation, "__supertype__", origin or annotation)
+    kind = origin or annotation
     return [kind] if inspect.isclass(kind) and kind is not Any else []
+
+
+def _converts(validator: object) -> bool:
+    return type(validator).__name__ in _CONVERTING

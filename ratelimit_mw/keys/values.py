@@ -1,9 +1,9 @@
 """The types that values of features may have, and the text of each value. Pure."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final, Self
@@ -17,6 +17,8 @@ _WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
 _TRUTHS: Final = {"true": "1", "false": "0"}
 """The truth values of JSON, which pydantic and Python convert to numbers."""
 _SPELLINGS: Final = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0")
+_UNROUNDED: Final = Context(prec=MAX_PREC)
+"""The context of the thread rounds to 28 digits, so that two long numbers would be one."""
 EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
 
 
@@ -59,18 +61,23 @@ class Conversion:
     """
 
     kinds: tuple[type, ...]
+    keeps_others: bool = False
+    """Whether a text of none of the types is kept, because a validator of the application may read it."""
 
     @classmethod
-    def to(cls, types: Iterable[type]) -> Self | None:
-        """Return the conversion to one of some types; None where one of them has no canonical text, as text has."""
-        others = [kind for kind in types if kind is not type(None)]
+    def to(cls, types: Collection[type]) -> Self | None:
+        """Return the conversion to one of some types; None where one of them has no canonical text, as text has.
+
+        ``object`` is for what a validator of the application reads.
+        """
+        others = [kind for kind in types if kind not in (type(None), object)]
         kinds = [next((known for known in CANONICAL if issubclass(kind, known)), None) for kind in others]
         known = tuple(kind for kind in kinds if kind is not None)
-        return cls(known) if known and len(known) == len(kinds) else None
+        return cls(known, object in types) if known and len(known) == len(kinds) else None
 
     def convert(self, text: str) -> Any:
         forms = (canonical(kind, text) for kind in self.kinds)
-        return next((form for form in forms if form is not INVALID), INVALID)
+        return next((form for form in forms if form is not INVALID), text if self.keeps_others else INVALID)
 
 
 class Conversions:
@@ -134,7 +141,7 @@ def _bytes(value: bytes) -> str:
 
 
 def _decimal(value: Decimal) -> Any:
-    return str(value.normalize() or 0) if value.is_finite() else INVALID
+    return str(value.normalize(_UNROUNDED) or 0) if value.is_finite() else INVALID
 
 
 def _whole(text: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NewType
 from uuid import UUID
 
 import pytest
 from calls import ask
 from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, ByteSize, field_validator
 from typing_extensions import TypedDict
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Rule
@@ -154,6 +154,10 @@ class Camel(BaseModel, alias_generator=lambda name: name.replace("the_", "")):
     the_item: int
 
 
+Number = NewType("Number", int)
+Serial = NewType("Serial", Number)
+
+
 class Wide(BaseModel):
     x_item: int
 
@@ -180,6 +184,7 @@ def by_list(item: Annotated[list[int] | None, Query()] = None) -> None: ...
 def by_dataclass(account: Plain) -> None: ...
 def by_typed_dict(account: Typed) -> None: ...
 def by_camel(account: Camel) -> None: ...
+def by_new_type(item: Serial) -> None: ...
 
 
 Sending = dict[str, Any]
@@ -233,6 +238,7 @@ def in_owner(value: Any) -> Sending:
         ("json:account.item", by_two, in_account, [7, 7.0]),
         ("json:owner.id", by_nested, in_owner, [7, 7.0]),
         ("query:item", by_list, in_query, []),
+        ("query:item", by_new_type, in_query, []),
         ("json:item", by_dataclass, in_json, [7, 7.0]),
         ("json:item", by_typed_dict, in_json, [7, 7.0]),
         ("json:item", by_camel, in_json, [7, 7.0]),
@@ -273,6 +279,70 @@ def test_a_parameter_that_may_be_text_is_counted_as_text() -> None:
         app = limited(FastAPI(), by("query:item"))
         app.add_api_route("/", view)
         assert statuses(app, "/?item=a", "/?item=b", "/?item=7", "/?item=07", "/?item=7") == [200] * 4 + [429]
+
+
+def without_prefix(value: Any) -> Any:
+    return value.removeprefix("acc-") if isinstance(value, str) else value
+
+
+Prefixed = Annotated[int, BeforeValidator(without_prefix)]
+
+
+class WithValidator(BaseModel):
+    item: int
+    other: int = 0
+
+    _read = field_validator("item", mode="before")(without_prefix)
+
+
+class Optionally(BaseModel):
+    item: Prefixed | None = None
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "send"),
+    [
+        ("query:item", Prefixed, in_query),
+        ("query:item", Annotated[Prefixed | None, Query()], in_query),
+        ("query:item", Annotated[WithValidator, Query()], in_query),
+        ("form:item", Annotated[WithValidator, Form()], in_form),
+        ("json:item", WithValidator, in_json),
+        ("json:item", Optionally, in_json),
+    ],
+)
+def test_a_validator_before_the_conversion_makes_many_clients(part: str, kind: Any, send: Any) -> None:
+    """What it reads is known to FastAPI only: two accounts share no count, and a number still has one."""
+
+    def view(item: Any) -> None: ...
+
+    view.__annotations__["item"] = kind
+    app = limited(FastAPI(), by(part))
+    app.add_api_route("/", view, methods=["POST"])
+    sent = [ask(app, method="POST", **send(text)).status_code for text in ("acc-7", "acc-8", "acc-8", "7", "07", "8")]
+    assert sent == [200, 200, 429, 200, 429, 200]
+
+
+def test_a_type_with_a_conversion_of_its_own_makes_many_clients() -> None:
+    """Pydantic reads units in a size."""
+
+    def view(item: ByteSize) -> None: ...
+
+    view.__annotations__["item"] = ByteSize
+    app = limited(FastAPI(), by("query:item"))
+    app.add_api_route("/", view)
+    assert statuses(app, "/?item=1KB", "/?item=2KB", "/?item=2KB", "/?item=7", "/?item=07") == [200, 200, 429, 200, 429]
+
+
+def test_long_numbers_are_not_rounded() -> None:
+    """Decimal calculates with 28 digits, and keeps all."""
+
+    def view(item: Decimal) -> None: ...
+
+    view.__annotations__["item"] = Decimal
+    app = limited(FastAPI(), by("query:item"))
+    app.add_api_route("/", view)
+    long = "1" * 40
+    assert statuses(app, f"/?item={long}1", f"/?item={long}2", f"/?item={long}2.0") == [200, 200, 429]
 
 
 def test_two_types_are_tried_in_their_order() -> None:

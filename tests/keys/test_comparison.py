@@ -175,6 +175,7 @@ class Word(StrEnum):
         *((7, "7"), (True, "true"), (False, "false"), (ID, str(ID)), (b"Ann", "Ann"), (b"\xff\x01", "ff01")),
         *((Plan.FREE, "free"), (Plan.PAIR, "PAIR"), (Level.LOW, "1"), (Word.ONE, "One")),
         *(pytest.param(number, INVALID, id="long") for number in (10**5000, Decimal("1e1000000"))),
+        (Decimal("7" * 40), "7" * 40),
         *((Decimal("7.00"), "7"), (Decimal("-0"), "0"), (Decimal("1E+3"), "1E+3"), (Decimal("NaN"), INVALID)),
     ],
 )

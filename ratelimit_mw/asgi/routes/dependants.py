@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from ...errors import ConfigError
 from ...keys.annotations import types_in
@@ -22,6 +22,8 @@ _PLACES: Final = {
 """The list of parameters that has the features of a family."""
 _COLLECTIONS: Final = (list, set, frozenset, tuple, Sequence)
 """Types of a parameter that a client may send several times, and that it may send once."""
+_CUSTOM: Final = "__get_pydantic_core_schema__"
+"""The method of types that convert in their own way: ``ByteSize`` reads "1 KB", for example."""
 
 
 class ParameterTypes(Conversions):
@@ -74,17 +76,22 @@ def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> 
 
     ``is_inside``: the fields of its model are below its name, not beside it.
     """
-    types = types_in(getattr(info, "annotation", info), inside=_COLLECTIONS)
+    annotation = getattr(info, "annotation", info)
+    if validators := getattr(info, "metadata", ()):
+        annotation = Annotated[(annotation, *validators)]
+    types = types_in(annotation, inside=_COLLECTIONS)
     models = [kind for kind in types if _is_model(kind)]
     if is_inside or not models:
         if path[0] not in _names(name, info):
             return
         path = path[1:]
     if not path:
-        yield types
+        yield [*types, *(object for kind in types if hasattr(kind, _CUSTOM))]
     elif len(models) == 1:  # the models of a union may have different types
+        validated = _validated_fields(models[0])
         for inner, inside in _fields_of(models[0]).items():
-            yield from _types_at(path, inner, inside)
+            custom = [object] if validated.intersection((inner, "*")) else []
+            yield from ([*found, *custom] for found in _types_at(path, inner, inside))
 
 
 def _is_model(kind: Any) -> bool:
@@ -96,9 +103,15 @@ def _fields_of(kind: Any) -> Mapping[str, Any]:
     if (fields := getattr(kind, "model_fields", None)) is not None:
         return fields  # type: ignore[no-any-return]
     try:
-        return get_type_hints(kind)
+        return get_type_hints(kind, include_extras=True)
     except Exception:  # a name in an annotation may exist for type checkers only
         return {}
+
+
+def _validated_fields(kind: Any) -> set[str]:
+    """Return the fields of a model that a validator sees before they are converted; "*" for all."""
+    validators = getattr(getattr(kind, "__pydantic_decorators__", None), "field_validators", {})
+    return {name for each in validators.values() if each.info.mode != "after" for name in each.info.fields}
 
 
 def _names(name: str, info: Any) -> set[str]:
