@@ -5,13 +5,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from .budget import LoopClock, ThreadClock
 from .dns import ResolvedAddress
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
+_NO_HANDSHAKE: Final = "no TLS handshake (for a server without TLS, write redis:// or memcached://)"
 
 
 def open_socket(
@@ -21,7 +22,10 @@ def open_socket(
     for count, resolved in _in_turn(clock.result(addresses, deadline)):
         with _new_socket(resolved, count) as plain:
             clock.connect(plain, resolved.end, clock.seconds_until(deadline) / count)
-            return plain if tls is None else clock.encrypt(plain, tls, host, deadline)
+            if tls is None:
+                return plain
+            with _naming_plain_servers(clock, deadline):
+                return clock.encrypt(plain, tls, host, deadline)
     raise OSError("the name has no address")
 
 
@@ -41,8 +45,21 @@ async def open_stream(
             plain.setblocking(False)
             with clock.timeout_at(deadline - (deadline - clock.time()) * (count - 1) / count):
                 await loop.sock_connect(plain, resolved.end)
-                return (await loop.create_connection(lambda: protocol, sock=plain, **options))[0]
+                with nullcontext() if tls is None else _naming_plain_servers(clock, deadline):
+                    return (await loop.create_connection(lambda: protocol, sock=plain, **options))[0]
     raise OSError("the name has no address")
+
+
+@contextmanager
+def _naming_plain_servers(clock: ThreadClock | LoopClock, deadline: float) -> Iterator[None]:
+    """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
+    try:
+        yield
+    except (TimeoutError, asyncio.CancelledError, ssl.SSLError) as error:
+        is_early = not isinstance(error, ssl.SSLError) and clock.time() < deadline
+        if is_early or isinstance(error, ssl.SSLCertVerificationError):
+            raise
+        raise ConnectionError(_NO_HANDSHAKE) from error
 
 
 def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:

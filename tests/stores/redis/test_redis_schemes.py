@@ -52,6 +52,12 @@ def on_a_path(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
+def on_a_path_of_celery(folder: Path) -> Iterator[str]:
+    with on_a_path(folder) as address:
+        yield address.replace("unix:", "redis+socket:")
+
+
+@contextmanager
 def watched(folder: Path, tls: bool = False) -> Iterator[str]:
     more = tls_options(certificates(folder)) if tls else []
     # Under load a healthy primary may answer the sentinel late.
@@ -84,6 +90,7 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "valkey": of_all,
     "rediss": encrypted,
     "unix": on_a_path,
+    "redis+socket": on_a_path_of_celery,
     "redis+sentinel": watched,
     "rediss+sentinel": lambda folder: watched(folder, tls=True),
     "redis+cluster": spread,

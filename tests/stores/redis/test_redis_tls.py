@@ -74,10 +74,19 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
 
 
 def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
-    """``rediss://`` to a port without TLS fails before the login."""
+    """``rediss://`` to a port without TLS fails before the login, and the error names the scheme to write."""
     port = redis_server.port  # type: ignore[attr-defined]
     for send in ways_of(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(StoreError, match="write redis://") as caught:
+            send(hit(limit_of("5/minute")))
+        assert "h1dden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("login", ["", ":h1dden@"])
+def test_a_server_with_encryption_names_its_scheme(tls: str, login: str) -> None:
+    """``redis://`` to a port with TLS: the server closes the connection."""
+    for send in ways_of(open_store(f"redis://{login}{tls}", PATIENT)).values():
+        with pytest.raises(StoreError, match="write rediss://") as caught:
             send(hit(limit_of("5/minute")))
         assert "h1dden" not in str(caught.value)
 
