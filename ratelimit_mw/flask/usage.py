@@ -17,6 +17,7 @@ class FlaskUsage:
 
     Returns:
         By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        Without names of rules, a rule has the name that clients see in the headers.
         A rule without a key in this request, or in shadow mode, is not included.
 
     Raises:

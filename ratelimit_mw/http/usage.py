@@ -93,7 +93,9 @@ class ClientUsage:
             other = found.get(decision.rule)
             if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
                 found[decision.rule] = decision
-        return {rule: _usage_of(found[rule]) for rule in self._order or found if rule in found}
+        shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
+        names = {rule: rule for rule in self._order} or shown
+        return {names[rule]: _usage_of(found[rule]) for rule in names if rule in found}
 
 
 def _plans(limits: HttpRules, rules: Iterable[CompiledRule], features: Mapping[str, Any]) -> list[Plan]:
@@ -117,6 +119,7 @@ class BlockingUsage:
 
     Returns:
         By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        Without names of rules, a rule has the name that clients see in the headers.
         A rule without a key in this request, or in shadow mode, is not included.
 
     Raises:
@@ -161,6 +164,7 @@ class AsyncUsage:
 
     Returns:
         By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        Without names of rules, a rule has the name that clients see in the headers.
         A rule without a key in this request, or in shadow mode, is not included.
 
     Raises:

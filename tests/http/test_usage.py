@@ -12,7 +12,7 @@ from calls import ask
 from check_sites import SITES, Site, limiter
 from django.urls import path
 from django_calls import project
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from flask_calls import app_of
 from flask_calls import ask as ask_flask
 from starlette.applications import Starlette
@@ -107,6 +107,21 @@ def test_a_ready_view_responds_with_json() -> None:
     app.add_middleware(in_starlette.RateLimitMiddleware, limiter=rate())
     check_view(ask(app, "/u"))
     check_view(ask_flask(app_of(rate(), {"/u": in_flask.usage.view("both", "watched")}), "/u"))
+
+
+def test_clients_see_no_modules_in_a_ready_view() -> None:
+    """A rule without a name has the name of its view, as in the headers. Your code may use the whole name."""
+    app = FastAPI()
+    app.add_middleware(in_fastapi.RateLimitMiddleware, settings={})
+
+    @app.get("/named")
+    @in_fastapi.limit("5/minute")
+    async def named(request: Request) -> Any:
+        return await in_fastapi.usage(request, f"{__name__}.{named.__qualname__}")
+
+    app.add_route("/ready", in_fastapi.usage.view())
+    assert [*ask(app, "/named").json()] == [f"{__name__}.{named.__qualname__}"]
+    assert [*ask(app, "/ready").json()] == ["named"]
 
 
 def test_a_dependency_of_fastapi_is_the_usage() -> None:
