@@ -81,7 +81,7 @@ def test_the_rules_are_listed_with_their_routes(command: str) -> None:
         "rule source applies to key limits algorithm mode cost",
         "everyone settings all user|ip 100/minute sliding-window enforce 1",
         "login settings POST /login ip 5/minute sliding-window enforce 1",
-        "20/hour",
+        "20/hour unrouted = true",
         "post @limit POST /items/{pk}/ ip 3/minute sliding-window enforce 1",
         "home @limit and settings / ip 7/minute sliding-window enforce 1",
         "exempt: /items/health/ from every rule",
