@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..http.client_ip import HEADERS_OF_HOPS
 from ..http.request import only_value
 from ..keys.email import normalized_email
-from ..keys.features import is_email
+from ..keys.features import INVALID, is_email
 from ..keys.parts import checked_part
 from ..limiter.times import seconds_of
 from .access_log import (
@@ -120,8 +120,8 @@ class LineParser:
         return method.upper(), RequestTarget(target.path, query, host)
 
     def _features(self, record: dict[str, Any]) -> dict[str, Any]:
-        values = ((name, self._find(record, name)) for name in self._extra)
-        return {name: _feature(name, value) for name, value in values if _text(value) is not None}
+        values = ((name, _feature(name, self._find(record, name))) for name in self._extra)
+        return {name: value for name, value in values if value is not None}
 
     def _find(self, record: dict[str, Any], name: str) -> Any:
         """Return the first value that is there; None when each is missing, null or a table."""
@@ -199,10 +199,14 @@ def _joined(value: Any) -> str | None:
 
 
 def _feature(name: str, value: Any) -> Any:
+    """Return the value of a feature as the middleware has it: several lines of a header are INVALID."""
     if name.removeprefix(_HEADER) in HEADERS_OF_HOPS:
         return _joined(value)
     if type(value) is list:
-        value = only_value([_text(item) for item in value])
+        has_lines = name.startswith(_HEADER) and len(value) > 1
+        value = INVALID if has_lines else only_value([_text(item) for item in value])
+    if _text(value) is None:
+        return None
     if type(value) is float:
         value = str(value)
     return normalized_email(value) if is_email(name) and isinstance(value, str) else value

@@ -162,8 +162,9 @@ def _address_alone(lines: Iterable[str]) -> Iterator[Any]:
 
 def _viewer_address(lines: Iterable[str]) -> Iterator[Any]:
     """Yield the address of CloudFront, which adds a port and writes no brackets around an IPv6 address."""
-    if text := ",".join(lines):
-        yield from _address_alone([text.rpartition(":")[0] or text])
+    text = ",".join(lines)
+    address, _, port = text.rpartition(":")
+    yield from _address_alone([address if address and port.isdecimal() else text])
 
 
 HEADERS_OF_HOPS: Final = {"x-forwarded-for": _x_forwarded_for_hops, "forwarded": _forwarded_hops}

@@ -216,6 +216,22 @@ def test_header_of_the_proxies(record: dict[str, Any]) -> None:
     assert features == {FORWARDED_FOR: "a, 203.0.113.1"}
 
 
+@pytest.mark.parametrize(
+    ("name", "lines", "expected"),
+    [
+        (FORWARDED_FOR, ["", "203.0.113.1"], ",203.0.113.1"),
+        ("header:x-real-ip", ["", "203.0.113.1"], INVALID),
+        ("header:x-real-ip", ["203.0.113.1", "203.0.113.1"], INVALID),
+        ("header:x-real-ip", ["203.0.113.1"], "203.0.113.1"),
+        ("header:x-real-ip", [""], None),
+        ("header:x-real-ip", [], None),
+    ],
+)
+def test_lines_of_a_header(name: str, lines: list[str], expected: Any) -> None:
+    """An empty line hides no other line, and several lines are invalid, as in the middleware."""
+    assert parse({**SIMPLE, "lines": lines}, {name: "lines"}).features.get(name) == expected
+
+
 def test_json_after_a_prefix() -> None:
     """The container runtime writes its own words before a line."""
     entry = LineParser()(b"2026-05-17T10:05:01Z stdout F " + json.dumps(SIMPLE).encode())

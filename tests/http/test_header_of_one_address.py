@@ -52,6 +52,8 @@ def test_the_header_holds_one_address(lines: list[str], client: object) -> None:
         (["[2001:db8:1:2::1]:80"], "2001:db8:1:2::/64"),
         (["198.51.100.10"], "198.51.100.10"),
         (["198.51.100.10:1", "198.51.100.11:2"], INVALID),
+        (["198.51.100.10:1", "198.51.100.11"], INVALID),
+        ([":80"], INVALID),
         (["junk:1"], INVALID),
     ],
 )
