@@ -121,3 +121,14 @@ def test_a_long_endpoint_keeps_its_outcome() -> None:
     limiter.traffic_log.record(event, n=7)
     heading, row = rows_of(get(limiter, "totals.csv", "by=endpoint"))
     assert (len(row[0]), dict(zip(heading, row, strict=True))["rejected"]) == (100, "7")
+
+
+def test_a_long_rule_keeps_its_outcome() -> None:
+    """A rule with the longest name is a rule on the page."""
+    rules = [{"name": "x" * 200, "limits": "2/minute"}]
+    limiter = limiter_of(traffic_log="memory://", rules=rules)
+    for _ in range(3):
+        limiter.hit({})
+    heading, row = rows_of(get(limiter, "totals.csv"))
+    found = dict(zip(heading, row, strict=True))
+    assert (len(found["rule"]), found["allowed"], found["rejected"]) == (100, "2", "1")
