@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .reloads import Reloads
 
 _QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
-_LOST_AFTER: Final = 2  # intervals without a change before rules disappear, because a writer may pause
+_LOST_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
 _PATIENCE: Final = 1.0
-"""The longest time in seconds that a request waits for settings that changed while its worker was idle."""
+"""The longest time in seconds that requests wait for settings that changed while their worker was idle."""
 _MAX_TRIES: Final = 60
 _RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
 _FEWER: Final = (
-    "the settings no longer have %s. They take effect once their files have stayed the same for %g s."
+    "the settings no longer have all of %s. They take effect once their files have stayed the same for %g s."
     " To apply them at once, call limiter.reload()"
 )
 _log = logging.getLogger("ratelimit_mw")
@@ -57,10 +57,12 @@ class Reloader(Watch):
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
         self._tries = 0
+        self._awaited: tuple[Future[None] | None, float] = None, 0.0
+        """The thread that requests have waited for, and the time until which they do."""
         self._changed: tuple[Mapping[Path, Identity | None], float] = {}, 0.0
         """The identities of the changed files, and when they were first found."""
         self._lost: Set[str] = frozenset()
-        """The rules and lists that are missing in settings that wait for a second look."""
+        """The parts that are missing in settings that wait for a second look."""
 
     @property
     def interval(self) -> float:
@@ -86,20 +88,23 @@ class Reloader(Watch):
     async def catch_up(self, call: Call) -> None:
         now = monotonic()
         if self._must_read():
-            await call(self, "join", run_once(self, self._follow))
-            self._seen_at = max(self._seen_at, now)  # a file that takes longer holds no other request up
+            reading = run_once(self, self._follow)
+            if reading is not self._awaited[0]:
+                self._awaited = reading, now + _PATIENCE
+            await call(self, "join", reading, self._awaited[1] - now)
+            self._seen_at = max(self._seen_at, now)
 
     @staticmethod
-    def join(reading: Future[None]) -> None:
+    def join(reading: Future[None], timeout: float) -> None:
         """Wait for a thread. It may be late, or the machine may have no thread left."""
         with suppress(OSError):
-            reading.result(_PATIENCE)
+            reading.result(timeout)
 
     @staticmethod
-    async def ajoin(reading: Future[None]) -> None:
+    async def ajoin(reading: Future[None], timeout: float) -> None:
         """Async form of ``join``."""
         with suppress(OSError):
-            await wait_for(wrap_future(reading), _PATIENCE)
+            await wait_for(wrap_future(reading), timeout)
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
@@ -210,7 +215,7 @@ class Reloader(Watch):
 
 
 def _load(limiters: Iterable[Reloads]) -> tuple[list[Callable[[], Callable[[], None]]], set[str]]:
-    """Return the functions that renew limiters, or raise the error of a file, and the rules and lists that are gone."""
+    """Return the functions that renew limiters, or raise the error of a file, and the parts that are gone."""
     renewals: list[Callable[[], Callable[[], None]]] = []
     lost: set[str] = set()
     try:

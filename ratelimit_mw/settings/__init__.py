@@ -65,6 +65,8 @@ AT_START: Final = (
     "traffic_log",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
+_SHOWN: Final = 3
+"""The steps of a path in a message, such as "rules.api.per_key" or "lists.deny.user"."""
 _OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled")
 _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "store": checked_store,
@@ -246,7 +248,7 @@ def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
         except ConfigError as error:
             raise _locate(error, data, path) from None
     again = partial(_load, source, may_be_empty=False)
-    return _with_origin(settings, Origin(key, again, files))
+    return _with_origin(settings, Origin(key, again, files, data))
 
 
 def _with_origin(settings: Settings, origin: Origin) -> Settings:
@@ -263,14 +265,28 @@ def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
 
 
 def missing_parts(settings: Settings, later: Settings) -> set[str]:
-    """Return the rules that later settings lack, and the lists of which they lack values, for a message."""
-    before, after = _parts(settings), _parts(later)
-    return {name for name, values in before.items() if name not in after or not values <= after[name]}
+    """Return the paths of the rules, options, and values of tables and lists that later settings lack."""
+    return set(_missing(_tables_of(settings), _tables_of(later), ()))
 
 
-def _parts(settings: Settings) -> dict[str, frozenset[object]]:
-    names = {f"rule {name!r}": frozenset[object]() for name in settings.rule_paths}
-    return names | {f"{each.kind} {each.part}": frozenset[object](each.values) for each in settings.lists.entries}
+def _tables_of(settings: Settings) -> dict[str, Any]:
+    """The tables of settings, with the rules by name, and with the files of ``per_key``."""
+    numbered = enumerate(settings.rules, 1)
+    rules = {rule.name or f"rule-{i}": {**rule.given, "limits": rule.limits} for i, rule in numbered}
+    amended = {name: amendment.options for name, amendment in settings.amendments.items()}
+    return {**settings.origin.table, "rules": rules | amended}  # type: ignore[union-attr] # the caller knows it
+
+
+def _missing(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name, value in before.items():
+            inner = (*path, str(name))[:_SHOWN]  # a table of clients may be long
+            if name in after:
+                yield from _missing(value, after[name], inner)
+            else:
+                yield ".".join(inner)
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(after) < len(before):
+        yield ".".join(path)
 
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:

@@ -40,6 +40,8 @@ class Origin(NamedTuple):
     """Loads the settings again. A file that is empty now is an error."""
     files: Mapping[Path, FileState]
     """The files that were read."""
+    table: Mapping[str, object]
+    """The settings as they were read."""
     arguments: tuple[str, ...] = ()
     """The settings that arguments of a middleware have replaced."""
 

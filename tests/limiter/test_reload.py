@@ -210,19 +210,39 @@ def test_a_pipe_is_no_settings_file(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 MORE = '[[rules]]\nname = "login"\nlimits = "1/minute"\n'
-LISTS = "lists = {{ deny = {{ user = {} }} }}\nexempt = {}"
+LISTS = "lists = {{ deny = {{ user = {} }} }}"
 FEWER = {
-    "a rule": ((toml() + MORE, toml("5/minute")), "rule 'login'"),
-    "a value of a list": (
-        (toml(more=LISTS.format('["x", "y"]', [])), toml("5/minute", LISTS.format('["y"]', []))),
-        "deny user",
+    "a rule": ((toml() + MORE, toml("5/minute")), "rules.login"),
+    "an option of a rule": ((toml() + 'mode = "shadow"\n', toml("5/minute")), "rules.api.mode"),
+    "an option of a rule that has no name": (
+        (toml() + '[[rules]]\nlimits = "2/s"\nmatch.path = "/a"\n', toml("5/minute") + '[[rules]]\nlimits = "2/s"\n'),
+        "rules.rule-2.match",
     ),
-    "an exempt path": ((toml(more='exempt = ["/a"]'), toml("5/minute")), "exempt path"),
+    "a limit": (
+        (toml().replace('"3/minute"', '["3/minute", "9/h"]'), toml("5/minute").replace('"5/minute"', '["5/minute"]')),
+        "rules.api.limits",
+    ),
+    "a client of a table": (
+        (
+            toml() + "key = 'user'\nper_key = { x = '1/s', z = '3/minute' }",
+            toml("5/minute") + "key = 'user'\nper_key = { z = '5/minute' }",
+        ),
+        "rules.api.per_key",
+    ),
+    "a value of a list": (
+        (toml(more=LISTS.format('["x", "y"]')), toml("5/minute", LISTS.format('["y"]'))),
+        "lists.deny.user",
+    ),
+    "exempt paths": ((toml(more='exempt = ["/a"]'), toml("5/minute")), "exempt"),
+    "proxies": (
+        (toml(more="trusted_proxies = ['::1', '::2']"), toml("5/minute", "trusted_proxies = ['::1']")),
+        "trusted_proxies",
+    ),
 }
 
 
 @pytest.mark.parametrize(("contents", "lost"), FEWER.values(), ids=FEWER.keys())
-def test_fewer_rules_wait_for_a_writer_that_pauses(
+def test_lost_parts_wait_for_a_writer_that_pauses(
     contents: tuple[str, str], lost: str, file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take effect once the file has not changed for twice the interval. A complete file takes effect before."""
@@ -238,8 +258,8 @@ def test_fewer_rules_wait_for_a_writer_that_pauses(
             wait_for(lambda: lost in caplog.text, "a look")
         (message,) = caplog.messages
         assert message == (
-            f"the settings no longer have {lost}. They take effect once their files have stayed the same for 20 s."
-            " To apply them at once, call limiter.reload()"
+            f"the settings no longer have all of {lost}. They take effect once their files have stayed the same for"
+            " 20 s. To apply them at once, call limiter.reload()"
         )
         caplog.clear()
         later.write(file, before.replace("3/minute", "4/minute"))
