@@ -198,12 +198,13 @@ class Reloader(Watch):
         except Exception:
             self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
             raise
-        self._known = {path: state.identity for path, state in files.items()}
-        self._rejected, self._lost = None, frozenset()
         for use in uses:
             use()
         for limiter in limiters:
             self._set_interval(limiter)
+        self._rejected, self._lost = None, frozenset()
+        # This comes last: a request that finds no change does not wait for this thread.
+        self._known = {path: state.identity for path, state in files.items()}
 
     def _log_lost(self, lost: Set[str]) -> None:
         if lost != self._lost:

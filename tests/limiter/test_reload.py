@@ -406,6 +406,23 @@ def test_an_error_that_is_no_mistake_in_the_file_is_logged(file: Path, caplog: p
     assert rest(limiter) == (3, 3)
 
 
+def test_a_change_counts_as_known_once_it_is_in_effect(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that arrives while a thread replaces the rules waits for that thread."""
+    limiter = limiter_of(file)
+    reloader, renew = limiter.reloader, limiter.renew
+    assert reloader is not None
+    changes = []
+
+    def renew_slowly(*arguments: Any) -> Callable[[], None]:
+        use = renew(*arguments)
+        return lambda: (changes.append(reloader._identities() != reloader._known), use())[1]
+
+    monkeypatch.setattr(limiter, "renew", renew_slowly)
+    file.write_text(toml("5/minute"))
+    limiter.reload()
+    assert (changes, rest(limiter)) == ([True], (5, 5))
+
+
 def test_threads_that_look_at_once_start_one_reload(file: Path) -> None:
     limiter = limiter_of(file)
     file.write_text(toml("5/minute"))
