@@ -106,10 +106,30 @@ def test_a_refund_adds_what_the_store_gives_back(spec: Any, back: int) -> None:
     """The part of a cost that has left its window, or has drained, is no part of the rest."""
     limit, at, later = limit_of("10/minute", spec), int(START - 1) * SECOND, int(START + 11) * SECOND
     change = Correction(limit, "key", 5, Charge(at, 5))
-    last = LastDecision(2, later - 1, SECOND)
+    last = LastDecision(2, later - 1, SECOND, at)
     assert last.corrected(change, later).rest == 2 + back
     assert last.corrected(change, later - 2) is last, "the store has decided after the refund"
     assert last._replace(rest=9).corrected(change, later).rest == (10 if back else 9)
+
+
+@pytest.mark.parametrize("algorithm", ["sliding-window-counter", *EXACT])
+@pytest.mark.parametrize("resets", ["this process", "another process"])
+def test_a_refund_from_before_a_reset_is_void_without_the_store(
+    outage: Callable[..., Outage], algorithm: Any, resets: str
+) -> None:
+    """What a process knows of a key does not grow by a refund that the store did not make."""
+    mine = outage(Rule(name="api", limits="50/hour", algorithm=algorithm))
+    early = mine.hit(49)
+    mine.clock.advance(60)
+    if resets == "this process":
+        mine.limiter.reset("api", WHO)
+    else:
+        mine.store.forget([early.decisions[0].key])
+    late = mine.hit(10)
+    mine.hit(40)
+    mine.settle(early, 0)
+    mine.settle(late, 3)
+    assert mine.without(99) == 7
 
 
 @pytest.mark.parametrize("algorithm", ["sliding-window-counter", *EXACT])

@@ -43,13 +43,19 @@ class LastDecisions:
     def __init__(self, max_keys: int) -> None:
         self._part = max(1, max_keys // 2)
         # Plain tuples of numbers: the garbage collector does not visit them.
-        self._young: dict[str, tuple[int, int, int]] = {}
-        self._old: dict[str, tuple[int, int, int]] = {}
+        self._young: dict[str, tuple[int, int, int, int]] = {}
+        self._old: dict[str, tuple[int, int, int, int]] = {}
 
     def keep(self, decisions: Sequence[Decision]) -> None:
         young = self._young
         for decision in decisions:
-            young[decision.hit[1]] = (decision.remaining, decision.at_us, decision.reset_us)
+            limit, key, cost = decision.hit
+            known, began = young.get(key), decision.at_us
+            if known is not None and known[3] < began:
+                # A hit that found nothing consumed may be the first one after a reset, or after a loss of data.
+                is_first = decision.remaining + cost >= limit.limit and all(each.allowed for each in decisions)
+                began = began if is_first else known[3]
+            young[key] = (decision.remaining, decision.at_us, decision.reset_us, began)
         if len(young) >= self._part:
             self._old, self._young = young, {}
 

@@ -14,22 +14,28 @@ if TYPE_CHECKING:
 
 
 class LastDecision(NamedTuple):
-    """The quota that remained after a decision, the time of the decision, and the time until its reset."""
+    """The quota that remained after a decision, the time of the decision, and the time until its reset.
+
+    ``began_us`` is the time of the first decision on the same count. A refund of an earlier charge is void.
+    """
 
     rest: int
     at_us: int
     reset_us: int
+    began_us: int
 
     def corrected(self, change: Correction, at: int) -> LastDecision:
         """Return the decision as it is after a correction at the time ``at``."""
         limit, _, cost, consumed = change
         if self.at_us > at:  # the store has decided after the correction
             return self
+        if consumed is not None and consumed.at_us < self.began_us and not limit.quota.concurrent:
+            return self
         if consumed is not None:
             return self._replace(rest=min(limit.limit, self.rest + refunded(limit, consumed, cost, at)))
         rest = self.rest if at < self.at_us + self.reset_us else limit.limit
         rest = max(0, rest - cost)
-        return LastDecision(rest, at, _time_to_reset(limit, limit.limit - rest, at))
+        return self._replace(rest=rest, at_us=at, reset_us=_time_to_reset(limit, limit.limit - rest, at))
 
     def carry_over(self, hit: Hit, local: Limit, size: int, store: MemoryStore, now: int) -> None:
         """Leave a key in ``store`` at most one of ``size`` shares of the remaining quota, until the same reset."""
