@@ -1,4 +1,4 @@
-"""The corrections that a store has not made, because other clients were faster. A thread tries them again.
+"""The corrections that a store has not made, because it was busy with other clients. A thread tries them again.
 
 The pause before a try doubles from 0.1 s to 3.2 s. After 60 s the cost stays consumed; a slot has expired by then.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic
-from ..errors import StoreError
+from ..errors import RateLimitError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from .heartbeat import Heartbeat
@@ -105,10 +105,10 @@ class UnmadeCorrections:
         """Try once. After an error the server may have made them, so only slots, which have an id, are tried again."""
         try:
             unmade.changes = self._correct(unmade.changes, unmade.now)
-        except StoreError:
+        except RateLimitError:  # without its event loop, the client of an application raises ConfigError
             unmade.changes = [change for change in unmade.changes if change.limit.quota.concurrent]
         return not unmade.changes
 
 
 def _give_up(count: int) -> None:
-    _log.warning("%d corrections were not made, because other clients were always faster; their cost stays", count)
+    _log.warning("%d corrections were not made, because the store was busy with other clients; their cost stays", count)

@@ -162,11 +162,11 @@ class RedisStore(TwinStore):
         self._blocking.target.close()
 
     async def aclose(self) -> None:
+        await self._unmade.aclose()  # a thread may need the client of this loop
         caller = self._callers.values.pop(asyncio.get_running_loop(), None)
         if caller is not None:
             caller.target.close()
             await asyncio.sleep(0)  # lets the loop close the transports
-        await self._unmade.aclose()
         self.close()
 
     def _apply(self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
