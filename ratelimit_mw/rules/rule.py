@@ -301,9 +301,8 @@ def check_options(options: Mapping[str, Any]) -> Rule:
     return Rule(**{"limits": _any_limits, "key": "user", **others})
 
 
-def _any_limits(*_: object) -> str:
-    """Be the function of limits that are not known: it fits any algorithm, slots and times."""
-    return "1/s"
+def _any_limits(*_: object) -> None:
+    """Be the function of limits that are not known, which is never called: it fits any algorithm, slots and times."""
 
 
 def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:

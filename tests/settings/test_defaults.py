@@ -222,3 +222,11 @@ def test_a_view_is_limited_by_the_default_key() -> None:
     asked = [(user, ip) for user in ("ann", "bob") for ip in ("192.0.2.1", "192.0.2.2")]
     codes = [client.get("/", headers={"X-User": user}, environ_base={"REMOTE_ADDR": ip}) for user, ip in asked]
     assert [response.status_code for response in codes] == [200, 429, 200, 429]
+
+
+def test_a_change_of_a_decorators_rule_may_have_a_schedule_and_a_time_zone() -> None:
+    """Both are checked when they are read, although the rule is not known."""
+    table: Any = {"overrides": "api", "schedule": {"mon-fri 09:00-17:00": "9/minute"}, "timezone": "Europe/Paris"}
+    assert load_settings({"rules": [table]}).amendments["api"].options["timezone"] == "Europe/Paris"
+    with pytest.raises(ConfigError, match=r"^rules\[0\] \"api\": timezone: expected a name such as"):
+        load_settings({"rules": [table | {"timezone": "Mars/Base"}]})
