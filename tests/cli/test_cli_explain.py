@@ -111,6 +111,13 @@ def test_commands_refuse_a_feature_that_no_rule_reads(settings: Any, command: tu
     assert (result.exit_code, "usr. Did you mean user?" in result.stderr) == (1, True)
 
 
+def test_replay_refuses_a_field_for_a_feature_that_no_rule_reads(settings: Any) -> None:
+    """The settings file is no log, and is not read."""
+    file = settings(READING)
+    result = run("replay", file, file, "--field=usr=account")
+    assert (result.exit_code, "usr. Did you mean user?" in result.stderr) == (1, True)
+
+
 def test_explain_shows_the_first_reason(settings: Any) -> None:
     """The order is path, method, host, feature and key."""
     path = settings(RULES)

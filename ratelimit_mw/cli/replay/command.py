@@ -9,9 +9,12 @@ from typing import Any, Final
 
 import click
 
+from ...keys.features import BUILT_IN
+from ...keys.parts import feature_of
 from ...settings import Settings
 from ..access_log import LogEntry
-from ..json_lines import LineParser
+from ..clients import check_used
+from ..json_lines import NAMES, LineParser
 from ..log_files import format_text, logs_argument, size_of
 from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
 from ..source import Source
@@ -78,6 +81,8 @@ def replay(
     if plot is not None:
         from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
+    known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
+    check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
     note(*notes_on_replay(source))
     if share is not None and size_of(access_logs) is None:
         raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
