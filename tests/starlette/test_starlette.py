@@ -239,7 +239,8 @@ def test_a_rejection_raised_by_a_view_has_the_same_response() -> None:
 
 def test_a_rejection_after_the_response_has_begun_is_an_error() -> None:
     """A started response cannot be rejected, so the error reaches the server like any other."""
-    own = Limiter([Rule(name="inner", limits="1/hour", cost=2)])
+    own = Limiter([Rule(name="inner", limits="1/hour")])
+    own.hit({})
 
     async def view(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -16,12 +16,16 @@ from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, limit
 
 
-def mistake_of(view: Any = hello, **options: Any) -> ConfigError:
-    """Return the error of an application with one route."""
+def serve(view: Any = hello, **options: Any) -> None:
+    """Start an application with one route."""
     app = Starlette(routes=[Route("/login", view)])
     app.add_middleware(RateLimitMiddleware, **options)
+    ask(app, "/login")
+
+
+def mistake_of(*arguments: Any, **options: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        ask(app, "/login")
+        serve(*arguments, **options)
     return caught.value
 
 
@@ -31,7 +35,9 @@ def test_a_mistake_has_its_place(text: str, message: str, tmp_path: Path) -> Non
     file = settings_file(tmp_path, text)
     check_place(mistake_of(settings=file), file, message)
     if "observers" not in text:
-        check_place(mistake_of(limiter=Limiter.from_settings(file)), file, message)
+        with pytest.raises(ConfigError) as caught:
+            serve(limiter=Limiter.from_settings(file))
+        check_place(caught.value, file, message)
 
 
 def test_an_override_has_the_place_of_its_options(tmp_path: Path) -> None:
@@ -59,13 +65,13 @@ def test_a_mistake_of_the_code_has_no_place(tmp_path: Path) -> None:
     """Neither arguments nor rules of the code are in the file, even if the file has a rule of that name."""
     file = settings_file(tmp_path, f'observers = ["json:dumps"]\nlimits = "5/minute"\n{RULE}')
     settings = load_settings(file)
-    own = Limiter([Rule(name="login", limits="5/minute", cost=6)], settings=settings)
+    own = Limiter([Rule(name="login", limits="5/minute", key=["usr"])], settings=settings)
     errors = [
         mistake_of(settings=file, observers=["nope:x"]),
         mistake_of(settings=settings, region_header="x"),
         mistake_of(limiter=own),
     ]
-    assert [str(error).partition(":")[0] for error in errors] == ["observers[0]", "region_header", 'rule "login"']
+    assert [str(error).partition(":")[0] for error in errors] == ["observers[0]", "region_header", "rule 'login'"]
 
 
 def test_the_place_is_the_file_alone_when_it_has_gone(tmp_path: Path) -> None:
