@@ -39,7 +39,7 @@ import tomllib
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -319,7 +319,7 @@ def _compare(expected: str, output: str | None) -> str:
 def play_page(path: Path) -> None:
     """Play one page in an empty folder, with a line on each block."""
     blocks = blocks_of(path.read_text())
-    clock.time = SimpleNamespace(monotonic_ns=lambda: MOMENT - clock._WALL_AT_ZERO)
+    clock.machine.monotonic_ns = lambda: MOMENT - clock._WALL_AT_ZERO
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)

@@ -61,8 +61,11 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
 
 def _concurrency(verdict: Verdict) -> str:
     """Return the smallest concurrency limit that rejects, as a sentence; "" without one."""
-    rejecting = [decision for decision in verdict.rejected_by if not (decision.unavailable or decision.banned)]
-    slots = [decision.limit for decision in rejecting if decision.quota.concurrent]
+    slots = [
+        decision.limit
+        for decision in verdict.rejected_by
+        if decision.hit[0].quota.concurrent and not (decision.unavailable or decision.banned)
+    ]
     if not slots:
         return ""
     requests = "1 request runs" if min(slots) == 1 else f"{min(slots)} requests run"
