@@ -27,7 +27,6 @@ from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
 _SHARED_STATES: Final = 1 << 16
-_FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
@@ -238,14 +237,14 @@ class MemoryStore(Store):
     def _keep_longer(self, generations: Generations, key: str, now: int, decision: Decision) -> None:
         """Keep a key longer than a span: it was charged beyond its limit, or the limit was lowered since.
 
-        A state of more than a day ahead is from a clock that was wrong. It expires a span from now.
+        A state that stays far ahead of the clock for a span expires then.
         """
         own = key in generations.young or key in generations.old
         key = key if own else self._shared_key(key)
-        if decision.at_us <= now + generations.span + _FAR:
+        if not generations.is_far(decision.at_us, now):
             generations.overdue[key] = now + decision.reset_us
             return
-        generations.expire(key, now)
+        generations.expire(key, decision.at_us, now)
         self._rotates_at = min(self._rotates_at, generations.rotates_at)
 
     def _drop(self, generations: Generations, key: str) -> None:
@@ -253,6 +252,7 @@ class MemoryStore(Store):
             if table.pop(key, None) is not None:
                 self._keys -= 1
                 generations.overdue.pop(key, None)
+                generations.ahead.pop(key, None)
                 return
         shared_key = self._shared_key(key)
         generations.shared.pop(shared_key, None)
