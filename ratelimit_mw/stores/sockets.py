@@ -12,7 +12,7 @@ from .budget import LoopClock, ThreadClock
 from .dns import ResolvedAddress
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
-_NO_HANDSHAKE: Final = "no TLS handshake (for a server without TLS, write redis:// or memcached://)"
+_NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
 
 
 def open_socket(
@@ -56,10 +56,12 @@ def _naming_plain_servers(clock: ThreadClock | LoopClock, deadline: float) -> It
     try:
         yield
     except (TimeoutError, asyncio.CancelledError, ssl.SSLError) as error:
-        is_early = not isinstance(error, ssl.SSLError) and clock.time() < deadline
+        is_refused = isinstance(error, ssl.SSLError)
+        is_early = not is_refused and clock.time() < deadline
         if is_early or isinstance(error, ssl.SSLCertVerificationError):
             raise
-        raise ConnectionError(_NO_HANDSHAKE) from error
+        reason = f": {error}" if is_refused else " within the time budget"
+        raise ConnectionError(_NO_HANDSHAKE % reason) from error
 
 
 def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
