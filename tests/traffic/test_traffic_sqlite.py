@@ -115,15 +115,16 @@ def test_a_file_of_a_newer_version_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_read_first", [True, False])
 @pytest.mark.parametrize("version", range(1, len(sqlite.SCHEMA)))
 def test_a_file_of_an_earlier_version_keeps_its_counts(tmp_path: Path, version: int, is_read_first: bool) -> None:
-    """Its first read or write adds what it has not. It has clients that were counted together."""
+    """Its first read or write adds what it has not. It has clients that were counted together, in each resolution."""
     path = tmp_path / "log.db"
     values = {"retention": str(Retention(DEFAULT)), "salt": create_salt()}
     with closing(sqlite3.connect(path)) as db:
         for statement in chain.from_iterable(sqlite.SCHEMA[:version]):
             db.execute(statement, values)
-        db.execute("INSERT INTO totals VALUES (60, 'a', ?, 9)", (NOW // 60 * 60,))
-        for client, number in {"c": 5, "__other__": 4}.items():
-            db.execute("INSERT INTO clients VALUES (60, 'a', ?, ?, ?)", (NOW // 60 * 60, client, number))
+        for step in (60, 3600):
+            db.execute("INSERT INTO totals VALUES (?, 'a', ?, 9)", (step, NOW // step * step))
+            for client, number in {"c": 5, "__other__": 4}.items():
+                db.execute("INSERT INTO clients VALUES (?, 'a', ?, ?, ?)", (step, NOW // step * step, client, number))
         db.commit()
     log = opened(path)
     if not is_read_first:
@@ -201,13 +202,23 @@ def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
 
 
 def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
-    """The rows of events, clients and sketches go away, also of events that are no longer recorded."""
+    """The rows of events, clients and sketches go away, also of events that are no longer recorded.
+
+    So do the clients in fine resolutions, which earlier versions have written.
+    """
     path, clock = tmp_path / "log.db", ManualClock(NOW)
     log = TrafficLog(f"sqlite:///{path}?retention=1m:1h,1h:1d", clock=clock)
     for i in range(9):
         log.record("a", f"x{i}", 10 + i)
         log.record(f"e{i}")
     log.flush()
+    with closing(sqlite3.connect(path)) as db:
+        for table in ("clients", "dropped"):
+            assert db.execute(f"SELECT DISTINCT step FROM {table}").fetchall() == [(3600,)]
+        fine = 60, NOW // 60 * 60
+        db.execute("INSERT INTO clients SELECT ?, event, ?, client, n FROM clients", fine)
+        db.execute("INSERT INTO dropped SELECT ?, event, ?, error, sketch, missed FROM dropped", fine)
+        db.commit()
     rows = []
     for seconds in (3600, 120, 86_400):
         clock.advance(seconds)
