@@ -43,8 +43,21 @@ def test_version() -> None:
 
 
 SHOP = """
+from pathlib import Path
 from ratelimit_mw.wsgi import RateLimitMiddleware
-app = RateLimitMiddleware(lambda environ, start: [], settings={"rules": [{"limits": "5/minute"}]})
+settings = {
+    "store": f"lmdb://{Path(__file__).parent}/limits",
+    "trusted_proxies": ["192.0.2.1"],
+    "rules": [{"name": "shop", "key": ["user|ip"], "limits": "5/minute"}],
+}
+app = RateLimitMiddleware(lambda environ, start: [], settings=settings, features={"user": lambda environ: None})
+"""
+"""An application without notes, for ``check --strict``."""
+BY_HEADER = """
+[[rules]]
+name = "keys"
+key = ["header:x-api-key"]
+limits = ["5/minute"]
 """
 
 
@@ -52,7 +65,7 @@ app = RateLimitMiddleware(lambda environ, start: [], settings={"rules": [{"limit
 def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples at the end of a help text run as printed."""
     files = Files(tmp_path)
-    files.settings(EXAMPLE.read_text())
+    files.settings(EXAMPLE.read_text() + BY_HEADER)
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
     files.settings(EXAMPLE.read_text(), "new.toml")
     for log in ("access.log", "access.log.2.gz", "caddy.log"):

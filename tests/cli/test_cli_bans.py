@@ -171,7 +171,7 @@ def test_a_ban_of_a_rule_with_limits_from_a_function_shows_the_function(tmp_path
     store.close()
     runner = app.test_cli_runner()
     assert runner.invoke(args=["ratelimit", "ban", "home", "ip=192.0.2.9"]).exit_code == 0
-    keys = json.loads(runner.invoke(args=["ratelimit", "inspect", "--rejected", "--json"]).stdout)["keys"]
+    keys = json.loads(runner.invoke(args=["ratelimit", "bans", "--json"]).stdout)["bans"]
     assert [(key["client"], key["quota"].endswith("limits_of()"), key["banned"]) for key in keys] == [
         ("ip=192.0.2.9", True, True)
     ]

@@ -93,7 +93,7 @@ def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogC
         {"name": "reject", "limits": "1/minute", "key": "user", "when_missing": "reject"},
         {"name": "failures", "limits": "1/minute", "count_when": {"status": 401}},
         {"name": "tables", "limits": "1/minute", "key": "user", "per_key": {"alice": "2/minute"}},
-        {"name": "cost", "limits": "1/minute", "cost": 7},
+        {"name": "cost", "limits": "7/minute", "cost": 7},
     ]
     lines = [line(user=user, status=status) for user in ("alice", "bob") for status in (200, 401) for _ in range(150)]
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):

@@ -106,7 +106,7 @@ def test_the_rules_are_listed_with_their_routes(command: str) -> None:
         "rule source applies to key limits algorithm mode cost",
         "everyone settings all user|ip 100/minute sliding-window enforce 1",
         "login settings /login ip 5/minute sliding-window enforce 1",
-        "host example.com 20/hour",
+        "host example.com 20/hour unrouted = true",
         "api @limit /api/items/{number} ip 50/minute sliding-window enforce 1",
         "item @limit and settings POST /api/items/{number} ip 3/minute sliding-window enforce 1",
         "home @limit / when user is alice ip 7/minute sliding-window enforce 1",

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
+from django.utils import translation
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import load_settings
@@ -121,9 +122,15 @@ def project(
     handler429: Any = None,
     **given: Any,
 ) -> Iterator[Project]:
-    """Open a project with these settings and URLs, ``/`` by default."""
+    """Open a project with these settings and URLs, ``/`` by default.
+
+    A thread keeps the language that LocaleMiddleware has activated, so deactivate it for the next project.
+    """
     changed = {"RATELIMIT_MW": still() if limits is None else limits, "MIDDLEWARE": middleware or MIDDLEWARE, **given}
     urlconf = urls(*(patterns or [path("", hello)]))
     urlconf.handler429 = handler429  # type: ignore[attr-defined]
     with override_settings(ROOT_URLCONF=urlconf, **changed):
-        yield Project(is_async)
+        try:
+            yield Project(is_async)
+        finally:
+            translation.deactivate()
