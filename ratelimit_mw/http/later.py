@@ -167,7 +167,7 @@ class LaterDecisions:
 
     def renew(self) -> Request:
         """Return the request anew."""
-        return self.request
+        raise NotImplementedError
 
     def show(self) -> None:
         """Show the application the verdict again."""
