@@ -48,7 +48,7 @@ setup: $(STAMP) ## create .venv with everything that development needs
 demo: $(STAMP) ## start a real server, send traffic to it, show which clients were rejected
 	$(BIN)/ratelimit-mw demo
 
-test: $(STAMP) ## run every promise of the package once, with real servers
+test: $(STAMP) ## run all tests but the thorough ones, with real servers
 	$(PYTEST) -m "not thorough"
 
 test-fast: $(STAMP) ## run the tests that need no processes, with few random examples
