@@ -59,8 +59,8 @@ def wait_until(limiter: Limiter, is_true: Callable[[], bool]) -> None:
 def test_a_changed_amount_applies_and_keeps_what_was_consumed(file: Path) -> None:
     limiter = limiter_of(file)
     limiter.hit(CLIENT)
-    file.write_text(toml("5/minute"))
     assert rest(limiter) == (3, 2)
+    file.write_text(toml("5/minute"))
     limiter.reload()
     assert rest(limiter) == (5, 4)
 
