@@ -15,6 +15,8 @@ from .secret import NO_SECRET, Secret
 _log = logging.getLogger("ratelimit_mw")
 _ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 _DIGEST: Final = 32  # characters
+_OF_OTHER_ENTRIES: Final = (ValueError, TypeError, OverflowError, re.error)
+"""The errors for a key that was built with other entries."""
 
 
 def escape_braces(text: str) -> str:
@@ -213,11 +215,23 @@ class KeyMaker:
         own = (each for each in self._read(key) if each[0].feature not in OF_ALL_CLIENTS and each[1] != "!")
         return any(part.feature != "ip" or value not in self._of_many for part, _, value in own)
 
+    def has_invalid(self, key: str) -> bool:
+        """Return whether a part of a key is invalid, so that many clients share the key.
+
+        >>> maker = KeyMaker(parse_key(["user", "ip"]))
+        >>> [maker.has_invalid(f"{{{user}ip=192.0.2.7}}") for user in ("user!&", "user=2:a!&")]
+        [True, False]
+        """
+        try:
+            return "!&" in key and any(kind == "!" for _, kind, _ in self._read(key))
+        except _OF_OTHER_ENTRIES:
+            return False
+
     def values_in(self, key: str) -> dict[str, str] | None:
         """Return what ``parse`` returns; None for a key that was built with other entries."""
         try:
             return self.parse(key)
-        except (ValueError, TypeError, OverflowError, re.error):
+        except _OF_OTHER_ENTRIES:
             return None
 
     def has_values(self, key: str, features: Features) -> bool:

@@ -49,11 +49,13 @@ class Resets(Settlement):
     def forget(self, verdict: Verdict, rule: str) -> None:
         """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
 
+        A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
+
         Args:
             verdict: A verdict of this limiter.
             rule: The name of the rule.
         """
-        keys = verdict.receipt.keys(rule)
+        keys = _own(verdict.receipt.keys(rule), self.rules.by_name.get(rule))
         undo = _drop(verdict, rule, keys)
         if self._must_not_wait():
             task = self._start(self._aforget(keys, rule, verdict, undo))
@@ -65,6 +67,8 @@ class Resets(Settlement):
     def forget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
 
+        As with ``forget``, a key with an invalid feature stays.
+
         Args:
             verdict: The verdict of the current request, which may have consumed under the same key.
             rule: The name of the rule.
@@ -74,12 +78,12 @@ class Resets(Settlement):
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        keys = run(self._keys(rule, features, rules))
+        keys = _own(run(self._keys(rule, features, rules)), (rules or self.rules).named(rule))
         self._forget(keys, rule, verdict, _drop(verdict, rule, keys))
 
     async def aforget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
         """Async form of ``forget_key``."""
-        keys = await arun(self._keys(rule, features, rules))
+        keys = _own(await arun(self._keys(rule, features, rules)), (rules or self.rules).named(rule))
         await self._aforget(keys, rule, verdict, _drop(verdict, rule, keys))
 
     def reset(self, rule: str, features: Features) -> None:
@@ -169,6 +173,11 @@ class Resets(Settlement):
         except StoreError as error:
             if _keeps_refunds(rule, verdict, undo, error):
                 await self._acorrect(verdict)
+
+
+def _own(keys: list[str], rule: CompiledRule | None) -> list[str]:
+    """Return the keys that belong to one client. ``rule`` is None for one that a reload has removed."""
+    return [key for key in keys if rule is None or not rule.key.has_invalid(key.removeprefix(prefix_of(key)))]
 
 
 def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> Undo:

@@ -132,6 +132,25 @@ def test_failed_logins_are_forgotten_after_a_successful_one() -> None:
     assert [ask(app, f"/?email={text}").status_code for text in tries] == [401, 401, 429, 200, 401]
 
 
+@pytest.mark.parametrize("key", [["form:email"], ["form:email", "ip"]])
+def test_a_successful_login_keeps_the_guesses_of_a_field_that_occurs_twice(key: list[str]) -> None:
+    """With it, an attacker with an account could reset the guesses at another one."""
+    failed = {"name": "guess", "key": key, "limits": "3/minute", "count_when": {"marked": True}}
+
+    def login() -> str:
+        if flask.request.form["right"] == "yes":
+            flask.g.ratelimit["guess"].reset()
+            check.reset("guess")
+        else:
+            flask.g.ratelimit["guess"].count()
+        return "done"
+
+    app = app_of(still({"rules": [failed]}), {"/": login})
+    data = [{"email": ["x", "ann"], "right": "no"}, {"email": ["x", "eve"], "right": "yes"}]
+    sent = [ask(app, method="POST", data=each).status_code for each in data * 4]
+    assert sent == [200] * 5 + [429] * 3
+
+
 def test_a_rejection_by_a_check_is_a_429_where_two_rules_count_outcomes() -> None:
     """429 is no outcome that counts, and the headers show the rejection all the same."""
     failed = {"limits": "2/minute", "count_when": {"status": 401}}

@@ -132,6 +132,8 @@ def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, A
         is_digest = text is not INVALID and (secret.covers(parts[0].feature) or is_long)
         expected[name] = secret.digest(name, text) if is_digest else "invalid" if text is INVALID else text
     assert maker.parse(key) == maker.values_in(key) == expected
+    invalid = [part_of(name).compared(features) is INVALID for name in expected]
+    assert maker.has_invalid(key) == any(invalid)
     assert maker.has_values(key, {})
     assert maker.has_values(key, features)
     if not expected.keys() <= {"endpoint"}:
@@ -139,13 +141,14 @@ def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "key", ["{user=ann}", "tenant=9:x&{ip=1}", "tenant=(:x&{ip=1}", f"tenant={'9' * 30}:x&{{ip=1}}"]
+    "key", ["{user=ann}", "{user!&}", "tenant=9:x&{ip=1}", "tenant=(:x&{ip=1}", f"tenant={'9' * 30}:x&{{ip=1}}"]
 )
 def test_a_key_with_other_entries_has_no_values(key: str) -> None:
     """The key of a rule has changed, but its old keys are still in the store."""
     maker = KeyMaker(parse_key(["tenant", "ip"]))
     assert maker.values_in(key) is None
     assert not maker.has_values(key, {"ip": "1"})
+    assert not maker.has_invalid(key)
 
 
 def test_the_captures_of_a_path_are_values_of_a_key() -> None:

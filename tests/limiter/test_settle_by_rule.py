@@ -14,7 +14,7 @@ from redis_handles import PATIENT, address
 from servers import Server
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.decision import combine_verdicts
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
@@ -88,6 +88,18 @@ def test_the_part_of_a_verdict_takes_effect_at_once(limiter: Limiter) -> None:
     assert left(limiter) == [19, 7, 1000, 5000]
     limiter.refund(other)
     assert left(limiter) == [20, 8, 1000, 5000]
+
+
+def test_a_reset_keeps_the_counts_of_an_invalid_feature(limiter: Limiter, way: Any) -> None:
+    """All clients with an invalid user share them, so one client would reset the guesses of another."""
+    try:
+        for consumed in (100, 200):
+            verdict = way(limiter).hit({"user": INVALID})
+            verdict["tokens"].reset()
+            assert limiter.peek({"user": INVALID}, cost=0).decisions[2].remaining == 1000 - consumed
+    finally:
+        limiter.reset("tokens", {"user": INVALID})
+    assert limiter.peek({"user": INVALID}, cost=0).decisions[2].remaining == 1000
 
 
 @pytest.mark.parametrize("cost", [0, 7])
