@@ -179,10 +179,10 @@ def is_address(text: str) -> bool:
 
 
 def text_of(line: bytes | str) -> str:
-    """Return a line as text. Bytes that are not UTF-8 become the replacement character."""
+    """Return a line as text, without a byte order mark. Bytes that are not UTF-8 become the replacement character."""
     if len(line) > LONGEST_LINE and len(line.rstrip()) > LONGEST_LINE:
         raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
-    return line if isinstance(line, str) else line.decode("utf-8", "replace")
+    return line if isinstance(line, str) else line.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def parse_request(request: str) -> tuple[str, RequestTarget]:

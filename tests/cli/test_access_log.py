@@ -99,11 +99,12 @@ def test_user_with_brackets(user: str) -> None:
         ("Client.Example.org", "client.example.org", "", "combined"),
         ("unix:", "unix:", "", "combined"),
         ("-", None, "", "combined"),
+        ("\ufeff203.0.113.9", "203.0.113.9", "", "combined"),
     ],
 )
 def test_words_before_the_client(before: str, client: str | None, host: str, name: str) -> None:
     """The client is found after known words, without its port and brackets."""
-    entry = parse_line(line(client=before))
+    entry = parse_line(line(client=before).encode())
     assert (entry.client, entry.target.host, entry.format) == (client, host, name)
 
 
