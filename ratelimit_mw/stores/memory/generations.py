@@ -9,18 +9,15 @@ one keeps a quarter of its memory.)
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Final
-
-from ...clock import SECOND
+from typing import Any
 
 Table = dict[str, Any]
-_DAY: Final = 86_400 * SECOND
 
 
 class Generations:
     """The states that expire ``span`` microseconds after their last change."""
 
-    __slots__ = ("ahead", "old", "overdue", "planned", "rotates_at", "shared", "shared_old", "span", "young")
+    __slots__ = ("old", "overdue", "rotates_at", "shared", "shared_old", "span", "young")
 
     def __init__(self, span: int, now: int) -> None:
         self.span = span
@@ -31,27 +28,10 @@ class Generations:
         self.shared_old: Table = {}
         # Keys charged beyond their limit are kept longer than a span, until this time.
         self.overdue: dict[str, int] = {}
-        # Keys that were far ahead, with their times, and the rotation that was planned before.
-        self.ahead: dict[str, int] = {}
-        self.planned = 0
-
-    def is_far(self, at: int, now: int) -> bool:
-        """Return whether a state of the time ``at`` is from a clock that was wrong, unless ``now`` is."""
-        return at > now + self.span + _DAY
 
     def rotate(self, now: int) -> list[Table]:
-        """Start a new young table. Return the tables that were dropped.
-
-        When keys were far ahead only because the clock was behind for a while, nothing has happened.
-        """
-        if self.ahead and not self.is_far(min(self.ahead.values()), now):
-            self.young, self.old = self.old | self.young, {}
-            self.shared, self.shared_old = self.shared_old | self.shared, {}
-            self.rotates_at, self.ahead = self.planned, {}
-        ahead, self.ahead, self.planned = self.ahead, {}, 0
-        if now < self.rotates_at:
-            return []
-        self.overdue = {key: until for key, until in self.overdue.items() if until > now and key not in ahead}
+        """Start a new young table. Return the tables that were dropped."""
+        self.overdue = {key: until for key, until in self.overdue.items() if until > now}
         dropped = []
         for _ in range(2 if now >= self.rotates_at + self.span else 1):
             for old, young in (self.old, self.young), (self.shared_old, self.shared):
@@ -62,19 +42,9 @@ class Generations:
         self.rotates_at = now + self.span
         return [table for table in dropped if table]
 
-    def expire(self, key: str, at: int, now: int) -> None:
-        """Drop a key of the time ``at`` at the next rotation, a span from now at the latest, if it is far ahead then.
-
-        Looks at the key in between do not keep it.
-        """
-        self.ahead[key], self.planned = at, max(self.planned, self.rotates_at)
-        for old, young in (self.old, self.young), (self.shared_old, self.shared):
-            old.update({key: young.pop(key)} if key in young else {})
-        self.rotates_at = min(self.rotates_at, now + self.span)
-
     def copy(self) -> Generations:
         twin = copy(self)
-        for name in ("young", "old", "shared", "shared_old", "overdue", "ahead"):
+        for name in ("young", "old", "shared", "shared_old", "overdue"):
             setattr(twin, name, dict(getattr(self, name)))
         return twin
 

@@ -27,6 +27,7 @@ from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
 _SHARED_STATES: Final = 1 << 16
+_FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
@@ -237,22 +238,19 @@ class MemoryStore(Store):
     def _keep_longer(self, generations: Generations, key: str, now: int, decision: Decision) -> None:
         """Keep a key longer than a span: it was charged beyond its limit, or the limit was lowered since.
 
-        A state that stays far ahead of the clock for a span expires then.
+        A state that is far ahead of the clock is from a clock that was wrong. It is dropped.
         """
-        own = key in generations.young or key in generations.old
-        key = key if own else self._shared_key(key)
-        if not generations.is_far(decision.at_us, now):
-            generations.overdue[key] = now + decision.reset_us
+        if decision.at_us > now + generations.span + _FAR:
+            self._drop(generations, key)
             return
-        generations.expire(key, decision.at_us, now)
-        self._rotates_at = min(self._rotates_at, generations.rotates_at)
+        own = key in generations.young or key in generations.old
+        generations.overdue[key if own else self._shared_key(key)] = now + decision.reset_us
 
     def _drop(self, generations: Generations, key: str) -> None:
         for table in (generations.young, generations.old):
             if table.pop(key, None) is not None:
                 self._keys -= 1
                 generations.overdue.pop(key, None)
-                generations.ahead.pop(key, None)
                 return
         shared_key = self._shared_key(key)
         generations.shared.pop(shared_key, None)
