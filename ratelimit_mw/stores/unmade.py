@@ -111,4 +111,4 @@ class UnmadeCorrections:
 
 
 def _give_up(count: int) -> None:
-    _log.warning("%d corrections were not made, because the store was busy with other clients; their cost stays", count)
+    _log.warning("%d corrections were not made, because the store was busy or unreachable; their cost stays", count)

@@ -204,9 +204,15 @@ def correct(
         unwritten = {token: groups[token] for token in lost}
         return not lost
 
-    yield from _retry(once, Races(context, _CORRECTING, list(unwritten), lost=int(is_undo)))
-    if unwritten:
+    def leave() -> None:
         context.leave([change for group in unwritten.values() for change in group], explicit_now)
+
+    try:
+        yield from _retry(once, Races(context, _CORRECTING, list(unwritten), lost=int(is_undo)))
+    except OSError:  # the corrections whose state was only read are not made
+        leave()
+        raise
+    leave()
     return [times[context.names.token(change.key)] for change in changes]
 
 

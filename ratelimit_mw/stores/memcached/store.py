@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from ssl import SSLContext
 from typing import Any, Final, NamedTuple, cast
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from ...algorithms.limit import Limit
 from ...clock import Clock, machine
 from ...decision import Decision, Hit
-from ...errors import ConfigError, RateLimitError
+from ...errors import ConfigError, RateLimitError, StoreError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..budget import STARTING, LoopClock, ThreadClock
@@ -123,7 +123,8 @@ class MemcachedStore(TwinStore):
         def correct(context: StepContext) -> Steps[list[int]]:
             return steps.correct(context._replace(leave=lambda unmade, _: left.extend(unmade)), changes, now)
 
-        self._run(correct)
+        with suppress(StoreError):  # corrections that the server may have made are not left
+            self._run(correct)
         return left
 
     def _run(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:

@@ -104,6 +104,23 @@ def test_corrections_that_lose_all_races_are_made_later(
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_correction_whose_read_has_no_reply_is_made_later(tmp_path: Path, way: str) -> None:
+    """The server cannot have made it. The store tries again while the server is stopped, and afterwards."""
+    limit = limit_of("10/minute")
+    with memcached_running(tmp_path) as server, opened(server) as store:
+        (decision,) = store.apply([hit(limit, 5)], NOW)
+        handle = WAYS[way](store)
+        server.pause()
+        with pytest.raises(StoreError, match="did not reply within the time budget"):
+            handle.correct([undo(hit(limit, 5), decision)], NOW)
+        wait_for(lambda: all(each.pause > 0.1 for each in store._unmade._heartbeat.items()), "a try")
+        server.resume()
+        wait_for(lambda: not len(store._unmade), "the correction")
+        assert store.apply([hit(limit, 0)], NOW)[0].remaining == 10
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_closing_a_store_makes_the_corrections_that_are_left(memcached_server: Server, way: str) -> None:
     """The end of a process waits for no pause."""
     limit = limit_of("10000/minute")
