@@ -8,17 +8,17 @@ STAMP := $(VENV)/.installed
 # The lowest versions of everything, as pyproject.toml has them. FastAPI keeps included routers in another way since
 # 0.137, so it is there twice. Warnings of old versions are ignored. Some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
-OLDEST_TESTS := $(addprefix tests/,starlette fastapi flask django asgi wsgi cli dashboard metrics settings stores/lmdb \
+OLDEST_TESTS := $(addprefix tests/,frameworks starlette fastapi flask django asgi wsgi cli dashboard metrics settings stores/lmdb \
 	stores/redis together http/test_body.py http/test_region.py testing/test_clock.py testing/test_pytest_plugin.py docs/test_examples.py)
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
-FASTAPI_137_TESTS := tests/starlette tests/fastapi
+FASTAPI_137_TESTS := tests/frameworks tests/starlette tests/fastapi
 PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist loadfile $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
 # The core in one process: `make cover` fails where a line or a branch of it is run by no test.
 CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision/* forksafe.py \
 	quota.py receipt.py
 CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
-	limiter http stores/memory stores/test_compliance.py stores/test_records.py stores/test_store_url.py asgi wsgi flask starlette fastapi \
+	limiter http frameworks stores/memory stores/test_compliance.py stores/test_records.py stores/test_store_url.py asgi wsgi flask starlette fastapi \
 	django metrics cli/test_cli_application.py cli/test_cli_check.py cli/test_cli_explain.py \
 	dashboard/test_dashboard_core.py dashboard/test_dashboard_data.py dashboard/test_dashboard_asgi.py cli/test_live.py \
 	together/test_events_everywhere.py together/test_traffic_everywhere.py together/test_migrating_strings.py)

@@ -1,0 +1,34 @@
+"""The fixtures of behaviours that all frameworks share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from sites import SITES, Build
+
+
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest) -> Iterator[Build]:
+    """Build sites of one framework, which are closed at the end of the test."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(SITES[request.param](*arguments, **options))
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that requests have waited in a queue. No time passes."""
+    found: list[float] = []
+    real = asyncio.sleep
+
+    async def asleep(seconds: float, result: Any = None) -> None:
+        _ = seconds and found.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(time, "sleep", found.append)
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    return found

@@ -1,0 +1,221 @@
+"""Outcomes, true costs, slots and delays are settled at the end of each request, in every framework."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sites import BY_ASGI, Build, Call, Reply, limited, only, routed
+
+from ratelimit_mw import ConfigError, Rule
+
+FAILURES: Any = {"count_when": {"status": [401, 500]}}
+IN_VIEWS: Any = {"view": ""}
+QUEUE: Any = {"algorithm": {"name": "leaky-bucket", "mode": "queue"}}
+
+
+async def act(call: Call) -> int:
+    """Respond with the status of the query, and state the cost of the query."""
+    if "cost" in call.query:
+        call.verdict.settle(int(call.query["cost"]))
+    if call.query.get("status") == "500":
+        raise ZeroDivisionError
+    return int(call.query.get("status", "200"))
+
+
+async def check_named(call: Call) -> int:
+    await call.check("named", **call.query)
+    return 200
+
+
+async def meet_and_fail(call: Call) -> int:
+    await call.meet()
+    return 401
+
+
+def test_twenty_concurrent_failing_logins_allow_three(site: Build) -> None:
+    """The rule counts only failures. Each request reserves its cost first, so a burst stays within the limit."""
+    served = site(Rule(limits="3/minute", count_when={"status": 401}), meet_and_fail)
+    assert served.at_once(20) == [401] * 3 + [429] * 17
+
+
+@routed
+def test_twenty_concurrent_failing_logins_of_a_decorated_view_allow_three(site: Build) -> None:
+    served = site([], limited(meet_and_fail, "3/minute", count_when={"status": 401}))
+    assert served.at_once(20) == [401] * 3 + [429] * 17
+
+
+def test_only_the_named_outcomes_count(site: Build) -> None:
+    """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
+    served = site(Rule(limits="2/minute", **FAILURES), act)
+    codes = (200, 404, 200, 200, 401, 500, 200)
+    assert [served.call(path=f"/?status={code}").status_code for code in codes] == [200, 404, 200, 200, 401, 500, 429]
+
+
+@pytest.mark.parametrize(
+    ("cost", "status", "counted", "left"),
+    [
+        (0, 200, None, 10),
+        (1, 200, None, 9),
+        (25, 200, None, 0),
+        (4, 500, None, 6),
+        (4, 200, 200, 6),
+        (4, 500, 500, 6),
+        (4, 200, 401, 10),
+        (4, 500, 401, 10),
+    ],
+)
+def test_the_view_settles_the_true_cost(site: Build, cost: int, status: int, counted: int | None, left: int) -> None:
+    """It replaces the reserved cost, even when the view then raises. An outcome that does not count costs nothing."""
+    served = site(Rule(limits="10/minute", cost=3, count_when=counted and {"status": counted}), act)
+    response = served.call(path=f"/?status={status}&cost={cost}")
+    assert served.left() == [left]
+    if (status, counted) == (200, None):  # it is settled after the headers are sent
+        assert response.headers["x-ratelimit-remaining"] == "7"
+
+
+@pytest.mark.parametrize(("counted", "left"), [(None, 4), (200, 4), (401, 10)])
+def test_a_stream_settles_the_true_cost(site: Build, counted: int | None, left: int) -> None:
+    """A view may settle its cost before, in the middle and at the very end of a stream. The last cost counts."""
+
+    async def view(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                yield b"some "
+                call.verdict.settle(8)
+                yield b"words"
+            finally:
+                call.verdict.settle(6)
+
+        call.verdict.settle(2)
+        return Reply(body=parts())
+
+    served = site(Rule(limits="10/minute", count_when=counted and {"status": counted}), view)
+    assert served.call().text == "some words"
+    assert served.left() == [left]
+
+
+def test_a_view_settles_each_rule_by_its_name(site: Build) -> None:
+    """In the view, in the stream and after the response; without a name it is an error."""
+    verdicts = []
+
+    async def view(call: Call) -> Reply:
+        verdict = call.verdict
+        verdicts.append(verdict)
+        with pytest.raises(ConfigError, match="2 rules apply: 'requests', 'tokens'"):
+            verdict.settle(0)
+        verdict["tokens"].settle(30)
+
+        async def parts() -> AsyncIterator[bytes]:
+            verdict["tokens"].settle(40)
+            yield b"words"
+
+        return Reply(body=parts() if call.query["where"] == "stream" else "done")
+
+    rules = [Rule(name="requests", limits="10/minute"), Rule(name="tokens", limits="1000/minute", cost=100)]
+    served = site(rules, view)
+    left = []
+    for where in ("view", "stream", "later"):
+        assert served.call(path=f"/?where={where}").text
+        if where == "later":
+            verdicts[-1]["tokens"].settle(5)
+            verdicts[-1]["requests"].refund()
+        left.append(served.left())
+    assert left == [[9, 970], [8, 930], [8, 925]]
+
+
+def test_the_end_of_the_view_releases_its_slot(site: Build) -> None:
+    """A complete response releases its slot at once. Errors and rejections of the application do the same."""
+    served = site(Rule(limits="1 concurrent"), act)
+    codes = [200, 500, 403, 200]
+    assert [served.call(path=f"/?status={code}").status_code for code in codes] == codes
+
+
+def test_a_slot_is_held_while_the_view_runs(site: Build) -> None:
+    """With one slot, a request inside another one is rejected."""
+
+    async def view(call: Call) -> str:
+        return str((await call.site.acall()).status_code)
+
+    served = site(Rule(limits="1 concurrent"), view)
+    assert [served.call().text for _ in range(2)] == ["429", "429"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_slot_is_held_while_the_response_streams(site: Build, method: str) -> None:
+    """It is returned when the server closes the response."""
+    left = []
+
+    async def view(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                yield b"a"
+                yield b"b"
+            finally:
+                left.extend(call.site.left())
+
+        return Reply(body=parts())
+
+    served = site(Rule(limits="1 concurrent"), view)
+    assert served.call(method).status_code == 200
+    assert (left or [0], served.left()) == ([0], [1])
+    assert served.call(seen=lambda part: left.extend(served.left() if part else ())).text == "ab"
+    assert (set(left), served.left()) == ({0}, [1])
+
+
+def test_a_queue_delays_requests(site: Build, delays: list[float]) -> None:
+    """A leaky-bucket queue delays a request until the earlier ones are released. A full queue rejects."""
+    served = site(Rule(limits="10/s burst 3", **QUEUE))
+    assert served.statuses(4) == [200, 200, 200, 429]
+    assert delays == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(("user", "expected", "left"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
+def test_the_status_of_a_rejection_is_the_outcome(site: Build, user: str, expected: list[int], left: int) -> None:
+    """A 403 of a deny list in a check counts as a 403, and not as a 429."""
+    settings = {
+        "rules": [
+            {"name": "forbidden", "limits": "9/minute", "count_when": {"status": [403]}},
+            {"name": "named", "limits": "1/minute", "key": ["user"], "match": {"view": ""}},
+        ],
+        "lists": {"deny": {"user": ["eve"]}},
+    }
+
+    served = site(settings, check_named)
+    assert served.statuses(2, params={"user": user}) == expected
+    assert served.left(user="ann")[0] == left
+
+
+def test_a_failing_rejection_counts_as_an_error(site: Build) -> None:
+    """Where your own function raises, the client receives a 500, which is the outcome."""
+
+    def fail(request: Any, verdict: Any) -> Any:
+        raise OSError("broken")
+
+    rules = [Rule(limits="9/minute", count_when={"status": 500}), Rule(name="named", limits="1/minute", match=IN_VIEWS)]
+    served = site(rules, check_named, rejection=fail)
+    assert served.statuses(2) == [200, 500]
+    assert served.left()[0] == 8
+
+
+@only(BY_ASGI - {"async django"})  # its handler lets a request continue when its own task is cancelled
+def test_a_request_cancelled_in_the_queue_releases_its_slot(site: Build) -> None:
+    """A client that disconnects while its request waits in the queue holds no slot."""
+    served = site([Rule(name="slots", limits="2 concurrent"), Rule(name="queue", limits="1/hour burst 2", **QUEUE)])
+
+    async def scenario() -> None:
+        assert (await served.acall()).status_code == 200
+        waiting = asyncio.create_task(served.acall())
+        while served.left() != [1, 0] and not waiting.done():
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)  # it waits in the queue
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    served.loop.run(scenario())
+    assert served.left()[0] == 2
+    assert served.limiter._slots.renewed._held == set()
