@@ -149,6 +149,21 @@ def test_a_target_that_no_browser_sends_is_a_400_of_the_client(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("service", [NGINX, CADDY, TRAEFIK])
+@pytest.mark.parametrize("name", ["SCRIPT_NAME", "Daphne-Root-Path", "X_API_Key", "x-tenant_id"])
+def test_a_header_that_servers_read_in_several_ways_is_a_400(service: dict[str, Any], name: str) -> None:
+    """Gunicorn and Daphne remove a prefix from the path, and other servers read `x_api_key` as `x-api-key`."""
+    rule = {**API, "key": ["header:x-api-key", "header:x-tenant-id"], "match": {"path": "/login"}}
+    asked = Asked(rule, exempt=["/x/**"], service=service)
+    gateway = {"x-original-method": "GET", "x-original-uri": "/x/login", "x-forwarded-for": "192.0.2.7"}
+    gateway |= {"x-forwarded-method": "GET", "x-forwarded-uri": "/x/login", "x-forwarded-host": "shop.example"}
+    response = asked.ask("GET", "/auth", headers={**gateway, name: "/x"})
+    assert response.status_code == (403 if service is NGINX else 400)
+    assert response.json()["detail"].startswith(f"expected no header {name.lower()!r}")
+    others = {"X-API-Key": "a", "X-Tenant-ID": "b", "X_Other": "c"}
+    assert asked.ask("GET", "/auth", headers={**gateway, **others}).status_code == 204
+
+
 def test_hostile_targets_pass_no_limit() -> None:
     """Of 400 targets, none that a reader may take for a limited, denied or closed path is allowed."""
     asked = Asked(**tomllib.loads(RULES), service=NGINX)

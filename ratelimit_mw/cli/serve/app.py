@@ -111,7 +111,8 @@ class DecisionService:
             peer = ASGIRequest(scope).peer
             if not self.rules.client_ip.trusts(peer):
                 raise ConfigError(f"the gateway {peer} is not one of trusted_proxies. Add it to trusted_proxies")
-            original = original_scope(scope, gateway, self.rules.client_ip.header)
+            rules = self.rules
+            original = original_scope(scope, gateway, rules.client_ip.header, rules.invalid_headers)
         except ConfigError as error:
             if not self._is_warned:  # a gateway may drop our response
                 self._is_warned = True

@@ -4,6 +4,7 @@ One convention for each gateway, and only headers that the gateway overwrites. I
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -50,19 +51,41 @@ _INVALID: Final = re.compile(rb"[\x00-\x20\x7f#]")
 """No browser sends these, and readers end the target there, or drop them: in "/login#/../x" and "?key=K#1"."""
 
 
-def original_scope(scope: Scope, gateway: Gateway, client_header: str) -> Scope:
-    """Return the scope of the request that the gateway asks about.
+_MOVING: Final = "script_name|daphne-root-path"
+"""Gunicorn and Daphne remove the prefix in these headers from the path, even if a client has sent them."""
+
+
+def invalid_headers(used: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern of headers by which a server may see another path or other headers than the rules.
+
+    Servers read hyphens and underscores in names alike.
+
+    Args:
+        used: The names of the headers that the rules use.
+    """
+    names = [re.escape(name) for name in used]
+    spellings = [re.sub(r"\\-|_", "[-_]", name) for name in names]
+    others = rf"(?!(?:{'|'.join(names)})\Z)(?:{'|'.join(spellings)})"
+    return re.compile(f"{_MOVING}|{others}".encode("latin-1"))
+
+
+def original_scope(scope: Scope, gateway: Gateway, client_header: str, invalid: re.Pattern[bytes]) -> Scope:
+    """Return the scope of the request that the gateway asks about. ``invalid`` is the pattern of invalid headers.
 
     Raises:
         ConfigError: A header of the gateway is missing. Without ``client_header``, which has the address of the client,
             all clients would share the limits of the gateway.
-        ProblemError: The client has sent an invalid target.
+        ProblemError: The client has sent an invalid target or header.
     """
     if not any(value for name, value in scope["headers"] if name == client_header.encode()):
         raise ConfigError(_MISSING.format(client_header.title()))
     host = _value(scope, gateway.host)
     own = gateway.own
     headers = [(name, value) for name, value in scope["headers"] if name not in own]
+    for name, _ in headers:
+        if invalid.fullmatch(name):
+            shown = name.decode("latin-1")
+            raise ProblemError(400, f"expected no header {shown!r}, which servers read in several ways")
     method = _value(scope, gateway.method).decode("latin-1").upper()
     target = target_scope(_value(scope, gateway.uri))
     return {**scope, **target, "method": method, "headers": [(b"host", host), *headers]}

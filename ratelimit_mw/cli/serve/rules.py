@@ -1,5 +1,6 @@
 """``ServedRules``: the rules in effect, and the features and the plan of a request to the API."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -17,7 +18,7 @@ from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from .checks import check_decided_at_once, check_for_gateway, check_no_slots
-from .gateway import Gateway, path_of_target
+from .gateway import Gateway, invalid_headers, path_of_target
 from .readiness import Readiness
 
 _CACHE_SIZE: Final = 1024
@@ -34,6 +35,7 @@ class ServedRules:
 
     client_ip: ClientIP
     writer: HeaderWriter
+    invalid_headers: re.Pattern[bytes]
     _counted_ip: Callable[[str], str]
 
     def __init__(self, limiter: Limiter, gateway: Gateway | None, has_users: bool) -> None:
@@ -56,9 +58,11 @@ class ServedRules:
         forms = settings.ipv6_prefix, settings.nat64_prefixes
         counted_ip = lru_cache(_CACHE_SIZE)(lambda text: as_counted({"ip": text}, *forms)["ip"])
         writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
+        invalid = invalid_headers(name[len("header:") :] for name in rules.needs if name.startswith("header:"))
 
         def use() -> None:
             self.client_ip, self.writer, self._counted_ip = client_ip, writer, counted_ip
+            self.invalid_headers = invalid
 
         return use
 

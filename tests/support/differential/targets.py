@@ -89,6 +89,9 @@ def hostile_target(seed: object, number: int) -> HostileRequest:
         lines.append(rng.choice((b"X-Original-URI", b"X-Forwarded-Uri", b"X-Original-Method")) + b": /health")
     if rng.random() < 0.1:
         lines.append(rng.choice((b"X-Forwarded-Host: shop.test", b"Forwarded: for=192.0.2.1;host=shop.test")))
+    if rng.random() < 0.1 and target.startswith(b"/"):
+        lines.append(rng.choice((b"SCRIPT_NAME: /x", b"Daphne-Root-Path: /x")))
+        target = b"/x" + target
     method = rng.choice((b"GET", b"GET", b"GET", b"HEAD", b"POST"))
     if method == b"POST":
         lines.append(b"Content-Length: 0")
