@@ -12,7 +12,7 @@ import pytest
 from calls import ask
 from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
-from pydantic import BaseModel, BeforeValidator, ByteSize, field_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Rule
@@ -162,6 +162,13 @@ class Wide(BaseModel):
     x_item: int
 
 
+class Whole(RootModel[int]): ...
+
+
+class Order(BaseModel):
+    item: Whole | None = None
+
+
 def by(part: str) -> Rule:
     return Rule(name="item", limits="1/minute", key=[part])
 
@@ -185,6 +192,8 @@ def by_dataclass(account: Plain) -> None: ...
 def by_typed_dict(account: Typed) -> None: ...
 def by_camel(account: Camel) -> None: ...
 def by_new_type(item: Serial) -> None: ...
+def by_root_model(order: Order) -> None: ...
+def by_account_as_root(account: RootModel[Account]) -> None: ...
 
 
 Sending = dict[str, Any]
@@ -242,6 +251,8 @@ def in_owner(value: Any) -> Sending:
         ("json:item", by_dataclass, in_json, [7, 7.0]),
         ("json:item", by_typed_dict, in_json, [7, 7.0]),
         ("json:item", by_camel, in_json, [7, 7.0]),
+        ("json:item", by_root_model, in_json, [7, 7.0]),
+        ("json:item", by_account_as_root, in_json, [7, 7.0]),
     ],
 )
 def test_a_number_has_one_count_wherever_a_client_sends_it(part: str, view: Any, send: Any, more: list[Any]) -> None:

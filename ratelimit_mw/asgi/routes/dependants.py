@@ -85,6 +85,8 @@ def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> 
         if path[0] not in _names(name, info):
             return
         path = path[1:]
+    if any(getattr(kind, "__pydantic_root_model__", False) for kind in models):
+        path = ["root", *path]  # the field that is the whole value of the model
     if not path:
         yield [*types, *(object for kind in types if hasattr(kind, _CUSTOM))]
     elif len(models) == 1:  # the models of a union may have different types
