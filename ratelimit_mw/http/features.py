@@ -152,6 +152,8 @@ class FeatureReader:
         name, identify = part.feature, self._identify
         if identify is None or not identify.may_return(name):
             return self._read_of(part, need)
+        with error_path(f"features[{name!r}]"):
+            identify.check(part)
         otherwise: Read | None = None
         try:
             otherwise = self._read_of(part_of(name), need)

@@ -20,10 +20,14 @@ def check_return(part: Part, function: Any, provides: bool = False) -> None:
 
     ``provides`` is for dependencies of FastAPI, which may yield.
     """
-    if part.attribute:
-        return
     for kind in returned_types(function, provides):
-        check_type(part.feature, kind)
+        check_type(part.feature, kind, part.attribute)
+
+
+def check_field(part: Part, table: type) -> None:
+    """Raise ``FeatureTypeError`` when a ``TypedDict`` shows that no value of its field can be counted."""
+    for kind in types_in(_hints_of(table).get(part.feature, Any)):
+        check_type(part.feature, kind, part.attribute)
 
 
 def returned_types(function: Any, provides: bool = False) -> list[type]:
@@ -33,11 +37,15 @@ def returned_types(function: Any, provides: bool = False) -> list[type]:
         function = getattr(function, inner, function)
     function = inspect.unwrap(function)
     target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        hints = get_type_hints(target, include_extras=False)
-    except Exception:  # a name in an annotation may exist for type checkers only
-        return []
+    hints = _hints_of(target)
     return types_in(hints.get("return"), provides) if "return" in hints else []
+
+
+def _hints_of(annotated: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(annotated, include_extras=False)
+    except Exception:  # a name in an annotation may exist for type checkers only
+        return {}
 
 
 def types_in(annotation: Any, provides: bool = False, inside: tuple[type, ...] = ()) -> list[type]:

@@ -11,14 +11,14 @@ from typing import Any, Final
 from urllib.parse import unquote
 from uuid import UUID
 
-from ..errors import ConfigError, FeatureTypeError
+from ..errors import ConfigError
 from .comparison import comparison_form
 from .features import INVALID, Features, checked_name
 from .host import normalize_host
 from .networks import canonical_ip, widened
 from .path import path_feature
 from .region import region_form
-from .values import canonical, text_of
+from .values import canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
@@ -88,8 +88,7 @@ def inner(value: Any, feature: str, attribute: str) -> Any:
         return getattr(value, attribute)
     with suppress(TypeError, LookupError):  # rows of some databases have items only
         return value[attribute]
-    message = f"the feature {feature!r} is of type {type(value).__name__}, which has no attribute {attribute!r}"
-    raise FeatureTypeError(f'{message}. Name another one in the key: "{feature}.NAME"')
+    raise lacks_attribute(feature, type(value), attribute)
 
 
 @cache

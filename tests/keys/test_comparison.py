@@ -324,6 +324,15 @@ def test_an_annotation_of_a_value_without_one(function: Any) -> None:
     check_return(part_of("user.id"), function)
 
 
+@pytest.mark.parametrize("annotation", [str, str | None, Awaitable[UUID], int | User])
+def test_text_has_no_attributes(annotation: Any) -> None:
+    """Each request would fail. What an annotation does not show is found in a request."""
+    with pytest.raises(ConfigError, match=r"the feature 'user' is of type .*, which has no attribute 'tenant'"):
+        check_return(part_of("user.tenant"), returning(annotation))
+    for other in (User, Any, dict[str, str]):
+        check_return(part_of("user.tenant"), returning(other))
+
+
 def test_annotations_of_dependencies() -> None:
     """A dependency may be a class, or a function that yields its value."""
     assert returned_types(User, provides=True) == returned_types(User) == [User]
