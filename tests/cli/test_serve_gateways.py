@@ -300,8 +300,10 @@ def test_a_rule_that_a_gateway_cannot_ask_about_stops_the_start(rule: dict[str, 
     ],
 )
 def test_a_header_that_a_gateway_drops_stops_the_start(service: dict[str, Any], dropped: list[str]) -> None:
-    """A rule, a list and a user by it would never apply, in silence."""
+    """A rule, a list, a user and a region by it would never apply, in silence."""
     for name in dropped:
+        with pytest.raises(ConfigError, match=rf"region_header: .* does not send the header '{name}'"):
+            Asked(API, region_header=name, service=service)
         for settings in ({"key": [f"header:{name.title()}"]}, {"match": {f"header:{name}": ["x"]}}):
             with pytest.raises(ConfigError, match=f"'header:{name}', which a gateway does not send"):
                 Asked({**API, **settings}, service=service)

@@ -32,6 +32,8 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
     if not settings.trusted_proxies:
         message = 'the service must trust the gateway, which names the clients. Set trusted_proxies = ["127.0.0.1"]'
         raise ConfigError(message, "trusted_proxies")
+    if not gateway.sends(header := settings.region_header):
+        raise ConfigError(f"a gateway does not send the header {header!r}. Choose another one", "region_header")
     for rule in rules.rules:
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)
