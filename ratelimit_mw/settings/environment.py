@@ -1,4 +1,7 @@
-"""Replace ``${NAME}`` in the texts of settings by variables of the environment. Knows no settings."""
+"""Replace ``${NAME}`` in the texts of settings by variables of the environment. Knows no settings.
+
+A number that Python does not write as text is an error here, before a message tries to show it.
+"""
 
 import os
 import re
@@ -24,6 +27,11 @@ def with_variables(value: Any) -> Any:
         return {name: _at(f"['{name}']" if "." in str(name) else str(name), item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)([_at(f"[{i}]", item) for i, item in enumerate(value)])
+    if isinstance(value, int):
+        try:
+            str(value)
+        except ValueError:  # TOML and YAML have hexadecimal numbers of any length
+            raise ConfigError("the number has too many digits") from None
     return value
 
 

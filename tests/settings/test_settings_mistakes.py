@@ -286,6 +286,21 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
             load_settings(path)
 
 
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("ipv6_prefix = {}", "ipv6_prefix"),
+        ("[[rules]]\nlimits = '5/minute'\ncost = {}", "rules[0]: cost"),
+        ("[lists.deny]\nuser = [7, {}]", "lists.deny.user[1]"),
+    ],
+)
+def test_a_number_that_python_cannot_write_has_its_place(tmp_path: Path, setting: str, path: str) -> None:
+    """Python reads hexadecimal numbers of any length, and writes no more than 4,300 decimal digits."""
+    file = written(tmp_path, "r.toml", setting.format(f"0x{'f' * 4000}") + "\n")
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}:\d: {re.escape(path)}: the number has too many"):
+        load_settings(file)
+
+
 def test_half_a_character_is_shown() -> None:
     """Text that no file can hold, from a dictionary."""
     with pytest.raises(ConfigError, match=r"'\\ud800': unknown setting"):
