@@ -153,6 +153,23 @@ def test_without_limits_nothing_is_decided(site: Site) -> None:
 
 
 @everywhere
+def test_without_limits_no_check_uses_functions_or_the_store(kind: SiteType) -> None:
+    """A test of a view needs neither Redis nor the database that has the limits."""
+    store, keys = SharedStore(), list[str]()
+
+    def limits_of(key: str) -> str:
+        keys.append(key)
+        return "2/minute"
+
+    rules = [Rule(name="post", key=["thread"], limits=limits_of, match={"view": ""})]
+    site = kind(Limiter(rules, store))
+    with limits_off():
+        for path in ("/peek", "/reset", "/settle", "/usage"):
+            assert site.ask(f"{path}?thread=7").status_code == 200
+    assert (store.calls, keys) == (0, [])
+
+
+@everywhere
 def test_switched_off_settings_need_no_features_and_no_store(kind: SiteType) -> None:
     """With `enabled = false`, check, reset and usage of a rule whose key is missing do nothing."""
     store = SharedStore()
