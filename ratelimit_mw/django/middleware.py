@@ -174,7 +174,10 @@ def hides_wait_in_cors() -> bool:
     """Return whether django-cors-headers runs, and does not let scripts read the time to wait."""
     entries = map(import_string, django.conf.settings.MIDDLEWARE)
     is_listed = any(base.__module__.startswith(_CORS) for entry in entries for base in getattr(entry, "__mro__", ()))
-    return is_listed and hides_wait(getattr(django.conf.settings, "CORS_EXPOSE_HEADERS", ()))
+    exposed, has_credentials = (
+        getattr(django.conf.settings, name, ()) for name in ("CORS_EXPOSE_HEADERS", "CORS_ALLOW_CREDENTIALS")
+    )
+    return is_listed and hides_wait(exposed, bool(has_credentials))
 
 
 def cors_after(positions: list[int]) -> list[str]:

@@ -49,6 +49,7 @@ _WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
 _CORS_OF_STARLETTE: Final = "starlette.middleware.cors"
 _EXPOSED: Final = "Access-Control-Expose-Headers"
+_CREDENTIALS: Final = "Access-Control-Allow-Credentials"
 # AuthMiddleware, basic_auth, JWTAuthentication; not AuthorStats, nor OAuth2Token, which rejects no passwords
 _AUTHENTICATION: Final = re.compile(r"(?:(?<!O)A|(?<!o)a)uth(?!or(?!i[sz]))")
 _OF_APPLICATIONS: Final = ("build_middleware_stack", "wsgi_app")
@@ -93,13 +94,19 @@ def notes_on_exposed_headers(outside: Iterable[object]) -> Iterator[str]:
     for layer in outside:
         headers = getattr(layer, "simple_headers", None)
         is_known = any(base.__module__ == _CORS_OF_STARLETTE for base in type(layer).__mro__)
-        if is_known and isinstance(headers, Mapping) and hides_wait(headers.get(_EXPOSED, "").split(",")):
+        if not is_known or not isinstance(headers, Mapping):
+            continue
+        if hides_wait(headers.get(_EXPOSED, "").split(","), _CREDENTIALS in headers):
             yield HIDDEN_WAIT.format(type(layer).__name__, 'expose_headers=["Retry-After", "RateLimit"]')
 
 
-def hides_wait(exposed: Iterable[str]) -> bool:
-    """Return whether these headers, which scripts of other origins may read, have no time to wait."""
-    return {"retry-after", "*"}.isdisjoint(name.strip().lower() for name in exposed)
+def hides_wait(exposed: Iterable[str], has_credentials: bool) -> bool:
+    """Return whether these headers, which scripts of other origins may read, have no time to wait.
+
+    In responses to requests with credentials, browsers read ``*`` as the name of a header.
+    """
+    names = {"retry-after"} if has_credentials else {"retry-after", "*"}
+    return names.isdisjoint(name.strip().lower() for name in exposed)
 
 
 def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:

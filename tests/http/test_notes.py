@@ -91,17 +91,28 @@ def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("exposed", "is_noted"), [([], True), (["RateLimit"], True), (["X-Id", "Retry-After"], False), (["*"], False)]
+    ("exposed", "credentials", "is_noted"),
+    [
+        ([], False, True),
+        (["RateLimit"], False, True),
+        (["X-Id", "Retry-After"], True, False),
+        (["*"], False, False),
+        (["*"], True, True),
+    ],
 )
 def test_cors_that_hides_the_wait_is_logged(
-    log: Any, monkeypatch: pytest.MonkeyPatch, exposed: list[str], is_noted: bool
+    log: Any, monkeypatch: pytest.MonkeyPatch, exposed: list[str], credentials: bool, is_noted: bool
 ) -> None:
-    """A script of another origin reads Retry-After only where CORS exposes it. ``check`` says so, too."""
+    """A script of another origin reads Retry-After only where CORS exposes it. ``check`` says so, too.
+
+    With credentials, "*" exposes only a header of that name.
+    """
     expected = "CORSMiddleware does not expose Retry-After, so scripts of other origins cannot read"
-    layers = (LIMITS, (CORSMiddleware, {"allow_origins": ["*"], "expose_headers": exposed}))
+    options = {"allow_origins": ["*"], "allow_credentials": credentials, "expose_headers": exposed}
+    layers = (LIMITS, (CORSMiddleware, options))
     ask(starlette(*layers))
     assert any(message.startswith(expected) for message in log.messages) is is_noted
-    answer, _ = shown(starlette(*layers), f"cors_exposes_{len(exposed)}", monkeypatch)
+    answer, _ = shown(starlette(*layers), f"cors_exposes_{len(exposed)}_{credentials}", monkeypatch)
     assert any(note.startswith(expected) for note in answer["notes"]) is is_noted
 
 
@@ -510,7 +521,14 @@ class CorsMiddleware:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_noted"), [({}, True), ({"CORS_EXPOSE_HEADERS": ["Retry-After"]}, False), (None, False)]
+    ("given", "is_noted"),
+    [
+        ({}, True),
+        ({"CORS_EXPOSE_HEADERS": ["Retry-After"], "CORS_ALLOW_CREDENTIALS": True}, False),
+        ({"CORS_EXPOSE_HEADERS": ["*"]}, False),
+        ({"CORS_EXPOSE_HEADERS": ["*"], "CORS_ALLOW_CREDENTIALS": True}, True),
+        (None, False),
+    ],
 )
 def test_the_setting_of_djangos_cors_is_checked(log: Any, given: dict[str, Any] | None, is_noted: bool) -> None:
     """W009: django-cors-headers is listed, and its setting does not expose Retry-After. Servers log it."""
