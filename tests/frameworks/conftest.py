@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from sites import SITES, Build
+from sites import PLACES, SITES, Build
 
 
 @pytest.fixture(params=SITES)
@@ -17,6 +17,13 @@ def site(request: pytest.FixtureRequest) -> Iterator[Build]:
     """Build sites of one framework, which are closed at the end of the test."""
     with ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(SITES[request.param](*arguments, **options))
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[Build]:
+    """Build sites whose rule stands in one place, from the options of the rule and the view of ``/``."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(PLACES[request.param](*arguments, **options))
 
 
 @pytest.fixture

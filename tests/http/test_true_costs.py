@@ -1,8 +1,7 @@
-"""``cost_from`` in every framework: a header of the response has the true cost, which is settled at its end."""
+"""``cost_from`` in several layers of limits: each settles the true cost, and the header is removed once."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -12,94 +11,15 @@ from calls import ask_wsgi
 from django.http import HttpResponse
 from django.urls import path as django_path
 from django_calls import MIDDLEWARE, project
-from outcome_scene import BY_SETTINGS, BY_VIEW, REST, Ask
-from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.http.notes import log_note
-from ratelimit_mw.rules.plan import Plan
-from ratelimit_mw.testing import ManualClock, limits_off
+from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
-ALL = {
-    **{f"{name} by settings": (ask, False) for name, ask in BY_SETTINGS.items()},
-    **{f"{name} by view": (ask, True) for name, ask in BY_VIEW.items()},
-    "throttle": (REST, False),
-}
 HEADER = "x-tokens-used"
 TOKENS: Any = {"cost": "header:x-estimate|40", "cost_from": {"header": "X-Tokens-Used"}, "unit": "tokens"}
 REMOVED: Any = {**TOKENS, "cost_from": {"header": HEADER, "remove": True}}
-FREE: Any = {**TOKENS, "count_unless": {"status": "4xx"}}
-WHO = {"ip": "192.0.2.7", "user": "ann", "scope": "login"}
-everywhere = pytest.mark.parametrize(("ask", "is_of_view"), ALL.values(), ids=list(ALL))
-
-
-def send(ask: Ask, is_of_view: bool, path: str, options: Any = TOKENS) -> tuple[Any, int]:
-    """Return the headers of one response, and what is left of 1,000 tokens a minute; -1 while limits are off."""
-    rule: Any = {"name": "login", "limits": "1000/minute", **options}
-    match = {"match": {"scope": "login"}} if ask is REST else {}
-    limiter = Limiter([] if is_of_view else [Rule(**rule, **match)], SharedStore(), ManualClock(1_000_000.0))
-    headers = ask(limiter, rule if is_of_view else {}, path, "GET").headers
-    decisions = limiter.decide(Plan(limiter.rules.rules), WHO, 0, consume=False).decisions
-    return headers, decisions[0].remaining if decisions else -1
-
-
-@everywhere
-def test_the_true_cost_is_settled(ask: Ask, is_of_view: bool) -> None:
-    """The estimate is in the headers. The header with the true cost stays, and a stream is settled at its end."""
-    for path, left in [
-        ("/200/used=150", 850),
-        ("/200/used=0", 1000),
-        ("/500/used=12.5", 987),
-        ("/200/used=1200", 0),
-        ("/200/stream=7", 993),
-        ("/200/plain", 960),
-    ]:
-        headers, remaining = send(ask, is_of_view, path)
-        assert (headers.get(HEADER, ""), headers["x-ratelimit-remaining"]) == (path.partition("=")[2], "960")
-        assert remaining == left, path
-        assert 'q=1000;qu="tokens";w=60' in headers["ratelimit-policy"]
-
-
-@everywhere
-@pytest.mark.parametrize("how", ["used=150", "stream=150"])
-def test_the_header_is_removed(ask: Ask, is_of_view: bool, how: str) -> None:
-    """With ``remove`` the client does not receive it. Other headers stay."""
-    headers, left = send(ask, is_of_view, f"/200/{how}", REMOVED)
-    assert (HEADER in headers, headers["x-other"], left) == (False, "kept", 850)
-
-
-@everywhere
-def test_a_response_that_does_not_count_has_no_cost(ask: Ask, is_of_view: bool) -> None:
-    """The outcome takes precedence over the header."""
-    assert send(ask, is_of_view, "/404/used=150", FREE)[1] == 1000
-    assert send(ask, is_of_view, "/200/used=150", FREE)[1] == 850
-
-
-@pytest.mark.parametrize("used", ["many", "-1", "nan", "inf", "5, 7", "None"])
-@pytest.mark.parametrize("name", BY_SETTINGS)
-def test_a_header_without_a_number_keeps_the_estimate(name: str, used: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One log message names the rule and the header, and not the value."""
-    log_note.cache_clear()
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        assert send(BY_SETTINGS[name], False, f"/200/used={used}")[1] == 960
-        assert send(BY_SETTINGS[name], False, f"/200/used={used}")[1] == 960
-    said = [text for text in caplog.messages if HEADER in text]
-    assert said == [
-        "rule login: the header x-tokens-used is not a number from 0, so its responses keep their estimated cost"
-    ]
-
-
-@pytest.mark.parametrize("name", BY_SETTINGS)
-def test_while_limits_are_off_nothing_is_settled(name: str) -> None:
-    """A test without limits reads the same response as a client, without the removed header."""
-    with limits_off():
-        headers, _ = send(BY_SETTINGS[name], False, "/200/used=150", REMOVED)
-    assert (HEADER in headers, headers["x-other"]) == (False, "kept")
-
-
-# -- several layers ---------------------------------------------------------------------------------------------
 
 
 def limiter(name: str, **options: Any) -> Limiter:

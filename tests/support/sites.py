@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 from wsgiref.util import setup_testing_defaults
@@ -34,7 +34,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path as django_path
 from django_calls import project
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -49,6 +49,9 @@ from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw import wsgi as of_wsgi
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.testing import ManualClock
+
+from rest_framework.views import APIView  # isort: skip
+from ratelimit_mw.django.drf import Throttle  # isort: skip
 
 CLIENT = "192.0.2.7"
 NOW = 1_000_000.0
@@ -76,6 +79,30 @@ class Reply:
             return
         async for part in self.body:
             yield part
+
+
+async def act(call: Call) -> Reply:
+    """Do what the query says, such as ``/?status=401&stream``.
+
+    ``cost=4`` settles the cost, ``mark`` counts the request for the rule ``login``, and ``fail`` raises an error.
+    ``stream`` streams, and ``late`` marks in the middle of the stream. ``used=150`` is the header ``X-Tokens-Used``.
+    """
+    query = call.query
+    if "mark" in query:
+        call.verdict["login"].count()
+    if "cost" in query:
+        call.verdict.settle(int(query["cost"]))
+    if "fail" in query:
+        raise ZeroDivisionError
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"hello"
+        if "late" in query:
+            call.verdict["login"].count()
+        yield b"bye"
+
+    headers = [("X-Tokens-Used", query["used"]), ("X-Other", "kept")] if "used" in query else []
+    return Reply(int(query.get("status", 200)), parts() if {"stream", "late"} & query.keys() else "hello", headers)
 
 
 class Bound:
@@ -166,6 +193,7 @@ class Site:
         views: The views by path, or the view of ``/``.
         store: The store of the limiter.
         observers: The observers of the limiter.
+        outer: The limiter of another middleware, around this one.
         **options: Options of the middleware, such as ``features``, ``rejection`` and ``headers``.
     """
 
@@ -179,6 +207,7 @@ class Site:
         *,
         store: Any = "memory://",
         observers: Sequence[Any] = (),
+        outer: Limiter | None = None,
         **options: Any,
     ) -> None:
         self.clock = ManualClock(NOW)
@@ -194,6 +223,8 @@ class Site:
         self._expected = self._met = 0
         self._changed = threading.Condition()
         self.app = self.build()
+        if outer is not None:
+            self.app = self.inside(outer)
 
     def __enter__(self) -> Any:
         return self
@@ -236,6 +267,10 @@ class Site:
         """Return the ASGI or WSGI application."""
         raise NotImplementedError
 
+    def inside(self, limiter: Limiter) -> Any:
+        """Return the application inside another middleware."""
+        raise NotImplementedError
+
     def see(self, native: Any) -> Call:
         """Return a request of the framework as a ``Call``."""
         raise NotImplementedError
@@ -256,9 +291,13 @@ class Site:
             marked = view if isinstance(view, Marked) else Marked(view, ())
             endpoint = make(self._replying(marked.view, path))
             for name, arguments, options in marked.marks:
-                endpoint = getattr(self.of, name)(*arguments, **options)(endpoint)
+                endpoint = self.mark(endpoint, name, arguments, options)
             found[path] = endpoint
         return found
+
+    def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return a view with the decorator of this name."""
+        return getattr(self.of, name)(*arguments, **options)(endpoint)
 
     def _replying(self, view: Any, template: str) -> Replying:
         async def reply(native: Any) -> Reply:
@@ -308,11 +347,17 @@ class ASGISite(Site):
 
         return of_asgi.RateLimitMiddleware(app, limiter=self.limiter, **self.options)
 
+    def inside(self, limiter: Limiter) -> Any:
+        if not hasattr(self.app, "add_middleware"):
+            return of_asgi.RateLimitMiddleware(self.app, limiter=limiter)
+        self.app.add_middleware(of_asgi.RateLimitMiddleware, limiter=limiter)
+        return self.app
+
     def see(self, native: Any) -> Call:
         return self.see_scope(native, Request(native, native.get("receive")))
 
     def see_scope(self, scope: Any, request: Any) -> Call:
-        query = dict(parse_qsl(scope["query_string"].decode()))
+        query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
         found = Call(self, request, scope["state"]["ratelimit"], scope["path"], query)
         found.check, found.usage = Bound(of_starlette.check, request), Bound(of_starlette.usage, request)
         found.read = request.body
@@ -393,6 +438,9 @@ class WSGISite(Site):
 
         return validator(of_wsgi.RateLimitMiddleware(validator(app), limiter=self.limiter, **self.options))
 
+    def inside(self, limiter: Limiter) -> Any:
+        return of_wsgi.RateLimitMiddleware(self.app, limiter=limiter)
+
     def see(self, native: Any) -> Call:
         return self.see_environ(native, native, native["ratelimit_mw.verdict"], Bound(of_wsgi.check, native))
 
@@ -401,7 +449,7 @@ class WSGISite(Site):
             return environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
 
         path = environ["PATH_INFO"].encode("latin-1").decode()
-        query = dict(parse_qsl(environ["QUERY_STRING"]))
+        query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
         return Call(self, request, verdict, path, query, check=check, usage=usage, read=read)
 
     def _at_once(self, times: int, line: tuple[str, str], request: dict[str, Any]) -> Sequence[httpx.Response]:
@@ -526,8 +574,27 @@ class FastAPISite(StarletteSite):
     def application(self, endpoints: dict[str, Any]) -> Any:
         app = FastAPI()
         for path, endpoint in endpoints.items():
-            app.add_api_route(path, endpoint, methods=METHODS, response_model=None)
+            dependencies = getattr(endpoint, "dependencies", ())
+            app.add_api_route(path, endpoint, methods=METHODS, dependencies=dependencies, response_model=None)
         return app
+
+
+class DependencySite(FastAPISite):
+    """FastAPI, whose views have a dependency ``RateLimit`` instead of the decorator ``limit``."""
+
+    known: Mapping[str, Any] = {}
+    """More options of each ``RateLimit``."""
+
+    def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        limit = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
+        endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), limit]
+        return endpoint
+
+
+class LateDependencySite(DependencySite):
+    """The key of each limit is known only in a dependency, so the limit is decided there. The user is "ann"."""
+
+    known = {"features": {"user": lambda: "ann"}, "key": ["user"]}
 
 
 class FlaskSite(WSGISite):
@@ -587,18 +654,36 @@ class DjangoSite(Project, WSGISite):
     """Django behind WSGI, with sync views. Options in capitals are settings of Django."""
 
     def build(self) -> Any:
-        def make(replying: Replying) -> Any:
-            def view(request: Any, **_: Any) -> Any:
-                reply = run(replying(request))
-                return django_response(reply, blocking(reply.body) if reply.streams else reply.body)
+        return self.serve(WSGIHandler, self.view)
 
-            return view
+    def view(self, replying: Replying) -> Any:
+        def view(request: Any, **_: Any) -> Any:
+            reply = run(replying(request))
+            return django_response(reply, blocking(reply.body) if reply.streams else reply.body)
 
-        return self.serve(WSGIHandler, make)
+        return view
 
     def see(self, native: Any) -> Call:
         check, usage = Bound(of_django.check, native), Bound(of_django.usage, native)
         return self.see_environ(native.META, native, native.ratelimit, check, usage)
+
+
+class RestSite(DjangoSite):
+    """Django REST framework with a throttle, for rules with ``match={"scope": "login"}``."""
+
+    def view(self, replying: Replying) -> Any:
+        inner = super().view(replying)
+
+        class View(APIView):  # type: ignore[misc] # REST framework has no types
+            throttle_classes, throttle_scope = (Throttle,), "login"
+            authentication_classes = permission_classes = ()
+
+            def get(self, request: Any, **options: Any) -> Any:
+                return inner(request._request, **options)
+
+            head = post = get
+
+        return View.as_view()
 
 
 class AsyncDjangoSite(Project, ASGISite):
@@ -634,6 +719,26 @@ SITES: dict[str, type[Site]] = {
 PLAIN, BY_ASGI = {"asgi", "wsgi"}, {"asgi", "starlette", "fastapi", "async django"}
 Build = Callable[..., Any]
 """The fixture ``site``: it builds the site of one framework, and closes it at the end of the test."""
+
+
+def _by_settings(kind: type[Site], rule: dict[str, Any], view: View, **options: Any) -> Site:
+    if kind is RestSite:
+        rule = {**rule, "match": {"scope": "login"}}
+    return kind(Rule(**rule), view, **options)
+
+
+def _by_view(kind: type[Site], rule: dict[str, Any], view: View, **options: Any) -> Site:
+    return kind([], limited(view, **rule), **options)
+
+
+PLACES: dict[str, Callable[..., Site]] = {
+    **{f"{name} by settings": partial(_by_settings, kind) for name, kind in SITES.items()},
+    **{f"{name} by view": partial(_by_view, kind) for name, kind in SITES.items() if name not in PLAIN},
+    "fastapi by dependency": partial(_by_view, DependencySite),
+    "fastapi by late dependency": partial(_by_view, LateDependencySite),
+    "rest framework": partial(_by_settings, RestSite),
+}
+"""Where a rule may stand. The fixture ``place`` builds each with the options of a rule and the view of ``/``."""
 
 
 def only(names: Iterable[str]) -> pytest.MarkDecorator:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
-import check_sites
 import flask
 import flask_calls
-import outcome_scene as scene
 import pytest
 from calls import CLIENT, aask, ask, ask_wsgi, http_scope
 from django.urls import path
 from django_calls import MIDDLEWARE, hello, project
-from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, StreamingResponse
@@ -27,13 +22,9 @@ from ratelimit_mw import flask as of_flask
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.django.signals import request_limited as django_signal
 from ratelimit_mw.flask.signals import request_limited as flask_signal
-from ratelimit_mw.limiter.observers.counts import OutcomeCounts, counting
 from ratelimit_mw.starlette import check, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
-
-everywhere = pytest.mark.parametrize("send", scene.BY_SETTINGS.values(), ids=scene.BY_SETTINGS)
-SETTLED = {"count_when": {"status": [401, 500]}}
 
 
 def observed(*rules: Rule, store: Any = "memory://", **settings: Any) -> tuple[Limiter, list[Event]]:
@@ -44,100 +35,6 @@ def observed(*rules: Rule, store: Any = "memory://", **settings: Any) -> tuple[L
 
 def outcomes(events: list[Event]) -> list[str]:
     return [event.outcome for event in events]
-
-
-@everywhere
-@pytest.mark.parametrize("store", ["memory", "shared"])
-def test_a_request_has_one_event(send: Any, store: str) -> None:
-    """An allowed request, a rejected one, and a stream."""
-    rate, events = observed(
-        Rule(name="login", limits="3/minute"), store="memory://" if store == "memory" else SharedStore()
-    )
-    for how in ("plain", "stream", "late", "plain"):
-        send(rate, {}, f"/200/{how}", "GET")
-    assert outcomes(events) == ["allowed", "allowed", "allowed", "rejected"]
-    assert {event.rules for event in events} == {("login",)}
-
-
-@everywhere
-@pytest.mark.parametrize("has_receivers", [False, True])
-def test_an_observer_that_counts_needs_no_event(send: Any, has_receivers: bool) -> None:
-    """Each request counts once, whatever its end, even with a receiver of the signals."""
-    counts, signals = OutcomeCounts(), list[Any]()
-    count = counting(counts.counter_of)(lambda event: counts.add(event))
-    rate = Limiter([Rule(name="login", limits="3/minute")], observers=[count])
-
-    def receive(sender: Any, **given: Any) -> None:
-        signals.append(given["event"].outcome)
-
-    for signal in (django_signal, flask_signal):
-        if has_receivers:
-            signal.connect(receive)
-    try:
-        for how in ("plain", "stream", "late", "plain", "stream"):
-            send(rate, {}, f"/200/{how}", "GET")
-    finally:
-        for signal in (django_signal, flask_signal):
-            signal.disconnect(receive)
-    assert counts.totals() == {("login", "allowed", "memory"): 3, ("login", "rejected", "memory"): 2}
-    assert signals in ([], ["rejected"] * 2)
-
-
-@everywhere
-def test_an_event_has_the_settled_cost(send: Any) -> None:
-    """The cost of a status that does not count is refunded before the event. An error of the view counts here."""
-    rate, events = observed(Rule(name="login", limits="9/minute", cost=2, **SETTLED))  # type: ignore[arg-type]
-    for place in ("/200/plain", "/401/plain", "/200/fail", "/200/stream"):
-        send(rate, {}, place, "GET")
-    assert [event.cost for event in events] == [0, 2, 2, 0]
-
-
-@everywhere
-def test_slots_are_returned_before_the_event(send: Any) -> None:
-    left: list[int] = []
-    rate = Limiter(
-        [Rule(name="login", limits="2 concurrent")],
-        observers=[lambda _: left.append(rate.peek({"ip": CLIENT}, cost=0).decisions[0].remaining)],
-    )
-    for how in ("plain", "stream"):
-        send(rate, {}, f"/200/{how}", "GET")
-    assert left == [2, 2]
-
-
-@everywhere
-def test_a_deny_list_has_an_event(send: Any) -> None:
-    rate, events = observed(lists={"deny": {"ip": [CLIENT]}})
-    send(rate, {}, "/200/plain", "GET")
-    assert outcomes(events) == ["denied"]
-
-
-@everywhere
-@pytest.mark.parametrize("delay", [0.0, 0.01])
-def test_an_observer_that_raises_or_blocks_fails_no_request(send: Any, delay: float) -> None:
-    def broken(event: Event) -> None:
-        time.sleep(delay)
-        raise ValueError
-
-    rate = Limiter([Rule(name="login", limits="1/minute")], clock=ManualClock(1_000_000.0), observers=[broken])
-    assert [send(rate, {}, "/200/plain", "GET").status_code for _ in range(2)] == [200, 429]
-
-
-SITES: dict[str, Callable[..., check_sites.Site]] = check_sites.SITES
-
-
-@pytest.mark.parametrize("build", SITES.values(), ids=SITES)
-def test_a_check_is_part_of_the_event_of_its_request(build: Any) -> None:
-    """Its decisions come after those of the request, even where it rejects and the view handles the rejection."""
-    events: list[Event] = []
-    rate = Limiter(check_sites.RULES, clock=ManualClock(1_000_000.0), observers=[events.append])
-    site = build(rate)
-    for query in ("thread=1", "thread=1", "thread=1", "thread=1&catch=1"):
-        site.ask(f"/check?{query}")
-    assert [dict(event.outcomes) for event in events] == [
-        *[{"site": "allowed", "post": "allowed"}] * 2,
-        *[{"site": "allowed", "post": "rejected"}] * 2,
-    ]
-    assert outcomes(events) == ["allowed", "allowed", "rejected", "rejected"]
 
 
 def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
@@ -155,28 +52,6 @@ def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
     app = Starlette(routes=[Route("/", view)])
     assert ask(RateLimitMiddleware(app, limiter=rate)).status_code == 200
     assert [event.outcomes for event in events] == [{"part": "allowed"}, {"api": "allowed"}]
-
-
-@pytest.mark.parametrize("build", SITES.values(), ids=SITES)
-def test_a_rejection_of_another_limiter_is_the_outcome_of_the_request(build: Any) -> None:
-    """Its decisions are in an event of that limiter."""
-    events: list[Event] = []
-    site = build(Limiter(check_sites.RULES, clock=ManualClock(1_000_000.0), observers=[events.append]))
-    assert site.ask("/raise").status_code == 429
-    assert [(event.outcome, dict(event.outcomes)) for event in events] == [("rejected", {"site": "allowed"})]
-
-
-def test_two_limiters_have_events_of_their_own() -> None:
-    outer, of_outer = observed(Rule(name="outer", limits="9/minute"))
-    inner, of_inner = observed(Rule(name="inner", limits="1/minute"))
-    app = RateLimitMiddleware(scene.starlette_app(inner, {}), limiter=outer)
-    for _ in range(2):
-        ask(app, "/200/plain")
-    assert [(event.outcome, event.rules) for event in of_outer] == [("allowed", ("outer",))] * 2
-    assert [(event.outcome, event.rules) for event in of_inner] == [
-        ("allowed", ("inner",)),
-        ("rejected", ("inner",)),
-    ]
 
 
 _staged: list[Event] = []
@@ -240,17 +115,6 @@ def test_a_cancelled_request_has_an_event() -> None:
     started = asyncio.Event()
     asyncio.run(scenario())
     assert [(event.outcome, event.cost) for event in events] == [("allowed", 1)]
-
-
-def test_an_error_of_the_application_has_an_event() -> None:
-    rate, events = observed(Rule(name="api", limits="9/minute"))
-
-    async def broken(scope: Any, receive: Any, send: Any) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        ask(RateLimitMiddleware(broken, limiter=rate))
-    assert outcomes(events) == ["allowed"]
 
 
 def test_an_observer_runs_after_the_response() -> None:

@@ -1,4 +1,4 @@
-"""The traffic log counts each request for its rules and its endpoint, in every framework."""
+"""The traffic log counts each request for its rules and its endpoint, in an application and in a limiter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import outcome_scene as scene
 import pytest
 import redis
 from calls import ask
@@ -32,20 +31,6 @@ def logged(*rules: Rule, url: str = "memory://", **settings: Any) -> tuple[Limit
     limiter = Limiter(rules, clock=ManualClock(NOW), settings=load_settings({"traffic_log": url, **settings}))
     assert limiter.traffic_log is not None
     return limiter, limiter.traffic_log
-
-
-@pytest.mark.parametrize("send", scene.BY_SETTINGS.values(), ids=scene.BY_SETTINGS)
-def test_a_request_counts_for_its_rules_and_its_endpoint(send: Any) -> None:
-    """Rules in shadow mode count separately. An endpoint is the template of its route, where routes are known."""
-    limiter, log = logged(*RULES)
-    for _ in range(3):
-        send(limiter, {}, "/200/plain", "GET")
-    events = log.events(NOW, NOW)
-    of_rules = {name: number for name, number in events.items() if not name.startswith("endpoint:")}
-    assert of_rules == {"rule:api:allowed": 2, "rule:api:rejected": 1, "rule:next:allowed": 1, "rule:next:shadow": 2}
-    of_endpoints = {name: number for name, number in events.items() if name.startswith("endpoint:")}
-    assert [name.rpartition(":")[2] for name in of_endpoints] == ["allowed", "rejected", "shadow"] * bool(of_endpoints)
-    assert {name.split(":")[1].replace("<", "{").replace(">", "}")[:2] for name in of_endpoints} <= {"/{"}
 
 
 def test_a_request_without_a_rule_counts_for_its_endpoint() -> None:
