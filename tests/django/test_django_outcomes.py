@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from calls import ask, ask_wsgi
-from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
-from django.urls import path
-from django_calls import CLIENT, MIDDLEWARE, hello, one_rule, project
+from django_calls import CLIENT, MIDDLEWARE, one_rule, project
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.asgi.middleware import RateLimitMiddleware as Around
-from ratelimit_mw.django import limit, middleware
-from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as AroundWSGI
+from ratelimit_mw.django import middleware
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 FAILURES = {"count_when": {"status": [401, 500]}}
@@ -76,20 +70,6 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
             assert rules.peek({}).decisions[1].remaining == 2
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("around", [Around, AroundWSGI])
-def test_middleware_around_django_decides_once(around: Any) -> None:
-    """Django's middleware does not repeat decisions of the ASGI or WSGI middleware. Decorators are still decided."""
-    limiter = one_rule("3/minute")
-    view = limit("1/minute", name="view")(lambda request: HttpResponse(str(request.ratelimit.rules)))
-    with project(limiter, path("", view), path("free", hello)):
-        handler: Any = ASGIHandler() if around is Around else WSGIHandler()
-        app = around(handler, limiter=limiter)
-        call = ask if around is Around else ask_wsgi
-        assert call(app, "/free").headers["x-ratelimit-remaining"] == "2"
-        first, second = call(app), call(app)
-    assert (first.status_code, first.text, second.status_code) == (200, "('api', 'view')", 429)
 
 
 def failing_middleware(where: str) -> Any:

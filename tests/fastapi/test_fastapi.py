@@ -13,13 +13,11 @@ from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Re
 from fastapi.responses import StreamingResponse
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel
-from shared_store import SharedStore
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
 from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
-from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
 
@@ -120,15 +118,6 @@ def test_openapi_shows_the_description_of_the_view() -> None:
     operation = limited(app).openapi()["paths"]["/items"]["get"]
     assert (operation["summary"], operation["description"]) == ("List Items", "All items.")
     assert [parameter["name"] for parameter in operation["parameters"]] == ["q"]
-
-
-def test_limits_of_all_sources_are_decided_together() -> None:
-    """Limits of the file, the view and the dependencies of one request need one call of the store."""
-    store = SharedStore()
-    limiter = Limiter([Rule(name="all", limits="9/minute")], store=store, clock=ManualClock(1_000_000.0))
-    app = limited(application(), limiter=limiter)
-    assert statuses(app, *["/async/7"] * 3) == [200, 200, 429]
-    assert store.calls == 3
 
 
 def test_a_rejected_request_runs_no_dependency() -> None:

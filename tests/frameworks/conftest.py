@@ -16,14 +16,14 @@ from sites import PLACES, SITES, Build
 def site(request: pytest.FixtureRequest) -> Iterator[Build]:
     """Build sites of one framework, which are closed at the end of the test."""
     with ExitStack() as stack:
-        yield lambda *arguments, **options: stack.enter_context(SITES[request.param](*arguments, **options))
+        yield Build(request.param, SITES[request.param], stack)
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Build]:
     """Build sites whose rule stands in one place, from the options of the rule and the view of ``/``."""
     with ExitStack() as stack:
-        yield lambda *arguments, **options: stack.enter_context(PLACES[request.param](*arguments, **options))
+        yield Build(request.param, PLACES[request.param], stack)
 
 
 @pytest.fixture

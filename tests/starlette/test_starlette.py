@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from calls import ask
-from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.exceptions import HTTPException
@@ -18,18 +17,6 @@ from starlette_apps import application, asynchronous, hello, statuses
 from ratelimit_mw import Limiter, RateLimitError, Rule
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit
 from ratelimit_mw.testing import ManualClock
-
-
-def test_rules_of_file_and_view_are_decided_together() -> None:
-    """The rules of the file and of the view need one call of the store and are all or nothing."""
-    store = SharedStore()
-    limiter = Limiter([Rule(name="all", limits="10/minute")], store=store, clock=ManualClock(1_000_000.0))
-    app = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiter)
-    responses = [ask(app) for _ in range(3)]
-    assert [response.status_code for response in responses] == [200, 200, 429]
-    assert store.calls == 3
-    assert responses[1].headers["ratelimit"] == '"all";r=8;t=60, "asynchronous";r=0;t=60'
-    assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
 def test_a_rule_of_the_file_overrides_a_decorator() -> None:
@@ -69,22 +56,6 @@ def test_clients_have_their_own_counts_by_default() -> None:
     app = application([Route("/", asynchronous)])
     codes = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
     assert codes == [200] * 6 + [429]
-
-
-def test_header_fields_appear_once() -> None:
-    """Rules of the file and of the view produce one set of headers, even on streams and rejections."""
-    app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
-    for _ in range(3):
-        names = [name for name, _ in ask(app).headers.multi_items()]
-        assert len(names) == len(set(names))
-
-
-def test_a_store_failure_is_no_error_of_the_application() -> None:
-    """When the store fails, each process limits views on its own: no request fails or goes unlimited."""
-    store = SharedStore()
-    store.down = True
-    app = application([Route("/", asynchronous)], limiter=Limiter(store=store, clock=ManualClock(1_000_000.0)))
-    assert statuses(app, *["/"] * 3) == [200, 200, 429]
 
 
 # -- rejections --------------------------------------------------------------------------------------------

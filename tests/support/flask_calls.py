@@ -15,9 +15,6 @@ from ratelimit_mw.testing import ManualClock
 FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"]
 
 
-DENIES_EVE = {"rules": [{"name": "api", "limits": "5/minute"}], "lists": {"deny": {"user": ["eve"]}}}
-
-
 def still(settings: dict[str, Any] | None = None) -> Limiter:
     """Return a limiter with a fixed clock, so no cost expires."""
     return Limiter.from_settings(load_settings(settings or {}), clock=ManualClock(999_960.0))

@@ -193,7 +193,7 @@ class Site:
         views: The views by path, or the view of ``/``.
         store: The store of the limiter.
         observers: The observers of the limiter.
-        outer: The limiter of another middleware, around this one.
+        outer: The limiter or the options of another middleware, around this one.
         **options: Options of the middleware, such as ``features``, ``rejection`` and ``headers``.
     """
 
@@ -207,7 +207,7 @@ class Site:
         *,
         store: Any = "memory://",
         observers: Sequence[Any] = (),
-        outer: Limiter | None = None,
+        outer: Limiter | dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.clock = ManualClock(NOW)
@@ -224,7 +224,7 @@ class Site:
         self._changed = threading.Condition()
         self.app = self.build()
         if outer is not None:
-            self.app = self.inside(outer)
+            self.app = self.inside(outer if isinstance(outer, dict) else {"limiter": outer})
 
     def __enter__(self) -> Any:
         return self
@@ -234,7 +234,7 @@ class Site:
 
     # -- what a test calls -------------------------------------------------------------------------------------
 
-    def call(self, method: str = "GET", path: str = "/", client: str = CLIENT, **request: Any) -> httpx.Response:
+    def call(self, method: str = "GET", path: str = "/", client: str | None = CLIENT, **request: Any) -> httpx.Response:
         """Send a request of httpx (``headers``, ``json``, ``params``...), and return when all of it has ended.
 
         ``response.extensions["error"]`` is the error that reached the server; the response is then a 500. ``seen`` is
@@ -242,7 +242,9 @@ class Site:
         """
         raise NotImplementedError
 
-    async def acall(self, method: str = "GET", path: str = "/", client: str = CLIENT, **request: Any) -> httpx.Response:
+    async def acall(
+        self, method: str = "GET", path: str = "/", client: str | None = CLIENT, **request: Any
+    ) -> httpx.Response:
         """Send a request inside another one: ``await call.site.acall(...)`` in a view."""
         raise NotImplementedError
 
@@ -267,7 +269,7 @@ class Site:
         """Return the ASGI or WSGI application."""
         raise NotImplementedError
 
-    def inside(self, limiter: Limiter) -> Any:
+    def inside(self, outer: dict[str, Any]) -> Any:
         """Return the application inside another middleware."""
         raise NotImplementedError
 
@@ -347,10 +349,10 @@ class ASGISite(Site):
 
         return of_asgi.RateLimitMiddleware(app, limiter=self.limiter, **self.options)
 
-    def inside(self, limiter: Limiter) -> Any:
+    def inside(self, outer: dict[str, Any]) -> Any:
         if not hasattr(self.app, "add_middleware"):
-            return of_asgi.RateLimitMiddleware(self.app, limiter=limiter)
-        self.app.add_middleware(of_asgi.RateLimitMiddleware, limiter=limiter)
+            return of_asgi.RateLimitMiddleware(self.app, **outer)
+        self.app.add_middleware(of_asgi.RateLimitMiddleware, **outer)
         return self.app
 
     def see(self, native: Any) -> Call:
@@ -367,7 +369,7 @@ class ASGISite(Site):
     def loop(self) -> asyncio.Runner:
         return self.stack.enter_context(asyncio.Runner())
 
-    def call(self, method: str = "GET", path: str = "/", client: str = CLIENT, **request: Any) -> httpx.Response:
+    def call(self, method: str = "GET", path: str = "/", client: str | None = CLIENT, **request: Any) -> httpx.Response:
         return self._at_once(1, (method, path), {"client": client, **request})[0]
 
     def _at_once(self, times: int, line: tuple[str, str], request: dict[str, Any]) -> Sequence[httpx.Response]:
@@ -392,7 +394,7 @@ class ASGISite(Site):
         self._expected = min(self._expected, counted)
 
     async def acall(
-        self, method: str = "GET", path: str = "/", client: str = CLIENT, seen: Any = None, **request: Any
+        self, method: str = "GET", path: str = "/", client: str | None = CLIENT, seen: Any = None, **request: Any
     ) -> httpx.Response:
         sent = httpx.Request(method, URL + path, **request)
         has_ended, waiting = asyncio.Event(), [sent.read()]
@@ -414,7 +416,7 @@ class ASGISite(Site):
 
         error: Exception | None = None
         try:
-            await self.app(scope_of(sent, client), receive, send)
+            await self.app({**scope_of(sent, client), "method": method}, receive, send)
         except Exception as raised:
             error = raised
         has_ended.set()
@@ -438,8 +440,8 @@ class WSGISite(Site):
 
         return validator(of_wsgi.RateLimitMiddleware(validator(app), limiter=self.limiter, **self.options))
 
-    def inside(self, limiter: Limiter) -> Any:
-        return of_wsgi.RateLimitMiddleware(self.app, limiter=limiter)
+    def inside(self, outer: dict[str, Any]) -> Any:
+        return of_wsgi.RateLimitMiddleware(self.app, **outer)
 
     def see(self, native: Any) -> Call:
         return self.see_environ(native, native, native["ratelimit_mw.verdict"], Bound(of_wsgi.check, native))
@@ -453,7 +455,10 @@ class WSGISite(Site):
         return Call(self, request, verdict, path, query, check=check, usage=usage, read=read)
 
     def _at_once(self, times: int, line: tuple[str, str], request: dict[str, Any]) -> Sequence[httpx.Response]:
+        begin = threading.Barrier(times)
+
         def counted(_: int) -> httpx.Response:
+            begin.wait()
             try:
                 return self.call(*line, **request)
             finally:
@@ -472,11 +477,13 @@ class WSGISite(Site):
         with self._changed:
             self._changed.wait_for(lambda: self._met >= self._expected)
 
-    async def acall(self, method: str = "GET", path: str = "/", client: str = CLIENT, **request: Any) -> httpx.Response:
-        return self.call(method, path, client, **request)
+    async def acall(
+        self, method: str = "GET", path: str = "/", client: str | None = CLIENT, **request: Any
+    ) -> httpx.Response:
+        return self.call(method, path, **request)
 
     def call(
-        self, method: str = "GET", path: str = "/", client: str = CLIENT, seen: Any = None, **request: Any
+        self, method: str = "GET", path: str = "/", client: str | None = CLIENT, seen: Any = None, **request: Any
     ) -> httpx.Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
         received, error = bytearray(), None
@@ -487,7 +494,8 @@ class WSGISite(Site):
 
         parts: Any = ()
         try:
-            parts = self.app(environ_of(httpx.Request(method, URL + path, **request), client), start_response)
+            environ = environ_of(httpx.Request(method, URL + path, **request), client)
+            parts = self.app({**environ, "REQUEST_METHOD": method}, start_response)
             for part in parts:
                 received.extend(part)
                 _ = seen and seen(part)
@@ -499,7 +507,7 @@ class WSGISite(Site):
         return response_of(int(status[:3]), headers, received, error)
 
 
-def scope_of(request: httpx.Request, client: str) -> dict[str, Any]:
+def scope_of(request: httpx.Request, client: str | None) -> dict[str, Any]:
     path = request.url.raw_path.partition(b"?")[0]
     return {
         "type": "http",
@@ -512,18 +520,18 @@ def scope_of(request: httpx.Request, client: str) -> dict[str, Any]:
         "query_string": request.url.query,
         "root_path": "",
         "headers": [(name.lower(), value) for name, value in request.headers.raw],
-        "client": (client, 1234),
+        "client": client and (client, 1234),
         "server": ("testserver", 80),
     }
 
 
-def environ_of(request: httpx.Request, client: str) -> dict[str, Any]:
+def environ_of(request: httpx.Request, client: str | None) -> dict[str, Any]:
     path, body = request.url.raw_path.partition(b"?")[0], request.read()
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in request.headers.items()}
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if (value := environ.pop(f"HTTP_{name}", None)) is not None:
             environ[name] = value
-    environ |= {"REMOTE_ADDR": client, "QUERY_STRING": request.url.query.decode(), "REQUEST_METHOD": request.method}
+    environ |= {"REMOTE_ADDR": client or "", "QUERY_STRING": request.url.query.decode()}
     environ |= {"PATH_INFO": unquote_to_bytes(path).decode("latin-1"), "SCRIPT_NAME": "", "SERVER_PROTOCOL": "HTTP/1.1"}
     found: dict[str, Any] = {**environ, "wsgi.input": io.BytesIO(body)}
     setup_testing_defaults(found)
@@ -717,8 +725,19 @@ SITES: dict[str, type[Site]] = {
     "async django": AsyncDjangoSite,
 }
 PLAIN, BY_ASGI = {"asgi", "wsgi"}, {"asgi", "starlette", "fastapi", "async django"}
-Build = Callable[..., Any]
-"""The fixture ``site``: it builds the site of one framework, and closes it at the end of the test."""
+
+
+@dataclass
+class Build:
+    """The fixture ``site``: it builds sites of one framework, and closes them at the end of the test."""
+
+    name: str
+    """A key of ``SITES``."""
+    kind: Callable[..., Site]
+    stack: ExitStack
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.stack.enter_context(self.kind(*arguments, **options))
 
 
 def _by_settings(kind: type[Site], rule: dict[str, Any], view: View, **options: Any) -> Site:

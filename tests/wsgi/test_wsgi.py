@@ -352,11 +352,6 @@ def test_field_names_are_spelled_as_in_the_standards() -> None:
     assert Served(app).names() == [*own, *FIELDS, "Retry-After"]
 
 
-def test_a_shadow_rule_adds_no_header() -> None:
-    """Shadow rules are in no header."""
-    assert Served(limited(listing, limiter("1/minute", mode="shadow"))).headers == HEADERS
-
-
 async def async_function(request: Any) -> str:
     return "x"
 

@@ -5,72 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from calls import ask_wsgi, limiter
+from calls import limiter
 from flask import Flask
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from wsgi_calls import FIELDS, Environ, Served, limited, listing, statuses
+from wsgi_calls import FIELDS, Served, limited, listing, statuses
 
-from ratelimit_mw import Verdict
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
-
-def _raw_names(response: Any) -> list[str]:
-    """Return the header names of a response in their original spelling."""
-    return [name.decode("ascii") for name, _ in response.headers.raw]
-
-
 # -- requests ----------------------------------------------------------------------------------------------
-
-
-def test_a_client_sees_the_fields_and_the_rejection() -> None:
-    """An allowed response has the rate limit fields. A 429 has the time to wait."""
-    app = limited(listing)
-    responses = [ask_wsgi(app) for _ in range(3)]
-    assert [response.status_code for response in responses] == [200, 200, 429]
-    assert [name for name in _raw_names(responses[0]) if name in FIELDS] == FIELDS
-    assert responses[2].headers["retry-after"] == "60"
-
-
-def test_the_verdict_is_in_the_environ() -> None:
-    """``environ["ratelimit_mw.verdict"]`` is the verdict."""
-    verdicts: list[Verdict] = []
-
-    def app(environ: Environ, start_response: Any) -> list[bytes]:
-        verdicts.append(environ["ratelimit_mw.verdict"])
-        return listing(environ, start_response)
-
-    Served(limited(app))
-    assert verdicts[0].allowed
-    assert verdicts[0].decisions[0].remaining == 1
-
-
-@pytest.mark.parametrize("fields", [{"PATH_INFO": "/free"}, {"PATH_INFO": "/api/free"}])
-def test_a_request_that_matches_no_rule_has_an_empty_verdict(fields: Environ) -> None:
-    """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
-    verdicts: list[Verdict] = []
-
-    def app(environ: Environ, start_response: Any) -> list[bytes]:
-        verdicts.append(environ["ratelimit_mw.verdict"])
-        verdicts[-1].settle(7)
-        return listing(environ, start_response)
-
-    guarded = limited(app, limiter(match={"path": "/api"}))
-    assert [Served(guarded, **fields).names() for _ in range(2)] == [["Content-Type"]] * 2
-    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in verdicts] == [(True, (), 0.0)] * 2
-    assert verdicts[0] is not verdicts[1]
-
-
-def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict() -> None:
-    """An inner middleware whose rules do not apply keeps the verdict of the outer middleware."""
-    verdicts: list[Verdict] = []
-
-    def app(environ: Environ, start_response: Any) -> list[bytes]:
-        verdicts.append(environ["ratelimit_mw.verdict"])
-        return listing(environ, start_response)
-
-    inner = RateLimitMiddleware(app, limiter=limiter(match={"path": "/elsewhere"}))
-    Served(limited(inner, limiter("9/minute")))
-    assert verdicts[0].rules == ("api",)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +41,6 @@ def test_a_path_without_a_slash_does_not_evade_a_rule() -> None:
     paths = ["/login", "login", "//login"]
     assert [Served(app.wsgi_app, PATH_INFO=path).status[:3] for path in paths] == ["200"] * 3
     assert [Served(guarded, PATH_INFO=path).status[:3] for path in paths] == ["200", "429", "429"]
-
-
-def test_a_lowercase_method_does_not_evade_a_rule() -> None:
-    """Werkzeug and Django read ``post`` as POST, so the rule for POST counts it."""
-    app = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"methods": ["POST"]}, key=["method"]))
-    assert statuses(app, 1, REQUEST_METHOD="POST") == [200]
-    assert statuses(app, 1, REQUEST_METHOD="post") == [429]
-
-
-def test_options_count_where_no_framework_is_known() -> None:
-    """The application itself responds to OPTIONS, so the request counts as any other."""
-    assert statuses(limited(listing, limiter("1/minute")), 2, REQUEST_METHOD="OPTIONS") == [200, 429]
 
 
 def test_the_user_is_remote_user() -> None:
@@ -159,14 +89,6 @@ def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
     ):
         assert Served(app).names() == ["Content-Type", *FIELDS]
         assert statuses(app, 2) == [200, 429]
-
-
-def test_two_different_limiters_both_decide() -> None:
-    """Two independent limiters both consume, and the response has the fields once."""
-    app = two_middlewares({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
-    assert Served(app).names() == ["Content-Type", *FIELDS]
-    rejected = Served(app)
-    assert (rejected.status[:3], dict(rejected.headers)["X-RateLimit-Limit"]) == ("429", "1")
 
 
 def test_a_mounted_middleware_matches_paths_below_the_mount() -> None:
