@@ -223,6 +223,17 @@ def test_field_with_a_list(rules: Write, log: Write, trusted: list[str], address
     assert rejected_client(settings, log([json.dumps(record) + "\n"] * 4), "--field", "ip=xff") == client
 
 
+@pytest.mark.parametrize("name", ["10.0.0.1", "10.0.0.1 and other trusted proxies"])
+def test_requests_of_a_proxy_alone_are_noted(rules: Write, log: Write, name: str) -> None:
+    """The log does not name the clients behind it, so its counts say little about them."""
+    last = 2 if "other" in name else 1
+    access_log = log([f'10.0.0.{peer} - - [17/May/2026:10:05:01 +0000] "GET / HTTP/1.1" 200 5\n' for peer in (1, last)])
+    result = run("replay", rules(SITE, trusted_proxies=["10.0.0.0/8"]), access_log)
+    shown = name if last == 2 else f"{name}, a trusted proxy,"
+    assert f"2 requests of {shown} have no address in x-forwarded-for: all clients" in result.stderr
+    assert "a trusted proxy" not in run("replay", rules(SITE), access_log).stderr
+
+
 def test_header_of_the_settings(rules: Write, log: Write) -> None:
     """The header is that of the settings; a malformed one is one shared client, as in the middleware."""
     record = {

@@ -11,9 +11,9 @@ from ...rules.describe import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser, check_field
 from ..log_files import LogFiles, size_of
-from ..output import parsed, progress
+from ..output import count_text, parsed, progress
 from ..source import Source
-from .report import ReplayReport
+from .report import REQUESTS, ReplayReport
 from .simulation import attributes_of, is_logged
 
 _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
@@ -62,6 +62,15 @@ def notes_on_logs(source: Source, parser: LineParser, report: ReplayReport) -> I
                 yield f"the log does not contain routes, so all paths of a rule are one endpoint for {', '.join(rules)}"
             elif not is_logged(name) and name not in parser.found:
                 yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
+    clients, by_feature = report.clients.rows, source.rules_by_feature()
+    proxies = [name for name in clients if report.simulation.client.is_proxy(name)] if "ip" in by_feature else []
+    if proxies:
+        requests = count_text(sum(clients[name][REQUESTS] for name in proxies), "request")
+        shown = f"{proxies[0]}{' and other trusted proxies' if proxies[1:] else ', a trusted proxy,'}"
+        yield (
+            f"{requests} of {shown} have no address in {report.simulation.client.header.removeprefix('header:')}:"
+            f" all clients behind a proxy share one count for {', '.join(by_feature['ip'])}"
+        )
     if report.out_of_order:
         yield f"{report.out_of_order:,} requests are too far out of order. Pass each log as a separate file"
     if not report.clients.is_complete:

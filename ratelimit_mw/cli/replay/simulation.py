@@ -74,10 +74,15 @@ class LogClients:
         by_header = ClientIP(trusted, settings.forwarded_header, *options)
         by_list = ClientIP(trusted, "x-forwarded-for", *options)  # a list of addresses has this form
         self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
+        self._trusts = by_header.trusts
 
     def feature(self, entry: LogEntry) -> Any:
         """Return the value of ``ip``."""
         return self._find(entry.client, entry.features.get(self.header))
+
+    def is_proxy(self, client: str) -> bool:
+        """Return whether a client of a table is a trusted proxy: no address of the line is behind it."""
+        return self._trusts(client.partition("/")[0])
 
     def __call__(self, entry: LogEntry) -> str:
         client = self.feature(entry)
