@@ -1,4 +1,4 @@
-"""``usage`` shows what a client has left, in every framework alike, and consumes nothing."""
+"""Ready views with the usage of a client, a dependency of FastAPI, and rules that fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import flask
 import pytest
 from calls import ask
-from check_sites import SITES, Site, limiter
 from django.urls import path
 from django_calls import project
 from fastapi import Depends, FastAPI, Request
@@ -23,62 +22,7 @@ from ratelimit_mw import django as in_django
 from ratelimit_mw import fastapi as in_fastapi
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
-from ratelimit_mw.testing import ManualClock, limits_off
-
-everywhere = pytest.mark.parametrize("kind", SITES.values(), ids=list(SITES))
-
-
-@pytest.fixture
-def site(kind: type[Site]) -> Site:
-    return kind(limiter())
-
-
-def usage_of(site: Site, query: str = "") -> Any:
-    response = site.ask(f"/usage?{query}")
-    assert response.status_code == 200, response.text
-    return json.loads(response.text)
-
-
-@everywhere
-def test_usage_is_what_is_left_of_a_rule(site: Site) -> None:
-    """The request itself counts for the rules of the site, and usage consumes nothing more."""
-    assert usage_of(site, "rules=site") == {"site": {"limit": 100, "remaining": 99, "reset_after": 20.0}}
-    site.ask("/check?thread=7")
-    assert [usage_of(site, f"rules=post&thread={thread}")["post"]["remaining"] for thread in (7, 7, 8)] == [1, 1, 2]
-    assert usage_of(site, "rules=site")["site"]["remaining"] == 94
-
-
-@everywhere
-def test_without_names_all_rules_with_a_key_are_shown(site: Site) -> None:
-    """Rules whose features nobody knows in this request are left out. A decorator's rule is there once it is called."""
-    assert list(usage_of(site)) == ["site", "failed", "busy"]
-    site.ask("/helper")
-    assert usage_of(site)["helper"] == {"limit": 2, "remaining": 1, "reset_after": 60.0}
-    assert list(usage_of(site, "thread=7")) == ["site", "post", "failed", "busy", "helper"]
-
-
-@everywhere
-def test_the_order_is_that_of_the_names(site: Site) -> None:
-    """Rules of slots have a rest, too."""
-    usage = usage_of(site, "rules=busy,site")
-    assert list(usage) == ["busy", "site"]
-    assert usage["busy"] == {"limit": 1, "remaining": 1, "reset_after": 0.0}
-
-
-@everywhere
-def test_mistakes_are_errors(site: Site) -> None:
-    """An unknown rule, and a rule whose feature nothing provides."""
-    for rules in ("sit", "post"):
-        with suppress(ConfigError):
-            assert site.ask(f"/usage?rules={rules}").status_code == 500
-
-
-@everywhere
-def test_without_limits_there_is_no_usage(site: Site) -> None:
-    """In tests, limits_off turns it off."""
-    with limits_off():
-        assert usage_of(site) == {}
-
+from ratelimit_mw.testing import ManualClock
 
 RULES = [
     Rule(name="both", limits=["10/minute", "15/hour"]),

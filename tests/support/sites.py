@@ -47,6 +47,7 @@ from ratelimit_mw import fastapi as of_fastapi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw import wsgi as of_wsgi
+from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.testing import ManualClock
 
@@ -263,6 +264,10 @@ class Site:
         verdict = self.limiter.decide(plan, {"ip": CLIENT, **features}, 0, consume=False)
         return [each.remaining for each in verdict.decisions]
 
+    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
+        """Return a limited function that a view calls with ``await``. It is async where the framework has a loop."""
+        raise NotImplementedError
+
     # -- what an adapter says ----------------------------------------------------------------------------------
 
     def build(self) -> Any:
@@ -381,6 +386,11 @@ class ASGISite(Site):
 
         return self.loop.run(scenario())
 
+    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
+        async def helper() -> None: ...
+
+        return limit(*limits, unrouted=True, **options)(helper)
+
     async def _counted(self, *line: str, **request: Any) -> httpx.Response:
         try:
             return await self.acall(*line, **request)
@@ -466,6 +476,14 @@ class WSGISite(Site):
 
         with ThreadPoolExecutor(times) as pool:
             return list(pool.map(counted, range(times)))
+
+    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
+        limited = limit(*limits, unrouted=True, **options)(lambda: None)
+
+        async def helper() -> None:
+            limited()
+
+        return helper
 
     def _count(self) -> None:
         with self._changed:
@@ -594,8 +612,8 @@ class DependencySite(FastAPISite):
     """More options of each ``RateLimit``."""
 
     def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        limit = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
-        endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), limit]
+        dependency = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
+        endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), dependency]
         return endpoint
 
 

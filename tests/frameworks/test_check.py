@@ -1,0 +1,307 @@
+"""``check``, ``usage``, limited helpers and rejections that code raises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from shared_store import SharedStore
+from sites import BY_ASGI, CLIENT, SITES, Build, Call, Reply, Site, only
+
+from ratelimit_mw import Limiter, RateLimitExceeded, Rejection, Rule, load_settings
+from ratelimit_mw.rules.decorators import limit
+from ratelimit_mw.testing import limits_off
+
+IN_VIEWS: Any = {"view": ""}
+RULES = [
+    Rule(name="site", limits="100/minute"),
+    Rule(name="post", limits="2/minute", key=["thread", "ip"], match=IN_VIEWS),
+    Rule(name="mail", limits="2/minute", key=["email"], match=IN_VIEWS),
+    Rule(name="failed", limits="2/minute", match=IN_VIEWS, count_when={"status": 401}),
+    Rule(name="busy", limits="1 concurrent", match=IN_VIEWS),
+]
+TEXT = ("Content-Type", "text/plain")
+QUEUE: Any = {"limits": "10/s burst 3", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
+own = Limiter([Rule(name="own", limits="1/hour")])
+own.hit({"ip": CLIENT})
+with_usage = only(SITES.keys() - {"wsgi"})
+
+
+async def act(call: Call) -> Reply:
+    """Do what the path says, with the rule and the features of the query."""
+    query, check = call.query, call.check
+    rule, status = query.get("rule", "post"), int(query.get("status", "200"))
+    features = {name: query[name] for name in ("thread", "email") if name in query}
+    text = "done"
+    try:
+        match call.parameters["do"]:
+            case "check":
+                text = str((await check(rule, **features)).decisions[0].remaining)
+            case "peek":
+                text = str((await check.peek(rule, **features)).allowed)
+            case "reset":
+                _ = "status" in query and await check(rule, **features)
+                await check.reset(rule, **features)
+            case "usage":
+                text = json.dumps(await call.usage(*filter(None, query.get("rules", "").split(",")), **features))
+            case "settle":
+                await check(rule, **features)
+                await check.settle(rule, 0)
+            case "helper":
+                await call.site.help()  # type: ignore[attr-defined]
+            case "raise":
+                own.hit({"ip": CLIENT}).raise_for_limit()
+    except RateLimitExceeded as error:
+        if "catch" not in query:
+            raise
+        text = f"caught {error.verdict.rejected_by[0].rule}"
+    return Reply(status, text)
+
+
+def open_site(site: Build, rules: Any = RULES, **options: Any) -> Site:
+    served: Any = site(rules, {"/{do}": act}, **options)
+    served.help = served.helper("2/minute", name="helper")
+    return served  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def ask(site: Build) -> Callable[[str], Any]:
+    served = open_site(site)
+    return lambda path: served.call(path=path)
+
+
+Ask = Callable[[str], Any]
+
+
+def left(response: Any) -> tuple[int, str, str]:
+    return response.status_code, response.text, response.headers.get("x-ratelimit-remaining")
+
+
+def test_check_decides_a_rule_and_its_headers_show_it(ask: Ask) -> None:
+    """The rule counts by what the view passes and by the client of the request. It rejects with a whole 429."""
+    sent = [left(ask(f"/check?thread={thread}")) for thread in (7, 7, 8)]
+    assert sent == [(200, "1", "1"), (200, "0", "0"), (200, "1", "1")]
+    rejected = ask("/check?thread=7")
+    assert rejected.status_code == 429
+    assert rejected.headers["Retry-After"] == "60"
+    assert rejected.headers["RateLimit"] == '"post";r=0;t=60'
+    assert rejected.headers["Content-Type"] == "application/problem+json"
+    assert rejected.json()["violated-policies"] == ["post"]
+
+
+def test_rules_before_a_check_stay_counted(site: Build) -> None:
+    """The rejection of a check refunds nothing, because the view has run."""
+    served = open_site(site)
+    assert served.statuses(3, path="/check?thread=7") == [200, 200, 429]
+    assert served.limiter.peek({"ip": CLIENT}, cost=0).decisions[0].remaining == 97
+    policy = served.call(path="/check?thread=8").headers["RateLimit-Policy"]
+    assert policy == '"site";q=100;w=60, "post";q=2;w=60'
+
+
+def test_peek_consumes_nothing_and_reset_forgets(ask: Ask) -> None:
+    """Peek raises no rejection. Reset concerns one key."""
+    assert [ask("/peek?thread=7").text for _ in range(3)] == ["True"] * 3
+    for thread in (7, 7, 8, 8):
+        ask(f"/check?thread={thread}")
+    assert [ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["False"] * 2
+    assert ask("/reset?thread=7").text == "done"
+    assert [ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["True", "False"]
+
+
+@pytest.mark.parametrize("rule", ["post", "failed"])
+def test_the_headers_after_a_reset_show_the_whole_limit(site: Build, rule: str) -> None:
+    """A login that fails twice and then succeeds shows its client a limit that nothing has been consumed of."""
+    served = open_site(site)
+    served.statuses(2, path=f"/check?rule={rule}&thread=7&status=401")
+    served.limiter.reset(rule, {"thread": "7", "ip": CLIENT} if rule == "post" else {"ip": CLIENT})
+    shown = served.call(path=f"/reset?rule={rule}&thread=7&status=401")
+    assert f'"{rule}";r=2;t=1' in shown.headers["RateLimit"]
+    assert shown.headers["X-RateLimit-Remaining"] == "97"
+
+
+@pytest.mark.parametrize(
+    ("paths", "statuses"),
+    [
+        (["/settle?thread=7"] * 3, [200] * 3),  # a cost of zero returns everything at the end
+        (["/check?rule=busy"] * 3, [200] * 3),  # each request returns the slot of its check
+        (["/check?rule=failed&status=200"] * 3 + ["/check?rule=failed&status=401"] * 3, [200] * 3 + [401, 401, 429]),
+        (
+            [f"/check?rule=mail&email={name}" for name in ("ann@b\u00fccher.example", "Ann@xn--bcher-kva.example")] * 2,
+            [200, 200, 429, 429],
+        ),
+        (["/check?rule=pst", "/check", "/peek?rule=pst", "/settle?rule=pst"], [500] * 4),  # mistakes
+    ],
+    ids=["settled", "slots", "outcomes", "spellings of an email address", "mistakes"],
+)
+def test_a_check_costs_what_it_says(ask: Ask, paths: list[str], statuses: list[int]) -> None:
+    assert [ask(path).status_code for path in paths] == statuses
+
+
+def test_a_view_catches_a_rejection(ask: Ask) -> None:
+    """The view responds as it likes, for example with an error in a form. The headers still show the rejection."""
+    assert left([ask("/check?thread=7&catch=1") for _ in range(3)][-1]) == (200, "caught post", "0")
+
+
+def test_a_limited_helper_is_decided_when_a_view_calls_it(ask: Ask) -> None:
+    """Its headers are those of the response, and it rejects with a 429."""
+    assert [left(ask("/helper"))[::2] for _ in range(2)] == [(200, "1"), (200, "0")]
+    assert ask("/done").status_code == 200
+    rejected = ask("/helper")
+    assert (rejected.status_code, rejected.headers["RateLimit"]) == (429, '"helper";r=0;t=60')
+
+
+def test_a_rejection_of_another_limiter_is_a_429(ask: Ask) -> None:
+    """Any ``RateLimitExceeded`` that leaves a view becomes the response to a rejection, with its own headers."""
+    rejected = ask("/raise")
+    assert (rejected.status_code, rejected.headers["RateLimit"][:9]) == (429, '"own";r=0')
+    assert rejected.json()["violated-policies"] == ["own"]
+    assert int(rejected.headers["Retry-After"]) > 1000
+
+
+def test_without_limits_nothing_is_decided(ask: Ask) -> None:
+    """In tests, limits_off turns off checks, helpers and usage too."""
+    with limits_off():
+        assert [ask("/helper").status_code for _ in range(3)] == [200] * 3
+        assert [ask("/reset?thread=7").status_code, ask("/peek?thread=7").text] == [200, "True"]
+
+
+@with_usage
+def test_switched_off_settings_need_no_features_and_no_store(site: Build) -> None:
+    """With `enabled = false`, check, reset and usage of a rule whose key is missing do nothing."""
+    store = SharedStore()
+    served = open_site(site, Limiter(RULES, store, settings=load_settings({"enabled": False})))
+    for path in ("/reset", "/reset?thread=7", "/peek", "/settle?thread=7", "/usage?rules=post", "/helper"):
+        assert served.call(path=path).status_code == 200
+    assert served.call(path="/usage").text == "{}"
+    assert store.calls == 0
+
+
+@with_usage
+def test_without_limits_no_check_uses_functions_or_the_store(site: Build) -> None:
+    """A test of a view needs neither Redis nor the database that has the limits."""
+    store, keys = SharedStore(), list[str]()
+
+    def limits_of(key: str) -> str:
+        keys.append(key)
+        return "2/minute"
+
+    served = open_site(site, Rule(name="post", key=["thread"], limits=limits_of, match=IN_VIEWS), store=store)
+    with limits_off():
+        for path in ("/peek", "/reset", "/settle", "/usage"):
+            assert served.call(path=f"{path}?thread=7").status_code == 200
+    assert (store.calls, keys) == (0, [])
+
+
+@pytest.mark.parametrize("path", ["/check?thread=7", "/helper", "/raise"])
+def test_your_own_response_is_sent(site: Build, path: str) -> None:
+    """The function ``rejection`` responds to rejections of checks, helpers and other limiters as well."""
+    served = open_site(site, rejection=lambda _, verdict: Rejection(verdict.status, [("X-Own", "1"), TEXT], b"no"))
+    response = [served.call(path=path) for _ in range(3)][-1]
+    assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
+
+
+@pytest.mark.parametrize("path", ["/check?thread=7", "/helper"])
+@pytest.mark.parametrize(("status", "remaining"), [(403, 8), (429, 9)])
+def test_the_status_of_your_own_response_is_the_outcome(site: Build, path: str, status: int, remaining: int) -> None:
+    """A rejection in a view counts for other rules by the status that the client receives."""
+    rules = [*RULES, Rule(name="forbidden", limits="9/minute", count_when={"status": [403]})]
+    served = open_site(site, rules, rejection=lambda *_: Rejection(status, [TEXT], b"no"))
+    assert served.statuses(3, path=path) == [200, 200, status]
+    left_of = {each.rule: each.remaining for each in served.limiter.peek({"ip": CLIENT}, cost=0).decisions}
+    assert left_of == {"site": 97, "forbidden": remaining}
+
+
+def test_a_rejection_keeps_all_cookies_and_headers(site: Build) -> None:
+    """Each ``Set-Cookie`` of a rejection is sent as it is written, and other equal names keep all values."""
+    lines = ["a=1; Path=/; Partitioned", "b=2; HttpOnly; Priority=High", "a=1; Path=/x"]
+    headers = [TEXT, ("Vary", "Cookie"), ("vary", "Origin"), *(("Set-Cookie", line) for line in lines)]
+    served = open_site(site, rejection=lambda *_: Rejection(429, headers, b"no"))
+    rejected = [served.call(path="/check?thread=7") for _ in range(3)][-1].headers
+    assert [line.strip() for line in rejected.get_list("set-cookie")] == lines
+    assert {"Cookie", "Origin"} <= {part.strip() for part in rejected["vary"].split(",")}
+
+
+def test_a_queue_delays_a_check(site: Build, delays: list[float]) -> None:
+    """The view waits for its turn."""
+    served = open_site(site, Rule(name="post", match=IN_VIEWS, **QUEUE))
+    assert served.statuses(2, path="/check") == [200, 200]
+    assert delays == [0.1]
+
+
+@pytest.mark.parametrize("limits", ["10/s burst 3", lambda _: "10/s burst 3"])
+def test_a_call_that_cannot_await_never_waits_on_an_event_loop(site: Build, limits: Any, delays: list[float]) -> None:
+    """A helper with a queue sleeps in a thread. Called on the loop of a server, it is an error, and nothing sleeps."""
+    helper = limit(**{**QUEUE, "limits": limits}, name="queue", unrouted=True)(lambda: None)
+
+    async def view(call: Call) -> int:
+        helper()
+        return 200
+
+    waits = site.name not in BY_ASGI
+    assert site([], view).statuses(2)[-1] == (200 if waits else 500)
+    assert len(delays) == waits
+
+
+def test_a_stream_runs_in_its_request(site: Build) -> None:
+    """Its slots are held until it ends, its helpers are decided, and its true cost is settled."""
+
+    async def view(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            for step in (lambda: call.check("busy"), lambda: call.check("busy"), helper, helper):
+                try:
+                    await step()
+                    yield b"yes "
+                except RateLimitExceeded:
+                    yield b"no "
+            await call.check.settle("tokens", 150)
+
+        return Reply(body=parts())
+
+    served = site([Rule(name="tokens", limits="1000/minute", cost=100), RULES[-1]], view)
+    helper = served.helper("1/minute", name="helper")
+    assert served.call().text == "yes no yes no "
+    assert served.left() == [850, 1, 0]
+
+
+# -- usage -----------------------------------------------------------------------------------------------------
+
+
+@with_usage
+def test_usage_is_what_is_left_of_a_rule(ask: Ask) -> None:
+    """The request itself counts for the rules of the site, and usage consumes nothing more."""
+    assert ask("/usage?rules=site").json() == {"site": {"limit": 100, "remaining": 99, "reset_after": 20.0}}
+    ask("/check?thread=7")
+    assert [ask(f"/usage?rules=post&thread={thread}").json()["post"]["remaining"] for thread in (7, 7, 8)] == [1, 1, 2]
+    assert ask("/usage?rules=site").json()["site"]["remaining"] == 94
+
+
+@with_usage
+def test_without_names_all_rules_with_a_key_are_shown(ask: Ask) -> None:
+    """Rules whose features nobody knows in this request are left out. A decorator's rule is there once it is called."""
+    assert list(ask("/usage").json()) == ["site", "failed", "busy"]
+    ask("/helper")
+    assert ask("/usage").json()["helper"] == {"limit": 2, "remaining": 1, "reset_after": 60.0}
+    assert list(ask("/usage?thread=7").json()) == ["site", "post", "failed", "busy", "helper"]
+
+
+@with_usage
+def test_the_order_of_usage_is_that_of_the_names(ask: Ask) -> None:
+    """Rules of slots have a rest, too."""
+    usage = ask("/usage?rules=busy,site").json()
+    assert list(usage) == ["busy", "site"]
+    assert usage["busy"] == {"limit": 1, "remaining": 1, "reset_after": 0.0}
+
+
+@with_usage
+def test_mistakes_in_usage_are_errors(ask: Ask) -> None:
+    """An unknown rule, and a rule whose feature nothing provides."""
+    assert [ask(f"/usage?rules={rules}").status_code for rules in ("sit", "post")] == [500, 500]
+
+
+@with_usage
+def test_without_limits_there_is_no_usage(ask: Ask) -> None:
+    """In tests, limits_off turns it off."""
+    with limits_off():
+        assert ask("/usage").json() == {}
