@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from check_sites import raise_own
-from django_calls import MIDDLEWARE, one_rule, project
+from django_calls import MIDDLEWARE, one_rule, project, raise_own
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

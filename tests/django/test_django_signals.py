@@ -9,10 +9,9 @@ from typing import Any
 
 import django
 import pytest
-from check_sites import raise_own
 from django.http import HttpResponse
 from django.urls import path
-from django_calls import MIDDLEWARE, one_rule, project, still
+from django_calls import MIDDLEWARE, one_rule, project, raise_own, still
 from rest_framework.response import Response
 from rest_framework.views import APIView
 

@@ -66,6 +66,15 @@ def one_rule(limits: Any = "2/minute", **rule: Any) -> Limiter:
     return Limiter([Rule(name="api", limits=limits, **rule)], clock=ManualClock(999_960.0))
 
 
+own = Limiter([Rule(name="own", limits="1/hour")], clock=ManualClock(1_000_000.0))
+
+
+def raise_own() -> None:
+    """Raise a rejection of a limiter that no middleware knows."""
+    own.hit({"ip": CLIENT})
+    own.hit({"ip": CLIENT}).raise_for_limit()
+
+
 def urls(*patterns: Any) -> ModuleType:
     """Return a URLconf with these patterns."""
     module = ModuleType("urls")

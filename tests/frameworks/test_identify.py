@@ -1,0 +1,137 @@
+"""Functions of features get the request of the framework, and one function may return several features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import django.http
+import flask
+import pytest
+from sites import CLIENT, Build, Call
+from starlette.requests import HTTPConnection
+
+from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.wsgi.request import WSGIRequest
+
+Identify = Callable[[Any], Any]
+TYPES = {
+    "asgi": ASGIRequest,
+    "wsgi": WSGIRequest,
+    "starlette": HTTPConnection,
+    "fastapi": HTTPConnection,
+    "flask": flask.Request,
+    "django": django.http.HttpRequest,
+    "async django": django.http.HttpRequest,
+}
+
+
+class Known(TypedDict, total=False):
+    user: str
+    plan: str
+
+
+class Tenant(Known, total=False):
+    tenant: int | None
+
+
+def plans(*names: str, **options: Any) -> list[Rule]:
+    return [Rule(name=name, limits="2/minute", key=[name], **options) for name in names]
+
+
+async def check_post(call: Call) -> int:
+    await call.check("post")
+    return 200
+
+
+def test_functions_receive_the_request_of_the_framework(site: Build) -> None:
+    """Feature functions, cost functions and your own response receive what views of the framework know."""
+    seen: list[Any] = []
+
+    def see(request: Any, *_: Any) -> Any:
+        seen.append(request)
+        return 1
+
+    def reject(request: Any, _: Any) -> Any:
+        seen.append(request)
+        raise LookupError
+
+    served = site(plans("tenant", cost=see), features={"tenant": see}, rejection=reject)
+    assert served.statuses(3) == [200, 200, 500]
+    assert len(seen) == 7
+    assert all(isinstance(request, TYPES[site.name]) for request in seen)
+
+
+def identities(returned: Any, calls: list[Any], is_async: bool) -> Identify:
+    """Return a function that returns these features, and notes its calls."""
+
+    def identify(request: Any) -> Tenant | None:
+        calls.append(request)
+        return returned  # type: ignore[no-any-return]
+
+    async def aidentify(request: Any) -> Tenant | None:
+        return identify(request)
+
+    return aidentify if is_async else identify
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_one_function_returns_several_features(site: Build, is_async: bool) -> None:
+    """It is called once per request, even when the view decides more rules. Plain WSGI cannot await it."""
+    calls: list[Any] = []
+    rules = [Rule(name=name, limits="9/minute", key=[name]) for name in ("user", "tenant", "ip")]
+    rules.append(Rule(name="post", limits="2/minute", key=["plan", "user"], match={"view": ""}))
+    known = {"user": "ann", "tenant": 7, "plan": "free", "unused": object()}
+    if is_async and site.name == "wsgi":
+        return
+    served = site(rules, check_post, features=identities(known, calls, is_async))
+    assert served.statuses(3) == [200, 200, 429]
+    assert len(calls) == 3
+    left = served.limiter.peek({"user": "ann", "tenant": "7", "ip": CLIENT}, cost=0)
+    assert [decision.remaining for decision in left.decisions] == [6, 6, 6]
+
+
+@pytest.mark.parametrize("returned", [None, {}, {"tenant": None}])
+def test_a_feature_that_is_not_returned_is_missing(site: Build, returned: Any) -> None:
+    """None stands for a request of which nothing is known. A built-in feature is then read as usual."""
+    served = site(plans("tenant", "user"), features=identities(returned, [], is_async=False))
+    assert served.statuses(3) == [200] * 3
+
+
+@pytest.mark.parametrize("returned", ["ann", {"ip": CLIENT}])
+def test_a_mistake_is_never_a_missing_limit(site: Build, returned: Any) -> None:
+    """Another value than a mapping, and a feature of the request itself, are errors."""
+    served = site(plans("tenant"), features=identities(returned, [], is_async=False))
+    assert served.statuses(2) == [500, 500]
+
+
+def undeclared(request: Any) -> Any:
+    return {"user": "ann", "usr": "ann", "plan": "free"}
+
+
+def known(request: Any) -> Known:
+    return {"user": "ann", "plan": "free"}
+
+
+BY_FEATURE: list[dict[str, Any]] = [
+    {"key": ["usr"]},
+    {"key": ["usr|ip"]},
+    {"key": ["usr.id", "ip"]},
+    {"match": {"usr": "ann"}},
+    {"per": {"usr": {"ann": ["9/minute"]}}},
+    {"cost": "usr|1"},
+]
+"""Options of a rule that read a feature, whose name is a typo."""
+
+
+@pytest.mark.parametrize("options", BY_FEATURE, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("identify", [undeclared, known])
+def test_a_feature_that_nothing_declares_stops_the_start(site: Build, options: Any, identify: Identify) -> None:
+    """A rule with a typo would never apply. The message has the option, and what to write."""
+    option = next(iter(options))
+    message = rf"{option}(\.usr)?: uses the feature 'usr', but nothing provides it\. Did you mean 'user'\? If not,"
+    message += " annotate the function of features with a TypedDict that has the field 'usr'"
+    rules = [Rule(name="site", limits="9/minute", key=["user"]), Rule(name="api", limits="1/minute", **options)]
+    with pytest.raises(ConfigError, match=message):
+        raise site(rules, features=identify).call().extensions["error"]
