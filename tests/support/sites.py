@@ -134,8 +134,12 @@ class Call:
     check: Any = None
     """``await call.check("rule", feature="value")``, and ``check.peek``, ``check.reset``, ``check.settle``."""
     usage: Any = None
-    read: Callable[[], Awaitable[bytes]] = field(default=None)  # type: ignore[assignment]
-    """``await call.read()`` returns the body of the request."""
+    body: Callable[[], Any] = bytes
+
+    async def read(self) -> bytes:
+        """Return the body of the request."""
+        found = self.body()
+        return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
 
     async def meet(self) -> None:
         """Wait until each other call of ``at_once`` has come here or has its response."""
@@ -367,7 +371,7 @@ class ASGISite(Site):
         query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
         found = Call(self, request, scope["state"]["ratelimit"], scope["path"], query)
         found.check, found.usage = Bound(of_starlette.check, request), Bound(of_starlette.usage, request)
-        found.read = request.body
+        found.body = request.body
         return found
 
     @cached_property
@@ -454,15 +458,15 @@ class WSGISite(Site):
         return of_wsgi.RateLimitMiddleware(self.app, **outer)
 
     def see(self, native: Any) -> Call:
-        return self.see_environ(native, native, native["ratelimit_mw.verdict"], Bound(of_wsgi.check, native))
+        def body() -> bytes:
+            return native["wsgi.input"].read(int(native.get("CONTENT_LENGTH") or 0))  # type: ignore[no-any-return]
 
-    def see_environ(self, environ: Any, request: Any, verdict: Any, check: Bound, usage: Any = None) -> Call:
-        async def read() -> bytes:
-            return environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        return self.see_environ(native, native["ratelimit_mw.verdict"], native, Bound(of_wsgi.check, native), body=body)
 
+    def see_environ(self, environ: Any, verdict: Verdict, native: Any, check: Bound, **more: Any) -> Call:
         path = environ["PATH_INFO"].encode("latin-1").decode()
         query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
-        return Call(self, request, verdict, path, query, check=check, usage=usage, read=read)
+        return Call(self, native, verdict, path, query, check=check, **more)
 
     def _at_once(self, times: int, line: tuple[str, str], request: dict[str, Any]) -> Sequence[httpx.Response]:
         begin = threading.Barrier(times)
@@ -638,8 +642,8 @@ class FlaskSite(WSGISite):
         return app.wsgi_app
 
     def see(self, native: Any) -> Call:
-        check, usage = Bound(of_flask.check), Bound(of_flask.usage)
-        return self.see_environ(native.environ, native, flask.g.ratelimit, check, usage)
+        more = {"usage": Bound(of_flask.usage), "body": native.get_data}
+        return self.see_environ(native.environ, flask.g.ratelimit, native, Bound(of_flask.check), **more)
 
     @staticmethod
     def _endpoint(replying: Replying) -> Any:
@@ -690,8 +694,8 @@ class DjangoSite(Project, WSGISite):
         return view
 
     def see(self, native: Any) -> Call:
-        check, usage = Bound(of_django.check, native), Bound(of_django.usage, native)
-        return self.see_environ(native.META, native, native.ratelimit, check, usage)
+        more = {"usage": Bound(of_django.usage, native), "body": lambda: native.body}
+        return self.see_environ(native.META, native.ratelimit, native, Bound(of_django.check, native), **more)
 
 
 class RestSite(DjangoSite):
@@ -726,11 +730,10 @@ class AsyncDjangoSite(Project, ASGISite):
         return self.serve(ASGIHandler, make)
 
     def see(self, native: Any) -> Call:
-        async def read() -> bytes:
-            return bytes(native.body)
-
-        check, usage = Bound(of_django.acheck, native), Bound(of_django.ausage, native)
-        return Call(self, native, native.ratelimit, native.path, native.GET.dict(), {}, check, usage, read)
+        found = Call(self, native, native.ratelimit, native.path, native.GET.dict())
+        found.check, found.usage = Bound(of_django.acheck, native), Bound(of_django.ausage, native)
+        found.body = lambda: native.body
+        return found
 
 
 SITES: dict[str, type[Site]] = {

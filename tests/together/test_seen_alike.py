@@ -11,31 +11,26 @@ from urllib.parse import quote_plus
 
 import flask
 import pytest
-from calls import BODY, START, ask, ask_wsgi, http_scope, sending
+from calls import http_scope
 from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest as DjangoOverASGI
 from django.core.handlers.wsgi import WSGIRequest as DjangoOverWSGI
 from django.http import HttpResponse
 from django.urls import path
-from django_calls import hello as django_view
 from django_calls import one_rule, project
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request as StarletteRequest
 from werkzeug.exceptions import HTTPException
-from wsgi_calls import environ_of, listing
+from wsgi_calls import environ_of
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.asgi import RateLimitMiddleware as ASGIRateLimit
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask.request import FlaskRequest
 from ratelimit_mw.http.body import Body, body_feature
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIRateLimit
 
 # REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.exceptions import APIException  # isort: skip
@@ -341,43 +336,3 @@ def test_a_view_for_forms_and_json_has_one_limit() -> None:
         sent = [(kind, write(text)) for text in ("ann@b.c", "bob@b.c") for kind, write in WRITTEN]
         codes = [served.ask(data=data, method="POST", content_type=kind).status_code for kind, data in sent]
     assert codes == [200, 200, 429, 200, 200, 429]
-
-
-def test_a_field_has_one_count_in_each_framework() -> None:
-    """The count is the same for a form, for parts and for JSON."""
-    limits = Limiter([Rule(name="api", limits="2/minute", key=["field:email"])], clock=ManualClock(1_000_000.0))
-    flask_app = flask.Flask("app")
-    flask_app.add_url_rule("/", view_func=lambda: "hello", methods=["POST"])
-    RateLimiter(flask_app, limiter=limits)
-    asgi = ASGIRateLimit(sending(START, BODY), limiter=limits)
-    wsgi = WSGIRateLimit(flask.Flask("inner"), limiter=limits)
-    for number, (app, send) in enumerate(((asgi, ask), (wsgi, ask_wsgi), (flask_app, ask_wsgi))):
-        fields = {"email": f"ann{number}"}
-        bodies: list[dict[str, Any]] = [
-            {"json": fields},
-            {"data": fields},
-            {"files": {"email": (None, f"ann{number}")}},
-        ]
-        codes = [send(app, method="POST", **body).status_code for body in bodies]
-        assert [code == 429 for code in codes] == [False, False, True]
-
-
-@pytest.mark.parametrize("part", ["json:email", "field:email", "email", "json:user.email", "email:json:email"])
-@pytest.mark.parametrize("body", [[{"email": "ann@b.c"}], [], 7, "ann@b.c", True, {"user": ["x"], "email": {}}])
-def test_json_that_is_no_object_evades_no_rule(part: str, body: Any) -> None:
-    """The limit applies in each framework, and all such bodies share one count."""
-
-    def limits() -> Limiter:
-        return Limiter([Rule(limits="1/minute", key=[part])], clock=ManualClock(1_000_000.0))
-
-    flask_app = flask.Flask("app")
-    flask_app.add_url_rule("/", view_func=lambda: "hello", methods=["POST"])
-    RateLimiter(flask_app, limiter=limits())
-    asgi = ASGIRateLimit(sending(START, BODY), limiter=limits())
-    wsgi = WSGIRateLimit(listing, limiter=limits())
-    for app, send in ((asgi, ask), (wsgi, ask_wsgi), (flask_app, ask_wsgi)):
-        assert [send(app, method="POST", json=body).status_code for _ in range(3)] == [200, 429, 429]
-    for is_async in (False, True):
-        with project({"limiter": limits()}, path("", django_view), is_async=is_async) as served:
-            codes = [served.ask(data=json.dumps(body), method="POST", content_type=JSON).status_code for _ in range(3)]
-        assert codes == [200, 429, 429]
