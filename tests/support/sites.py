@@ -333,6 +333,11 @@ def pattern_of(template: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template))
 
 
+def name_of(template: str) -> str:
+    """Return the name of a route: ``items-number`` for ``/items/{number}``."""
+    return "-".join(re.findall(r"\w+", template)) or "home"
+
+
 def reply_of(found: Reply | int | str) -> Reply:
     return found if isinstance(found, Reply) else Reply(found) if isinstance(found, int) else Reply(body=found)
 
@@ -578,7 +583,8 @@ class StarletteSite(ASGISite):
         return app
 
     def application(self, endpoints: dict[str, Any]) -> Any:
-        return Starlette(routes=[Route(path, endpoint, methods=METHODS) for path, endpoint in endpoints.items()])
+        routes = [Route(path, endpoint, methods=METHODS, name=name_of(path)) for path, endpoint in endpoints.items()]
+        return Starlette(routes=routes)
 
     def see(self, native: Any) -> Call:
         return self.see_scope(native.scope, native)
@@ -605,7 +611,8 @@ class FastAPISite(StarletteSite):
         app = FastAPI()
         for path, endpoint in endpoints.items():
             dependencies = getattr(endpoint, "dependencies", ())
-            app.add_api_route(path, endpoint, methods=METHODS, dependencies=dependencies, response_model=None)
+            more = {"dependencies": dependencies, "response_model": None, "name": name_of(path)}
+            app.add_api_route(path, endpoint, methods=METHODS, **more)
         return app
 
 
@@ -636,7 +643,7 @@ class FlaskSite(WSGISite):
         app = flask.Flask("site")
         for path, endpoint in self.endpoints(self._endpoint).items():
             rule = path.replace("{", "<").replace("}", ">")
-            app.add_url_rule(rule, f"view {path}".replace(".", " "), endpoint, methods=METHODS)
+            app.add_url_rule(rule, name_of(path), endpoint, methods=METHODS)
         of_flask.RateLimiter(app, limiter=self.limiter, **self.options)
         self.flask = app
         return app.wsgi_app
@@ -665,7 +672,7 @@ class Project:
         options = self.options
         django = {name: options.pop(name) for name in [*options] if name.isupper() or name == "middleware"}
         urls = [
-            django_path(path[1:].replace("{", "<").replace("}", ">"), view)
+            django_path(path[1:].replace("{", "<").replace("}", ">"), view, name=name_of(path))
             for path, view in self.endpoints(endpoint).items()
         ]
         self.stack.enter_context(project({"limiter": self.limiter, **options}, *urls, **django))

@@ -1,9 +1,8 @@
-"""Limits from functions and waits for slots: the same in every framework and on every store."""
+"""Waits for slots: the same on every store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,91 +11,17 @@ import django
 import memcached_handles
 import pytest
 import redis_handles
-from calls import OK, ask, ask_wsgi, http_scope
+from calls import http_scope
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
-from django_calls import still as django_still
-from fastapi import Depends, FastAPI
-from flask import Flask
-from flask_calls import ask as ask_flask
 from servers import Server, wait_for
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.fastapi import RateLimit
-from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 ANN = {"user": "ann"}
-
-
-def limits_of(ip: str) -> str:
-    return "2/minute" if ip != "unknown" else "5/minute"
-
-
-async def alimits_of(ip: str) -> str:
-    await asyncio.sleep(0)
-    return limits_of(ip)
-
-
-def failing(ip: str) -> str:
-    raise KeyError(ip)
-
-
-def in_asgi(function: Any) -> Iterator[Any]:
-    app = RateLimitMiddleware(OK, limiter=Limiter([Rule(limits=function)]))
-    yield from (ask(app) for _ in range(3))
-
-
-def in_wsgi(function: Any) -> Iterator[Any]:
-    def app(environ: Any, start: Any) -> list[bytes]:
-        start("200 OK", [])
-        return [b""]
-
-    limited = WSGIMiddleware(app, limiter=Limiter([Rule(limits=function)]))
-    yield from (ask_wsgi(limited) for _ in range(3))
-
-
-def in_fastapi(function: Any) -> Iterator[Any]:
-    app = FastAPI()
-    app.get("/", dependencies=[Depends(RateLimit(function))])(lambda: "42")
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter())
-    yield from (ask(app) for _ in range(3))
-
-
-def in_flask(function: Any) -> Iterator[Any]:
-    app = Flask("app")
-    app.add_url_rule("/", view_func=limit(function, key=["ip"])(lambda: "42"))
-    RateLimiter(app)
-    yield from (ask_flask(app) for _ in range(3))
-
-
-def in_django(function: Any) -> Iterator[Any]:
-    view = limit(function, key=["ip"])(lambda request: HttpResponse("42"))
-    with project(django_still(), path("", view)) as served:
-        yield from (served.ask() for _ in range(3))
-
-
-FRAMEWORKS = [in_asgi, in_wsgi, in_fastapi, in_flask, in_django]
-
-
-@pytest.mark.parametrize("function", [limits_of, alimits_of])
-@pytest.mark.parametrize("responses_of", FRAMEWORKS)
-def test_functions_limit_requests(responses_of: Callable[[Any], Iterator[Any]], function: Any) -> None:
-    """Sync and async, in blocking and async applications."""
-    responses = list(responses_of(function))
-    assert [response.status_code for response in responses] == [200, 200, 429]
-    assert [response.headers["x-ratelimit-limit"] for response in responses] == ["2"] * 3
-
-
-@pytest.mark.parametrize("responses_of", FRAMEWORKS)
-def test_a_function_that_fails_rejects_requests(responses_of: Callable[[Any], Iterator[Any]]) -> None:
-    """The limit does not go missing, and the client learns that the server is at fault."""
-    for response in responses_of(failing):
-        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
 
 @pytest.fixture(params=["redis", "lmdb", "memcached"])
