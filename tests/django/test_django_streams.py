@@ -54,15 +54,6 @@ async def ignore(message: Any) -> None:
     pass
 
 
-def stream_view(request: Any) -> StreamingHttpResponse:
-    def chunks() -> Iterator[str]:
-        yield "some "
-        request.ratelimit.settle(6)
-        yield "words"
-
-    return StreamingHttpResponse(chunks())
-
-
 async def astream_view(request: Any) -> StreamingHttpResponse:
     async def chunks() -> AsyncIterator[str]:
         yield "some "
@@ -86,45 +77,14 @@ def by_asgi() -> tuple[int, bytes]:
     return response.status_code, response.content
 
 
-@pytest.mark.parametrize(("served", "view"), [(by_wsgi, stream_view), (by_wsgi, sending), (by_asgi, astream_view)])
-def test_a_stream_arrives_whole_and_is_settled_at_its_end(served: Any, view: Any) -> None:
-    """A stream arrives whole with headers through Django's handlers, and a cost that it states is settled."""
-    limiter = one_rule("10/minute")
-    with project(limiter, path("", view)):
-        assert served() == (200, b"some words")
-    consumed = 1 if view is sending else 6
-    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - consumed - 1
-
-
-def test_a_slot_is_held_while_the_response_streams() -> None:
-    """Under WSGI a stream or a file holds its slot until it is closed."""
-
-    def chunks() -> Iterator[str]:
-        yield str(by_wsgi()[0])
-
-    views = (path("", lambda request: StreamingHttpResponse(chunks())), path("file", sending))
-    with project(one_rule("1 concurrent"), *views):
-        assert by_wsgi() == (200, b"429")
-        assert by_wsgi() == (200, b"429")
-        handler = WSGIHandler()
-        body = handler(environ_of(PATH_INFO="/file"), lambda *_: None)
+def test_a_file_holds_its_slot_until_it_is_closed() -> None:
+    """It arrives whole, or it is closed unread."""
+    with project(one_rule("1 concurrent"), path("", sending)):
+        assert by_wsgi() == (200, b"some words")
+        body = WSGIHandler()(environ_of(), lambda *_: None)
         assert by_wsgi()[0] == 429
         body.close()
         assert by_wsgi()[0] == 200
-
-
-def test_a_slot_is_held_while_an_async_response_streams() -> None:
-    """Under ASGI a stream holds its slot until its end."""
-
-    async def view(request: Any) -> StreamingHttpResponse:
-        async def chunks() -> AsyncIterator[str]:
-            yield str((await aask(ASGIHandler())).status_code)
-
-        return StreamingHttpResponse(chunks())
-
-    with project(one_rule("1 concurrent"), path("", view)):
-        assert by_asgi() == (200, b"429")
-        assert by_asgi() == (200, b"429")
 
 
 @pytest.mark.usefixtures("closed_bodies")
@@ -188,15 +148,6 @@ def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
     gc.collect()
     verdict = limiter.peek({"ip": CLIENT})
     assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 10 - 3 - 1)
-
-
-def test_an_unread_stream_is_settled_when_it_is_closed() -> None:
-    """A client that requests only the headers leaves no slot taken."""
-    with project(one_rule("1 concurrent"), path("", stream_view)):
-        body = WSGIHandler()(environ_of(), lambda *_: None)
-        assert by_wsgi()[0] == 429
-        body.close()
-        assert by_wsgi()[0] == 200
 
 
 @pytest.mark.usefixtures("closed_bodies")

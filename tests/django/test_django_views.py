@@ -15,10 +15,9 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.vary import vary_on_headers
 from django.views.generic import TemplateView
-from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
+from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project
 
-from ratelimit_mw import ConfigError
-from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.django import exempt, limit
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
 
@@ -206,23 +205,6 @@ def test_options_count_where_other_middleware_runs_before(before: Any, after: An
         assert served.statuses(method="OPTIONS") == expected
 
 
-def test_functions_with_the_same_name_do_not_share_a_limit() -> None:
-    """Two views with one name in one module have a limit each. Stacked limits do, too."""
-
-    def made(text: str) -> Any:
-        @limit("2/minute")
-        @limit("9/hour")
-        def view(request: Any) -> HttpResponse:
-            return HttpResponse(text)
-
-        return view
-
-    with project(None, path("a", made("a")), path("b", made("b"))) as served:
-        assert [served.statuses(where) for where in ("/a", "/b")] == [[200, 200, 429]] * 2
-        shown = [served.ask(where)["ratelimit-policy"] for where in ("/a", "/b")]
-        assert shown == ['"view";q=9;w=3600, "view#2";q=2;w=60', '"view#3";q=9;w=3600, "view#4";q=2;w=60']
-
-
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_decorator_in_between_hides_no_limit(keeps: bool) -> None:
     """A decorator above @limit may keep the function's attributes, as functools.wraps does, or drop them."""
@@ -278,66 +260,12 @@ def test_unusual_kinds_of_views_are_limited(view: Any, is_async: bool) -> None:
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_an_exempt_view_is_not_limited() -> None:
-    """@exempt removes a view from every rule, including the settings. With names it removes it from those rules."""
-    rules = {"rules": [{"name": "api", "limits": "1/minute"}, {"name": "all", "limits": "2/minute"}]}
-    patterns = (path("free", exempt(hello)), path("less", exempt("api")(subclass(Items)).as_view()), path("", hello))
-    with project(still(rules), *patterns) as served:
-        assert served.statuses("/free") == [200] * 3
-        assert served.statuses("/") == [200, 429, 429]
-        assert served.statuses("/less", 2) == [200, 429]
-
-
-def test_the_settings_override_a_decorator() -> None:
-    """A rule with ``overrides`` changes the fields that it sets and keeps the others of the decorator."""
-    rules = {"rules": [{"overrides": "home", "limits": "3/minute"}]}
-    with project(still(rules), path("", limit("1/minute", name="home", key=[])(hello))) as served:
-        assert [served.ask(client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
-
-
-@pytest.mark.parametrize(
-    ("rules", "mark", "message"),
-    [
-        ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
-        ({}, exempt("api"), "@exempt on .*<lambda>: unknown rule 'api'. There is none"),
-        (
-            {"rules": [{"name": "api", "limits": "1/minute"}]},
-            limit("1/minute", name="api"),
-            "the name 'api' is already used",
-        ),
-        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>': key: uses the feature 'plan'"),
-        ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>: key: / has no parameter 'pk'"),
-        (
-            {"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]},
-            exempt,
-            "rule .all.: key: the rule never",
-        ),
-    ],
-)
-def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: str) -> None:
-    """The error appears when Django builds its middleware, before any request."""
-    with (
-        project(still(rules), path("", mark(lambda request: hello(request)))),
-        pytest.raises(ConfigError, match=message),
-    ):
-        RateLimitMiddleware(hello)
-
-
 def test_parameters_come_from_all_parts_of_a_route() -> None:
     """A limit may use a parameter of a path, a regular expression, an include or the route's extra arguments."""
     view = limit("1/minute", key=["path:town", "path:street", "path:number", "path:kind"])(hello)
     streets = [re_path(r"^(?P<street>[a-z]+)/", include([path("<int:number>", view, {"kind": "house"})]))]
     with project(None, path("<slug:town>/", include(streets))) as served:
         assert [served.ask(f"/rome/appia/{n}").status_code for n in (1, 2, 1)] == [200, 200, 429]
-
-
-def test_a_limit_on_another_object_is_an_error() -> None:
-    """Only functions and classes can be limited, and a view cannot have a path of its own."""
-    for target in (3, "view", functools.partial(hello)):
-        with pytest.raises(ConfigError, match="expected a view"):
-            limit("1/minute")(target)
-    with pytest.raises(ConfigError, match="the path of its route"):
-        limit("1/minute", match={"path": "/"})(hello)
 
 
 @both

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
-from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, limit
 from ratelimit_mw.testmode import limits_off
 
 
@@ -133,19 +133,6 @@ def test_a_rejected_request_runs_no_dependency() -> None:
     limited(app)
     assert statuses(app, "/", "/", "/") == [200, 429, 429]
     assert called == ["dependency", "view"]
-
-
-def test_exempt_removes_a_view_from_rules() -> None:
-    """Without names, no rule applies to the view. With names, those rules do not."""
-    app = FastAPI()
-
-    @app.get("/health")
-    @exempt
-    async def health() -> str:
-        return "well"
-
-    limited(app, Rule(limits="1/minute"))
-    assert statuses(app, "/health", "/health", "/docs", "/openapi.json") == [200, 200, 200, 429]
 
 
 def test_errors_of_a_view_are_counted_by_their_status() -> None:

@@ -167,32 +167,6 @@ def test_headers_show_the_limits_of_all_decisions() -> None:
     assert (bob["ratelimit"], bob["x-ratelimit-limit"]) == ('"file";r=1;t=60, "users";r=4;t=60', "3")
 
 
-def test_slots_and_outcomes_of_later_decisions_are_settled() -> None:
-    """A later limit on concurrent requests or outcomes is settled at the end of the request."""
-    limiter = Limiter(clock=ManualClock(1_000_000.0))
-    options = {"key": ["user"], "features": {"user": current_user}}
-    slots = RateLimit("1 concurrent", name="slots", **options)
-    failures = RateLimit("1/minute", name="failures", count_when={"status": 400}, **options)
-    app = FastAPI(dependencies=[Depends(slots), Depends(failures)])
-    during: list[Any] = []
-
-    @app.get("/{status}")
-    async def status(status: int) -> str:
-        during.extend(remaining(limiter, "slots", user="ann"))
-        if status == 500:
-            raise ValueError("broken")
-        raise HTTPException(status)
-
-    limited(app, limiter=limiter)
-    ann = {"x-user": "ann"}
-    assert [ask(app, f"/{code}", headers=ann).status_code for code in (404, 404)] == [404, 404]
-    with pytest.raises(ValueError, match="broken"):
-        ask(app, "/500", headers=ann)
-    assert [ask(app, f"/{code}", headers=ann).status_code for code in (400, 404)] == [400, 429]
-    assert during == [0, 0, 0, 0]
-    assert remaining(limiter, "slots", user="ann") == [1]
-
-
 def test_a_cancelled_request_releases_its_slots() -> None:
     """The slot of a later decision is released when the server cancels the request."""
     limiter = Limiter(clock=ManualClock(1_000_000.0))
@@ -292,20 +266,3 @@ def test_a_later_limit_may_need_the_body() -> None:
         (200, '"b"'),
         (429, '{"t'),
     ]
-
-
-def test_a_queue_delays_requests_in_a_dependency() -> None:
-    """A leaky-bucket queue delays a request when its key is known."""
-    app = FastAPI()
-    queue = by_user("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
-    app.add_api_route("/", view, dependencies=[Depends(queue)])
-    limited(app)
-    delays: list[float] = []
-
-    async def noted(delay: float) -> None:
-        delays.append(delay)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ratelimit_mw.http.later.asyncio.sleep", noted)
-        assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
-    assert delays == [0.001]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,9 +39,9 @@ def test_twenty_concurrent_failing_logins_of_a_decorated_view_allow_three(site: 
     assert served.at_once(20) == [401] * 3 + [429] * 17
 
 
-def test_only_the_named_outcomes_count(site: Build) -> None:
+def test_only_the_named_outcomes_count(place: Build) -> None:
     """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
-    served = site(Rule(limits="2/minute", **FAILURES), act)
+    served = place({"name": "login", "limits": "2/minute", **FAILURES}, act)
     asked = ["status=200", "status=404", "", "", "status=401", "fail", ""]
     assert [served.call(path=f"/?{query}").status_code for query in asked] == [200, 404, 200, 200, 401, 500, 429]
 
@@ -88,6 +89,23 @@ def test_a_stream_settles_the_true_cost(site: Build, counted: int | None, left: 
     assert served.left() == [left]
 
 
+def test_a_failing_stream_is_settled(site: Build) -> None:
+    """The error reaches the server. Django does not close the stream under ASGI, so its slot waits for the garbage."""
+
+    async def view(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"some "
+            call.verdict.settle(3)
+            raise ZeroDivisionError
+
+        return Reply(body=parts())
+
+    served = site([Rule(limits="10/minute"), Rule(name="slots", limits="1 concurrent")], view)
+    assert isinstance(served.call().extensions["error"], ZeroDivisionError)
+    gc.collect()
+    assert served.left() == [7, 1]
+
+
 def test_a_view_settles_each_rule_by_its_name(site: Build) -> None:
     """In the view, in the stream and after the response; without a name it is an error."""
     verdicts = []
@@ -117,20 +135,20 @@ def test_a_view_settles_each_rule_by_its_name(site: Build) -> None:
     assert left == [[9, 970], [8, 930], [8, 925]]
 
 
-def test_the_end_of_the_view_releases_its_slot(site: Build) -> None:
+def test_the_end_of_the_view_releases_its_slot(place: Build) -> None:
     """A complete response releases its slot at once. Errors and rejections of the application do the same."""
-    served = site(Rule(limits="1 concurrent"), act)
+    served = place({"name": "login", "limits": "1 concurrent"}, act)
     asked = ["status=200", "fail", "status=403", ""]
     assert [served.call(path=f"/?{query}").status_code for query in asked] == [200, 500, 403, 200]
 
 
-def test_a_slot_is_held_while_the_view_runs(site: Build) -> None:
+def test_a_slot_is_held_while_the_view_runs(place: Build) -> None:
     """With one slot, a request inside another one is rejected."""
 
     async def view(call: Call) -> str:
         return str((await call.site.acall()).status_code)
 
-    served = site(Rule(limits="1 concurrent"), view)
+    served = place({"name": "login", "limits": "1 concurrent"}, view)
     assert [served.call().text for _ in range(2)] == ["429", "429"]
 
 
@@ -156,9 +174,9 @@ def test_a_slot_is_held_while_the_response_streams(site: Build, method: str) -> 
     assert (set(left), served.left()) == ({0}, [1])
 
 
-def test_a_queue_delays_requests(site: Build, delays: list[float]) -> None:
+def test_a_queue_delays_requests(place: Build, delays: list[float]) -> None:
     """A leaky-bucket queue delays a request until the earlier ones are released. A full queue rejects."""
-    served = site(Rule(limits="10/s burst 3", **QUEUE))
+    served = place({"name": "login", "limits": "10/s burst 3", **QUEUE}, 200)
     assert served.statuses(4) == [200, 200, 200, 429]
     assert delays == [0.1, 0.2]
 

@@ -57,36 +57,11 @@ async def _mistyped(request: Any) -> Response:
     return PlainTextResponse("never")
 
 
-MISTAKES = [
-    ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: unknown rule 'missing'"),
-    ([Route("/", hello)], {"rules": [{"overrides": "missing", "limits": "1/s"}]}, "no decorator has a rule named"),
-    (
-        [Route("/", asynchronous)],
-        {"rules": [{"name": "starlette_apps.asynchronous", "limits": "1/s"}]},
-        "is already used",
-    ),
-    ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "uses the feature 'tenant'"),
-    ([Route("/t/{id}", limit("1/s", key=["path:idd|ip"])(hello))], {}, "hello: key: /t/{id} has no parameter 'idd'"),
-    (
-        [Route("/", hello)],
-        {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]},
-        "rule .x.: key: the rule never",
-    ),
-    (
-        [Route("/", hello)],
-        {"rules": [{"name": "x", "key": ["path:id as int"], "limits": "1/s"}]},
-        "rule .x.: key: the rule never",
-    ),
-    ([Route("/", limit("1/s", key=["user.id"])(hello))], {}, "built-in feature 'user' is a text. Write 'user'"),
-]
-
-
-@pytest.mark.parametrize(("routes", "settings", "message"), MISTAKES)
-def test_mistakes_stop_every_request(routes: Any, settings: Any, message: str) -> None:
+def test_a_mistake_stops_every_request() -> None:
     """Without a lifespan, every request raises the mistake, so none is served without its limits."""
-    app = application(routes, limiter=Limiter.from_settings(load_settings(settings)))
+    app = application([Route("/", _mistyped)])
     for _ in range(2):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=r"@exempt on test_starlette_mistakes._mistyped: unknown rule 'missing'"):
             ask(app)
 
 

@@ -268,6 +268,11 @@ class Site:
         verdict = self.limiter.decide(plan, {"ip": CLIENT, **features}, 0, consume=False)
         return [each.remaining for each in verdict.decisions]
 
+    def start(self) -> None:
+        """Raise the error that stops the start of the application, or each request."""
+        if (error := self.call().extensions["error"]) is not None:
+            raise error
+
     def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
         """Return a limited function that a view calls with ``await``. It is async where the framework has a loop."""
         raise NotImplementedError
@@ -647,6 +652,9 @@ class FlaskSite(WSGISite):
         of_flask.RateLimiter(app, limiter=self.limiter, **self.options)
         self.flask = app
         return app.wsgi_app
+
+    def start(self) -> None:
+        self.flask.extensions["ratelimit_mw"].read_views()
 
     def see(self, native: Any) -> Call:
         more = {"usage": Bound(of_flask.usage), "body": native.get_data}
