@@ -86,7 +86,7 @@ def _hint(app: Any) -> str:
 def open_application(name: str) -> Source:
     """Import an application, and return its rules: those of the outermost middleware, or of its framework."""
     outside: list[Any] = []
-    app = import_application(name, "--app")
+    app = _import(name)
     with contextlib.redirect_stdout(sys.stderr):
         for layer in layers_of(app):
             is_wsgi = isinstance(layer, wsgi.RateLimitMiddleware)
@@ -117,11 +117,11 @@ def _source_of_framework(app: object, name: str) -> Source | None:
     return None
 
 
-def import_application(name: str, option: str) -> Any:
+def _import(name: str) -> Any:
     """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
     module, _, attributes = name.partition(":")
     if not (module and attributes) or module.startswith("."):
-        raise click.UsageError(f"{option}: expected MODULE:APP, for example shop:app; got {name!r}")
+        raise click.UsageError(f"--app: expected MODULE:APP, for example shop:app; got {name!r}")
     sys.path.insert(0, str(Path.cwd()))
     with contextlib.redirect_stdout(sys.stderr):
         try:
@@ -129,9 +129,9 @@ def import_application(name: str, option: str) -> Any:
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):
                 raise
-            raise click.UsageError(f"{option}: no module {error.name!r} in the current folder or installed") from None
+            raise click.UsageError(f"--app: no module {error.name!r} in the current folder or installed") from None
         for attribute in attributes.removesuffix("()").split("."):
             if not hasattr(value, attribute):
-                raise click.UsageError(f"{option}: module {module!r} has no {attributes!r}")
+                raise click.UsageError(f"--app: module {module!r} has no {attributes!r}")
             value = getattr(value, attribute)
         return value() if attributes.endswith("()") else value

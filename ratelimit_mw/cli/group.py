@@ -9,7 +9,6 @@ from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
 from .forecast.command import forecast
 from .init import init
-from .migrate.command import migrate
 from .output import command, print_json
 from .replay.command import replay
 from .replay.diff import diff
@@ -33,5 +32,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*COMMANDS, capacity, demo, diff, forecast, init, migrate, replay, schema, serve, traffic):
+for _command in (*COMMANDS, capacity, demo, diff, forecast, init, replay, schema, serve, traffic):
     ratelimit_mw.add_command(_command)
