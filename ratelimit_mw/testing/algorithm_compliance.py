@@ -5,7 +5,7 @@ tests call the algorithm directly, without a store.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,6 +30,21 @@ class TraceStep(NamedTuple):
     kept: Any
     decision: Decision
     latest: int
+
+
+def _for_each_quota(test: Callable[[Any, Algorithm], None]) -> Callable[[Any], None]:
+    """Make one test of all quotas of a suite. A failure names its quota."""
+
+    def run(suite: "AlgorithmCompliance") -> None:
+        for text in suite.quotas:
+            try:
+                test(suite, suite.make(Quota.parse(text)))
+            except AssertionError as error:
+                error.add_note(f"with the quota {text!r}")
+                raise
+
+    run.__doc__ = test.__doc__
+    return run
 
 
 class AlgorithmCompliance:
@@ -58,9 +73,7 @@ class AlgorithmCompliance:
         """
         raise NotImplementedError
 
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        metafunc.parametrize("algorithm", [self.make(Quota.parse(text)) for text in self.quotas], ids=self.quotas)
-
+    @_for_each_quota
     def test_name_variant_and_lifetime_are_usable(self, algorithm: Algorithm) -> None:
         """Stores build keys from the name and the variant, and expiry from the lifetime."""
         for part in (algorithm.name, algorithm.variant):
@@ -69,6 +82,7 @@ class AlgorithmCompliance:
         check_equal(type(algorithm.lifetime), int, "the lifetime is in whole microseconds")
         check_equal(algorithm.lifetime > 0, True, "the lifetime is longer than 0")
 
+    @_for_each_quota
     def test_a_new_state_allows_exactly_the_limit(self, algorithm: Algorithm) -> None:
         """At one instant a cost of ``limit`` is allowed, at once or in pieces, and no more."""
         full = algorithm.limit
@@ -83,6 +97,7 @@ class AlgorithmCompliance:
         if not self.counts_rejected:
             check_equal(algorithm.decide(state, START, 0)[1].remaining, full - allowed, "the remaining cost")
 
+    @_for_each_quota
     def test_a_cost_over_the_limit_never_fits(self, algorithm: Algorithm) -> None:
         """It is rejected without a retry time, in any state. Every other rejection has a retry time."""
         for step in self._steps(algorithm):
@@ -93,6 +108,7 @@ class AlgorithmCompliance:
                 check_equal(rejected, retry is None or retry > 0, f"allowed, with retry_us {retry}")
                 check_equal(retry is None, False, f"no retry time for a cost of {step.cost}, which fits the limit")
 
+    @_for_each_quota
     def test_retry_after_is_exact(self, algorithm: Algorithm) -> None:
         """The same cost is allowed at that microsecond, and rejected one earlier."""
         for step in self._steps(algorithm):
@@ -102,6 +118,7 @@ class AlgorithmCompliance:
                 early, exact = (algorithm.decide(step.kept, time, step.cost)[1].allowed for time in (at - 1, at))
                 check_equal((early, exact), (False, True), f"{step.cost} 1 us before and at retry_us {retry}")
 
+    @_for_each_quota
     def test_rejections_and_peeks_return_the_same_state(self, algorithm: Algorithm) -> None:
         """The result is the same object, which is how a store knows that there is nothing to write."""
         for step in self._steps(algorithm):
@@ -109,6 +126,7 @@ class AlgorithmCompliance:
                 check_equal(step.kept is step.state, True, f"the state after cost {step.cost}, {step.decision.allowed}")
             check_equal(step.cost == 0 and not step.decision.allowed, False, "a peek is always allowed")
 
+    @_for_each_quota
     def test_remaining_is_exact(self, algorithm: Algorithm) -> None:
         """That cost is allowed at the same instant, and a cost of one more is rejected."""
         for step in self._steps(algorithm):
@@ -117,6 +135,7 @@ class AlgorithmCompliance:
             check_equal(algorithm.decide(step.kept, step.now, left)[1].allowed, True, f"{left} remaining")
             check_equal(algorithm.decide(step.kept, step.now, left + 1)[1].allowed, False, f"{left} + 1 more")
 
+    @_for_each_quota
     def test_reset_after_is_exact(self, algorithm: Algorithm) -> None:
         """At that time the state equals a new one; a microsecond earlier, one microsecond is left."""
         for step in self._steps(algorithm):
@@ -126,12 +145,14 @@ class AlgorithmCompliance:
             if step.decision.reset_us:
                 check_equal(algorithm.decide(step.kept, at - 1, 0)[1].reset_us, 1, "reset_us, 1 us before")
 
+    @_for_each_quota
     def test_lifetime_bounds_reset_after(self, algorithm: Algorithm) -> None:
         """A store may delete a key one lifetime after its last change."""
         for step in self._steps(algorithm, charges=False):
             reset, jump = step.decision.reset_us, max(0, step.latest - step.now)
             check_equal(reset <= algorithm.lifetime + jump, True, f"{reset} within the lifetime")
 
+    @_for_each_quota
     def test_a_charge_is_a_hit_that_is_never_rejected(self, algorithm: Algorithm) -> None:
         """A cost that fits gives the state of a hit. Any other cost leaves nothing remaining."""
         for step in self._steps(algorithm):
@@ -142,6 +163,7 @@ class AlgorithmCompliance:
                 remaining = algorithm.decide(charged, step.now, 0)[1].remaining
                 check_equal(remaining, 0, "remaining after a charge beyond the limit")
 
+    @_for_each_quota
     def test_a_refund_at_once_undoes_the_hit(self, algorithm: Algorithm) -> None:
         """The state equals the one before the hit, now and at any later time."""
         # A queue can refund a whole hit only when its end is known to the microsecond.
@@ -152,6 +174,7 @@ class AlgorithmCompliance:
                 later = max(step.now + wait, step.latest)
                 self._check_same(algorithm, back, step.state, later, "refunded at once")
 
+    @_for_each_quota
     def test_a_late_refund_allows_nothing_extra(self, algorithm: Algorithm) -> None:
         """After any other hits, no more remains than without the first hit, and no less than without the refund."""
         for step in self._hits(algorithm):
@@ -164,6 +187,7 @@ class AlgorithmCompliance:
                     subject = f"remaining with the hit, with a refund {wait} us later, and without the hit"
                     check_equal(left, sorted(left), f"{subject}, with {between} consumed in between")
 
+    @_for_each_quota
     def test_states_survive_as_bytes(self, algorithm: Algorithm) -> None:
         """``load`` is the inverse of ``dump``, and raises `ValueError` for other bytes."""
         for step in self._steps(algorithm):
@@ -176,6 +200,7 @@ class AlgorithmCompliance:
             with suppress(ValueError):
                 raise AssertionError(f"loading {data!r} returned {algorithm.load(data)!r}")
 
+    @_for_each_quota
     def test_numbers_are_whole(self, algorithm: Algorithm) -> None:
         """Decisions and states hold integers only: a float is exact only up to 2**53."""
         for step in self._steps(algorithm):
@@ -184,6 +209,7 @@ class AlgorithmCompliance:
             for value in (values_of(step.decision), step.kept, charged, back):
                 check_equal(_floats_in(value), [], f"floats in {value!r}")
 
+    @_for_each_quota
     def test_time_never_runs_backwards(self, algorithm: Algorithm) -> None:
         """A time before the state's last time counts as the last time; waits are measured from the caller's time."""
         for step in self._hits(algorithm, back=False):
@@ -195,6 +221,7 @@ class AlgorithmCompliance:
                     check_equal(then.retry_us, now.retry_us and now.retry_us + back, f"retry_us from {back} us back")
                     check_equal(then.reset_us, now.reset_us and now.reset_us + back, f"reset_us from {back} us back")
 
+    @_for_each_quota
     def test_states_are_never_changed_in_place(self, algorithm: Algorithm) -> None:
         """An old state gives the same decision after all later steps."""
         steps = list(self._steps(algorithm))
