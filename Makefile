@@ -14,23 +14,16 @@ FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/frameworks tests/starlette tests/fastapi
 PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist loadfile $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
-# The core in one process: `make cover` fails where a line or a branch of it is run by no test.
-CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision/* forksafe.py \
-	quota.py receipt.py
-CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
-	limiter http frameworks stores/memory stores/test_compliance.py stores/test_records.py stores/test_store_url.py asgi wsgi flask starlette fastapi \
-	django metrics cli/test_cli_application.py cli/test_cli_check.py cli/test_cli_explain.py \
-	dashboard/test_dashboard_core.py dashboard/test_dashboard_data.py dashboard/test_dashboard_asgi.py cli/test_live.py \
-	together/test_events_everywhere.py together/test_traffic_everywhere.py together/test_migrating_strings.py)
-COMMA := ,
-SPACE := $() $()
-
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all cover test-oldest topology check audit bench pictures docs clean
+.PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+FAST = -m "not slow and not thorough" --hypothesis-profile=quick
+
+# Tests start many processes, which then need not compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,20 +41,19 @@ setup: $(STAMP) ## create .venv with everything that development needs
 demo: $(STAMP) ## start a real server, send traffic to it, show which clients were rejected
 	$(BIN)/ratelimit-mw demo
 
-test: $(STAMP) ## run all tests but the thorough ones, with real servers
+test: $(STAMP) ## run every test that may fail alone, with real servers
 	$(PYTEST) -m "not thorough"
 
 test-fast: $(STAMP) ## run the tests that need no processes, with few random examples
-	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick
+	$(PYTEST) $(FAST)
+
+cover: $(STAMP) ## run the fast tests with the coverage of the core: every line and branch of it is needed
+	$(PYTEST) $(FAST) --cov --cov-report=term-missing:skip-covered
 
 test-all: export DIFFERENTIAL_REQUESTS := 10000
 test-all: export DIFFERENTIAL_TARGETS := 4000
 test-all: $(STAMP) ## run all tests, with many random examples: for a release
 	$(PYTEST)
-
-cover: $(STAMP) ## run the tests of the core with coverage; every line and branch of it is needed
-	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick --cov --cov-report= $(CORE_TESTS)
-	$(BIN)/python -m coverage report --fail-under=100 --include="$(subst $(SPACE),$(COMMA),$(addprefix ratelimit_mw/,$(CORE)))"
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions
 	$(OLDEST)/bin/python $(PYTEST_OLDEST) $(OLDEST_TESTS)

@@ -52,7 +52,7 @@ def test_a_test_file_has_its_own_name() -> None:
 
 
 def test_the_tests_that_the_makefile_names_exist() -> None:
-    """The lists of `make cover` and `make test-oldest` name no file that is gone."""
+    """The list of `make test-oldest` names no file that is gone."""
     lists = re.findall(r"\(addprefix tests/,([^)]+)\)", (ROOT / "Makefile").read_text())
     named = [path for each in lists for path in each.replace("\\", " ").split()]
     assert named
