@@ -53,7 +53,7 @@ cover: $(STAMP) ## run the fast tests with the coverage of the core: every line 
 test-all: export DIFFERENTIAL_REQUESTS := 10000
 test-all: export DIFFERENTIAL_TARGETS := 4000
 test-all: $(STAMP) ## run all tests, with many random examples: for a release
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=full
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions
 	$(OLDEST)/bin/python $(PYTEST_OLDEST) $(OLDEST_TESTS)

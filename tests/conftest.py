@@ -1,7 +1,7 @@
 """Fixtures and profiles that all tests share.
 
-Hypothesis runs the same examples in every run. Choose how many with `--hypothesis-profile=quick` (10, as
-`make test-fast` does) or `full` (the default).
+Hypothesis runs the same examples in every run: at most 30 of a test, with `--hypothesis-profile=quick` 10, as
+`make test-fast` does, and with `full` all of them, as `make test-all` does.
 """
 
 import math
@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
-from hypothesis_profiles import QUICK
+from hypothesis_profiles import MOST
 from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
@@ -25,8 +25,9 @@ WALL_AT_ZERO = clock._WALL_AT_ZERO
 MINUTE = 60_000_000_000  # in nanoseconds
 
 settings.register_profile("full", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)
-settings.load_profile("full")
+for profile in ("quick", "usual"):
+    settings.register_profile(profile, settings.get_profile("full"), max_examples=MOST[profile])
+settings.load_profile("usual")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,10 +2,9 @@
 
 from hypothesis import settings
 
-QUICK = 10
+MOST = {"quick": 10, "usual": 30, "full": 1_000_000}
 
 
 def examples(full: int) -> settings:
-    """Try this many examples in the profile `full`, and at most 10 in the profile `quick`."""
-    quick = settings.get_current_profile_name() == "quick"
-    return settings(max_examples=min(full, QUICK) if quick else full)
+    """Try this many examples in the profile `full`, and at most 30 or 10 in the profiles `usual` and `quick`."""
+    return settings(max_examples=min(full, MOST[settings.get_current_profile_name()]))
