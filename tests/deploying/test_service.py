@@ -32,7 +32,7 @@ RULES = f'[[rules]]\nname = "api"\nlimits = "{AMOUNT}/day"\n'
 FLOOD = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
 
 
-@pytest.fixture(params=["lmdb", "redis"])
+@pytest.fixture(params=["lmdb", pytest.param("redis", marks=pytest.mark.thorough)])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A store that outlives the service, and a number of workers."""
     if request.param == "lmdb":
