@@ -25,7 +25,7 @@ from .retention import Resolution
 
 _Name = TypeVar("_Name", int, str)
 OTHER: Final = "__other__"
-"""The event that counts all events without room. Early logs also use the name for the clients without room."""
+"""The event that counts all events without room."""
 MOST: Final = 1_000
 """The maximum number of events in a bucket, and of clients that an event keeps once it has more than twice as many."""
 
@@ -69,22 +69,17 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
 
     def count_of(self, client: str) -> Estimate:
         """Return the count of a client."""
-        return Estimate(self.clients.get(client, 0), self._client_error)
+        return Estimate(self.clients.get(client, 0), self.error)
 
     def top(self, most: int) -> list[tuple[str, Estimate]]:
         """Return the clients with the highest counts."""
-        counts = ((client, number) for client, number in self.clients.items() if client != OTHER)
-        found = nsmallest(most, counts, key=lambda each: (-each[1], each[0]))
-        return [(client, Estimate(number, self._client_error)) for client, number in found]
+        found = nsmallest(most, self.clients.items(), key=lambda each: (-each[1], each[0]))
+        return [(client, Estimate(number, self.error)) for client, number in found]
 
     def distinct(self) -> Estimate:
         """Return the number of clients."""
-        known = Estimate(len(self.clients) - (OTHER in self.clients)) if self.sketch is None else self.sketch.estimate()
-        return Estimate(known, known.error + self.clients.get(OTHER, 0) + self.missed)
-
-    @property
-    def _client_error(self) -> int:
-        return self.error + self.clients.get(OTHER, 0)
+        known = Estimate(len(self.clients)) if self.sketch is None else self.sketch.estimate()
+        return Estimate(known, known.error + self.missed)
 
     def sketch_with(self, other: EventCounts, salt: str) -> HyperLogLog:
         """Return the sketch of these clients and others."""
@@ -94,21 +89,19 @@ class EventCounts(msgspec.Struct, array_like=True, eq=False):
 
     def drop_clients(self, salt: str) -> int:
         """Drop the smallest clients if there are too many. Return the count that all clients lose."""
-        if len(self.clients) - (OTHER in self.clients) <= 2 * MOST:
+        if len(self.clients) <= 2 * MOST:
             return 0
         self.sketch = self.sketch or sketch_of(self.clients, salt)
-        counts = self.clients.items()
-        loss = sorted((number for client, number in counts if client != OTHER), reverse=True)[MOST]
+        loss = sorted(self.clients.values(), reverse=True)[MOST]
         self.error += loss
-        kept = {client: number - loss for client, number in counts if number > loss and client != OTHER}
-        self.clients = kept | {client: number for client, number in counts if client == OTHER}
+        self.clients = {client: number - loss for client, number in self.clients.items() if number > loss}
         return loss
 
 
 def sketch_of(clients: Collection[str], salt: str) -> HyperLogLog:
     """Return the sketch of clients."""
     sketch = HyperLogLog()
-    sketch.add((client for client in clients if client != OTHER), salt)
+    sketch.add(clients, salt)
     return sketch
 
 

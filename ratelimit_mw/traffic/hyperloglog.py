@@ -55,11 +55,6 @@ class HyperLogLog:
         return with_error(_REGISTERS**2 / (2 * math.log(2) * total), STANDARD_ERROR)
 
 
-def is_sketch(data: object) -> bool:
-    """Return whether these are the bytes of a sketch."""
-    return isinstance(data, bytes) and len(data) == _REGISTERS and max(data) <= _LONGEST
-
-
 def with_error(number: float, standard_error: float) -> Estimate:
     """Return an estimate whose error is three standard errors. The true error is smaller in 99.7% of all cases."""
     return Estimate(round(number), math.ceil(_DEVIATIONS * standard_error * number))

@@ -127,15 +127,11 @@ class PendingCounts:
 
 
 def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:
-    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest.
-
-    A client does not have the name of the events without room, which logs of the first version also use for clients.
-    """
+    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
     if not isinstance(text, str) or not (text or argument == "by"):
         raise ConfigError(f"expected text; got {text!r}", argument)
     data = text.encode("utf-8", "surrogatepass")
-    is_other = argument == "by" and text == OTHER
-    if len(text) <= longest and data.decode("utf-8", "replace") == text and not is_other:
+    if len(text) <= longest and data.decode("utf-8", "replace") == text:
         return text
     start = text[: longest - 1 - 2 * _DIGEST].encode("utf-8", "replace").decode()
     return f"{start}\N{HORIZONTAL ELLIPSIS}{blake2b(data, digest_size=_DIGEST).hexdigest()}"

@@ -105,8 +105,7 @@ class RedisCounts(CountStore):
         with self._errors():
             found = int(self._client.pfcount(*(f"{key}:d:{event}" for key in self._keys(runs))))
         estimate = with_error(found, _STANDARD_ERROR)
-        unknown = self._sum(runs, f":n:{event}", OTHER) + self._sum(runs, ":m", event)
-        return Estimate(found, estimate.error + unknown)
+        return Estimate(found, estimate.error + self._sum(runs, ":m", event))
 
     def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
         return add_up_events(self._hashes(self._keys(runs)))

@@ -23,7 +23,7 @@ from .digest import create_salt
 from .estimate import Estimate
 from .hyperloglog import HyperLogLog
 from .retention import Retention, Run
-from .sqlite_schema import APPLICATION, BLOCK, SCHEMA
+from .sqlite_schema import APPLICATION, BLOCK, SCHEMA, VERSION
 from .store import CountStore
 
 _BUSY: Final = 10.0
@@ -38,8 +38,8 @@ _DROPPED: Final = "SELECT error, sketch, missed FROM dropped WHERE step = ? AND 
 _CLIENT_COUNT: Final = "SELECT count(*) FROM clients WHERE step = ? AND event = ? AND start = ?"
 _CLIENTS_OF_BUCKET: Final = "SELECT client, n FROM clients WHERE step = ? AND event = ? AND start = ?"
 _DROP_CLIENTS: Final = (
-    "DELETE FROM clients WHERE step = ? AND event = ? AND start = ? AND n <= ? AND client != ?",
-    "UPDATE clients SET n = n - ?4 WHERE step = ?1 AND event = ?2 AND start = ?3 AND client != ?5",
+    "DELETE FROM clients WHERE step = ? AND event = ? AND start = ? AND n <= ?",
+    "UPDATE clients SET n = n - ?4 WHERE step = ?1 AND event = ?2 AND start = ?3",
 )
 _EXPIRE: Final = (
     """
@@ -95,10 +95,6 @@ _BESIDE_OTHER: Final = """
     GROUP BY totals.event
 """
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_DAMAGED: Final = (
-    "{path} is damaged ({error}). To start a new log, move the file away. To recover its counts, run:"
-    " ratelimit-mw traffic recover {url} sqlite:///recovered.db"
-)
 
 
 class SqliteCounts(CountStore):
@@ -111,7 +107,7 @@ class SqliteCounts(CountStore):
             raise ConfigError(f"the folder of the traffic log {path} does not exist. Create it, or correct the path")
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
-        with self.writing() as db:
+        with self._writing() as db:
             retention, salt = db.execute(_LOG).fetchone()
             if retention != str(self._retention):
                 return str(retention)
@@ -123,9 +119,9 @@ class SqliteCounts(CountStore):
     def expire(self, now: int) -> int:
         with self._errors():
             before = Path(self.path).stat().st_size
-            with self.writing() as db:
+            with self._writing() as db:
                 self._drop_expired(db, now)
-            with self.connection() as db:
+            with self._connection() as db:
                 db.execute("VACUUM")
             return max(0, before - Path(self.path).stat().st_size)
 
@@ -204,15 +200,15 @@ class SqliteCounts(CountStore):
                 _add_clients(db, salt, (step, event, start), counts)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction, which ends with the block. An error undoes it."""
         with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with self.connection() as db:
+        with self._connection() as db:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
-            for statements in SCHEMA[self._version(db) :]:
-                for statement in statements:
+            if not self._has_log(db):
+                for statement in SCHEMA:
                     db.execute(statement, {"retention": str(self._retention), "salt": create_salt()})
             yield db
             db.execute("COMMIT")
@@ -223,19 +219,12 @@ class SqliteCounts(CountStore):
         if not Path(self.path).exists():
             yield None
             return
-        with self.connection() as db:
+        with self._connection() as db:
             db.execute("BEGIN")
-            version = self._version(db)
-            if version in (0, len(SCHEMA)):
-                yield db if version else None
-                return
-        with self.writing():  # of an earlier version
-            pass
-        with self._reading() as db_or_none:
-            yield db_or_none
+            yield db if self._has_log(db) else None
 
     @contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection to the file, which must exist. Each statement is a transaction."""
         uri = f"file:{quote(self.path)}?mode=rw"
         with self._errors(), closing(sqlite3.connect(uri, timeout=_BUSY, isolation_level=None, uri=True)) as db:
@@ -248,24 +237,21 @@ class SqliteCounts(CountStore):
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if _is_damage(error):
-                raise StoreError(
-                    _DAMAGED.format(path=self.path, url=f"sqlite:///{quote(self.path)}", error=error)
-                ) from error
+                raise StoreError(f"{self.path} is damaged ({error}). To start a new log, move the file away") from error
             raise StoreError(f"the traffic log {self.path} failed: {error}") from error
         except OSError as error:
             raise StoreError(f"cannot create the traffic log {self.path}: {error.strerror}") from error
 
-    def _version(self, db: sqlite3.Connection) -> int:
-        """Return the version of the schema; 0 for an empty file."""
+    def _has_log(self, db: sqlite3.Connection) -> bool:
+        """Return whether the file has a log, and not that of another program or version. An empty file has none."""
         if (application := db.execute("PRAGMA application_id").fetchone()[0]) == APPLICATION:
-            version = max(1, int(db.execute("PRAGMA user_version").fetchone()[0]))
-            if version > len(SCHEMA):
-                text = f"{self.path} was written by a newer version of ratelimit_mw"
-                raise StoreError(f"{text}. Upgrade, or name another file")
-            return version
+            if (version := db.execute("PRAGMA user_version").fetchone()[0]) != VERSION:
+                text = f"{self.path} has version {version} of the traffic log, and this ratelimit_mw needs {VERSION}"
+                raise StoreError(f"{text}. To start a new log, move the file away, or name another file")
+            return True
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self.path} is a database of another program. Name another file for the traffic log")
-        return 0
+        return False
 
 
 def _is_damage(error: Exception) -> bool:
@@ -300,7 +286,7 @@ def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int],
     own.sketch = own.sketch_with(counts, salt)
     if loss := own.drop_clients(salt):
         for statement in _DROP_CLIENTS:
-            db.execute(statement, (*place, loss, OTHER))
+            db.execute(statement, (*place, loss))
     db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch), own.missed))
 
 

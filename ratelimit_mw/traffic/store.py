@@ -76,7 +76,7 @@ class CountStore(ABC):
     def _of_client(self, run: Run, event: str, client: str, totals: Mapping[int, int]) -> dict[int, int]:
         """Return the counts of a client. All counts of an event without its own series may be its counts."""
         found: dict[int, int] = {start: Estimate(0, number) for start, number in totals.items() if error_of(number)}
-        tables = self.tables(run, event, [client, OTHER])
+        tables = self.tables(run, event, [client])
         return found | {start: counts.count_of(client) for start, counts in tables.items()}
 
     def expire(self, now: int) -> int:

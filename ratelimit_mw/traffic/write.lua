@@ -54,26 +54,22 @@ end
 
 -- Drops the smallest clients if there are too many, as batch.py. Returns the count that all clients lose.
 local function drop_clients(key)
-  if redis.call('HLEN', key) - redis.call('HEXISTS', key, other) <= 2 * most then
+  if redis.call('HLEN', key) <= 2 * most then
     return 0
   end
   local clients, counts, dropped = redis.call('HGETALL', key), {}, {}
   for i = 1, #clients, 2 do
-    if clients[i] ~= other then
-      counts[#counts + 1] = tonumber(clients[i + 1])
-    end
+    counts[#counts + 1] = tonumber(clients[i + 1])
   end
   table.sort(counts, function(a, b)
     return a > b
   end)
   local loss = counts[most + 1]
   for i = 1, #clients, 2 do
-    if clients[i] ~= other then
-      if tonumber(clients[i + 1]) > loss then
-        add(key, clients[i], -loss)
-      else
-        dropped[#dropped + 1] = clients[i]
-      end
+    if tonumber(clients[i + 1]) > loss then
+      add(key, clients[i], -loss)
+    else
+      dropped[#dropped + 1] = clients[i]
     end
   end
   redis.call('HDEL', key, unpack(dropped))
@@ -103,9 +99,7 @@ for _, bucket in ipairs(cmsgpack.unpack(ARGV[6])) do
     local clients, table_key, sketch = {}, key .. ':n:' .. owner, key .. ':d:' .. owner
     for client, number in pairs(counts[2]) do
       add(table_key, client, number)
-      if client ~= other then
-        clients[#clients + 1] = redis.sha1hex(salt .. client)
-      end
+      clients[#clients + 1] = redis.sha1hex(salt .. client)
     end
     if #clients > 0 then
       redis.call('PFADD', sketch, unpack(clients))
@@ -115,8 +109,6 @@ for _, bucket in ipairs(cmsgpack.unpack(ARGV[6])) do
         add(key .. ':e', owner, loss)
         redis.call('EXPIRE', key .. ':e', seconds)
       end
-    end
-    if next(counts[2]) then
       redis.call('EXPIRE', table_key, seconds)
     end
   end

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,54 +246,3 @@ def test_a_large_log_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
         url = f"sqlite:///{tmp_path}/log.db"
         shown("import", url, path)
         assert TrafficLog.open(url, ManualClock(NOW)).total("request", START, NOW) == 35
-
-
-def test_a_damaged_log_is_recovered(url: str, tmp_path: Path) -> None:
-    """The error of a damaged file names the command, which works as it is written there."""
-    path = tmp_path / "log.db"
-    data = path.read_bytes()
-    last = len(data) // 4096 - 1
-    path.write_bytes(data[: last * 4096] + b"\xff" * 4096)  # a page of sums, which have no counts of their own
-    failed = run("traffic", url)
-    assert failed.exit_code == 1
-    command = failed.stderr.partition("ratelimit-mw ")[2].split()
-    with contextlib.chdir(tmp_path):
-        output = run(*command)
-    assert output.exit_code == 0
-    assert output.stdout.splitlines()[0] == f"Recovered in {tmp_path}/recovered.db"
-    assert [line.split()[-1] for line in output.stdout.splitlines()[3:7]] == ["yes"] * 4
-    new = f"sqlite:///{tmp_path}/recovered.db"
-    assert json.loads(shown(new, "--json").stdout)["events"] == {"login": 4, "page \x1b[31m": 1}
-
-
-def test_a_recovery_tells_what_is_missing(url: str, tmp_path: Path) -> None:
-    path, new = tmp_path / "log.db", f"sqlite:///{tmp_path}/new.db"
-    with closing(sqlite3.connect(path)) as db:
-        roots = dict(db.execute("SELECT name, rootpage FROM sqlite_master"))
-    data = bytearray(path.read_bytes())
-    for table in ("clients", "log"):
-        data[4096 * (roots[table] - 1) : 4096 * roots[table]] = b"\xff" * 4096
-    path.write_bytes(data)
-    failed = run("traffic", "recover", url, new)
-    assert (failed.exit_code, "Add it to the URL" in failed.stderr) == (1, True)
-    result = shown("recover", url + "?retention=1m:1d,1h:90d", new, "--json")
-    tables = json.loads(result.stdout)["tables"]
-    assert {table: each["complete"] for table, each in tables.items()} == {
-        "totals": True, "clients": False, "dropped": False, "cells": False,
-    }  # fmt: skip
-    assert tables["totals"]["rows"] == 6
-    assert result.stderr == f"parts of {path} cannot be read: their counts are missing\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("sqlite:///absent.db", "sqlite:///new.db", "there is no file"),
-        ("redis://cache:6379/0", "sqlite:///new.db", "expected a file of SQLite"),
-        ("sqlite:///absent.db", "memory://", "expected a file of SQLite"),
-    ],
-)
-def test_a_recovery_needs_two_files(old: str, new: str, problem: str) -> None:
-    result = run("traffic", "recover", old, new)
-    assert result.exit_code == 1
-    assert problem in result.stderr

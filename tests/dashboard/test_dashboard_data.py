@@ -78,11 +78,11 @@ def test_an_unreachable_store_is_shown_and_the_page_still_works() -> None:
 
 
 def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None:
-    """The message has the command that recovers the log."""
+    """The message has the file and what to do with it."""
     limiter = limiter_of(traffic_log=f"sqlite:///{tmp_path}/log.db")
     (tmp_path / "log.db").write_bytes(b"no database" * 1000)
-    assert "ratelimit-mw traffic recover sqlite:///" in data(limiter)["traffic"]["error"]
-    assert "ratelimit-mw traffic recover sqlite:///" in page(limiter)
+    assert "log.db is damaged" in data(limiter)["traffic"]["error"]
+    assert "To start a new log, move the file away" in page(limiter)
 
 
 def test_without_a_log_the_page_names_the_setting() -> None:

@@ -68,15 +68,6 @@ def test_two_summaries_merge_within_the_bound_of_one(parts: list[dict[str, int]]
         assert bytes(found.sketch) == bytes(every)
 
 
-def test_the_counts_of_the_memory_of_a_process_are_no_client() -> None:
-    """They are not dropped, and the sketch does not count them."""
-    found = merged([{f"c{i}": 10 + i for i in range(8)} | {OTHER: 1}])
-    assert found.clients == {"c7": 3, "c6": 2, "c5": 1, OTHER: 1}
-    assert found.error == 14
-    assert found.sketch is not None
-    assert found.sketch.estimate() == 8
-
-
 @pytest.mark.parametrize("count", [0, 1, 50, 2_000, 5_000, 12_000, 100_000])
 def test_the_number_of_names_is_within_its_error(count: int) -> None:
     sketch = HyperLogLog()

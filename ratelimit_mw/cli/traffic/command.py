@@ -14,7 +14,6 @@ from ..output import Cell, command, json_option, note, number_text, print_json, 
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
 from .expire import expire
-from .recover import recover_log
 from .source import minute_text, open_log, read_time
 
 _WIDTH: Final = 50
@@ -31,7 +30,7 @@ class TrafficGroup(click.Group):
 
 @click.group(cls=TrafficGroup)
 def traffic() -> None:
-    """Show the counts of a traffic log, import access logs, free disk space, or recover a damaged file.
+    """Show the counts of a traffic log, import access logs, or free disk space.
 
     `traffic URL [EVENT]` is short for `traffic show URL [EVENT]`.
     """
@@ -184,4 +183,3 @@ def _note_nothing(log: TrafficLog, event: str, curve: Curve) -> None:
 traffic.add_command(show)
 traffic.add_command(import_logs)
 traffic.add_command(expire)
-traffic.add_command(recover_log)
