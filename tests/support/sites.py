@@ -628,6 +628,8 @@ class DependencySite(FastAPISite):
     """More options of each ``RateLimit``."""
 
     def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if name != "limit":
+            return super().mark(endpoint, name, arguments, options)
         dependency = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
         endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), dependency]
         return endpoint
