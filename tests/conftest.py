@@ -56,7 +56,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Redis whose statistics are those of one test at a time."""
     with redis_running(tmp_path_factory.mktemp("own")) as server:
@@ -65,9 +65,10 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(own_server: Server) -> Iterator[redis.Redis]:
-    """A client of ``own_server``, which is empty."""
+    """A client of ``own_server``, which is empty and has counted nothing."""
     with client(own_server) as found:
         found.flushall()
+        found.config_resetstat()
         yield found
 
 

@@ -1,23 +1,18 @@
-"""Bans of a rule, on every store: which requests they reject, and for how long."""
+"""Bans of a rule: which requests they reject, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import memcached_handles
 import pytest
-import redis_handles
 import reference
 from limiter_ways import WAYS, Blocking
 from reference_bans import BanReference
-from servers import HOST, cluster_running, wait_for
+from servers import wait_for
 from traces import SPECS
 
 from ratelimit_mw import Limiter, Rule
@@ -27,34 +22,12 @@ from ratelimit_mw.decision import Decision, Hit, Verdict
 from ratelimit_mw.limiter.slots import queues as slot_queues
 from ratelimit_mw.limiter.slots.slots import WaitingRequest
 from ratelimit_mw.quota import Quota
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock
 
-PATIENT = 10_000_000
 START = 1_767_268_800
 SECOND = 1_000_000
 WHO = {"ip": "192.0.2.7"}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster_running(tmp_path_factory.mktemp("cluster")) as nodes:
-        yield f"redis+cluster://{HOST}:{nodes[0].port}"
-
-
-MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
-    "memory": lambda request, folder: "memory://",
-    "lmdb": lambda request, folder: f"lmdb://{folder}/counts?size=16MiB",
-    "redis": lambda request, folder: redis_handles.address(request.getfixturevalue("redis_server")),
-    "cluster": lambda request, folder: request.getfixturevalue("cluster"),
-    "memcached": lambda request, folder: memcached_handles.address(request.getfixturevalue("memcached_server")),
-}
-
-
-@pytest.fixture(params=MAKERS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with closing(open_store(MAKERS[request.param](request, tmp_path), PATIENT)) as opened:
-        yield opened
 
 
 @register
@@ -64,13 +37,23 @@ class OwnWindow(FixedWindow):
     name = "own-window"
 
 
-def limiter_of(store: Store, clock: Any, limits: str, ban: dict[str, Any], **options: Any) -> Limiter:
-    return Limiter([Rule(name=uuid4().hex, limits=limits, ban=ban, **options)], store, clock)
+def limiter_of(clock: ManualClock, limits: str, ban: dict[str, Any]) -> Limiter:
+    return Limiter([Rule(limits=limits, ban=ban)], clock=clock)
 
 
-@pytest.mark.parametrize("kind", [*SPECS, OwnWindow.name])
-def test_random_requests_are_decided_as_by_definition(store: Store, kind: str) -> None:
+@pytest.mark.parametrize("kind", SPECS)
+def test_random_requests_are_decided_as_by_definition(kind: str) -> None:
     """Allowed, banned and the exact wait agree with a reference that keeps lists."""
+    check_definition(MemoryStore(), kind)
+
+
+@pytest.mark.parametrize("each_store", ["redis", "cluster"], indirect=True)
+def test_a_ban_of_an_own_algorithm(each_store: Store) -> None:
+    """Redis decides the ban, and the process the limit."""
+    check_definition(each_store, OwnWindow.name)
+
+
+def check_definition(store: Store, kind: str) -> None:
     for seed in range(4):
         chance, now = random.Random(seed), START * SECOND
         after, within, first = chance.randint(1, 5), chance.choice((7, 60, 200)), chance.choice((1, 30, 90))
@@ -94,10 +77,10 @@ def test_random_requests_are_decided_as_by_definition(store: Store, kind: str) -
             now += chance.choices(pauses, (6, 6, 3, 3, 2, 3, 0.5))[0]
 
 
-def test_the_tenth_rejection_starts_the_ban(store: Store) -> None:
+def test_the_tenth_rejection_starts_the_ban() -> None:
     """It is rejected by its limit, and waits for the end of the ban. Later requests are rejected by the ban."""
     clock = ManualClock(START)
-    limiter = limiter_of(store, clock, "5/minute", {"after": 10, "within": "10m", "for": "1h"})
+    limiter = limiter_of(clock, "5/minute", {"after": 10, "within": "10m", "for": "1h"})
     assert [limiter.hit(WHO).allowed for _ in range(5)] == [True] * 5
     for _ in range(9):
         verdict = limiter.hit(WHO)
@@ -114,10 +97,10 @@ def test_the_tenth_rejection_starts_the_ban(store: Store) -> None:
     assert limiter.hit(WHO).allowed
 
 
-def test_rejections_longer_apart_start_no_ban(store: Store) -> None:
+def test_rejections_longer_apart_start_no_ban() -> None:
     """The window of ``within`` is open at its start: a rejection exactly that long ago no longer counts."""
     clock = ManualClock(START)
-    limiter = limiter_of(store, clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
+    limiter = limiter_of(clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
     limiter.hit(WHO)
     for _ in range(5):
         assert not limiter.hit(WHO).banned
@@ -128,10 +111,10 @@ def test_rejections_longer_apart_start_no_ban(store: Store) -> None:
     assert limiter.hit(WHO).banned
 
 
-def test_bans_grow_up_to_a_maximum_and_are_forgotten(store: Store) -> None:
+def test_bans_grow_up_to_a_maximum_and_are_forgotten() -> None:
     """The n-th ban lasts for * growth**(n-1), at most max. After max without a ban, it starts again."""
     clock = ManualClock(START)
-    limiter = limiter_of(store, clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
+    limiter = limiter_of(clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
     lengths = []
     for quiet in (0, 0, 0, 59.999999, 60, 0):
         assert limiter.hit(WHO).allowed
@@ -142,40 +125,45 @@ def test_bans_grow_up_to_a_maximum_and_are_forgotten(store: Store) -> None:
     assert lengths == [10, 30, 60, 60, 60, 10]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_several_rules_are_decided_as_in_memory(store: Store, seed: int) -> None:
+def test_several_rules_are_decided_as_in_memory(each_store: Store) -> None:
     """Rules of other keys, in other slots of a cluster, and in shadow mode, with refunds."""
-    chance, clock = random.Random(seed), ManualClock(START)
-    rules = [
-        Rule(
-            name=f"{uuid4().hex}",
-            key=key,
-            limits=chance.choice(("2/minute", "3/10s; 5/minute")),
-            algorithm=chance.choice(("sliding-window", "gcra", "token-bucket", "tiered-window")),
-            ban={"after": chance.randint(1, 3), "within": "1m", "for": "20s", "growth": chance.randint(1, 2)},
-            mode=chance.choice(("enforce", "enforce", "shadow")),
-        )
-        for key in (["ip"], ["user"], ["ip", "user"], ["tenant"])
-    ]
-    expected, limiter = Limiter(rules, clock=clock), Limiter(rules, store, clock)
-    for step in range(60):
-        features = {"ip": f"192.0.2.{chance.randint(1, 2)}", "user": chance.choice(("ann", "{bob}")), "tenant": "acme"}
-        cost = chance.choice((0, 1, 1, 1, 2))
-        verdicts = [each.hit(features, cost) for each in (expected, limiter)]
-        wanted, found = (
-            [(d.rule, d.allowed, d.banned, d.remaining, d.retry_us) for d in verdict.decisions] for verdict in verdicts
-        )
-        assert found == wanted, (step, features, cost)
-        if chance.random() < 0.1:
-            for each, verdict in zip((expected, limiter), verdicts, strict=True):
-                each.refund(verdict)
-        clock.advance(chance.choice((0, 0, 0, 0.5, 2, verdicts[0].retry_after or 0)))
+    for seed in range(6):
+        chance, clock = random.Random(seed), ManualClock(START)
+        rules = [
+            Rule(
+                name=f"{uuid4().hex}",
+                key=key,
+                limits=chance.choice(("2/minute", "3/10s; 5/minute")),
+                algorithm=chance.choice(("sliding-window", "gcra", "token-bucket", "tiered-window")),
+                ban={"after": chance.randint(1, 3), "within": "1m", "for": "20s", "growth": chance.randint(1, 2)},
+                mode=chance.choice(("enforce", "enforce", "shadow")),
+            )
+            for key in (["ip"], ["user"], ["ip", "user"], ["tenant"])
+        ]
+        expected, limiter = Limiter(rules, clock=clock), Limiter(rules, each_store, clock)
+        for step in range(60):
+            features = {
+                "ip": f"192.0.2.{chance.randint(1, 2)}",
+                "user": chance.choice(("ann", "{bob}")),
+                "tenant": "acme",
+            }
+            cost = chance.choice((0, 1, 1, 1, 2))
+            verdicts = [each.hit(features, cost) for each in (expected, limiter)]
+            wanted, found = (
+                [(d.rule, d.allowed, d.banned, d.remaining, d.retry_us) for d in verdict.decisions]
+                for verdict in verdicts
+            )
+            assert found == wanted, (seed, step, features, cost)
+            if chance.random() < 0.1:
+                for each, verdict in zip((expected, limiter), verdicts, strict=True):
+                    each.refund(verdict)
+            clock.advance(chance.choice((0, 0, 0, 0.5, 2, verdicts[0].retry_after or 0)))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_in_time", [True, False])
 def test_a_request_that_waits_for_a_slot_counts_once(
-    store: Store, way: type[Blocking], is_in_time: bool, monkeypatch: pytest.MonkeyPatch
+    each_store: Store, way: type[Blocking], is_in_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks the store several times, but a rule in shadow mode counts one rejection, even if no slot gets free."""
     asked: list[bool] = []
@@ -192,13 +180,13 @@ def test_a_request_that_waits_for_a_slot_counts_once(
         Rule(name=f"new-{name}", limits="1/hour; 50/day", mode="shadow", ban={"after": 3, "within": "1h", "for": "1h"}),
         Rule(name=f"jobs-{name}", limits="1 concurrent", wait="40s"),
     ]
-    limiter = Limiter(rules, store, clock)
+    limiter = Limiter(rules, each_store, clock)
 
     async def hit_on_a_loop() -> Verdict:
         try:
             return await limiter.ahit(WHO)
         finally:
-            await store.aclose()
+            await each_store.aclose()
 
     def hit() -> Verdict:
         return limiter.hit(WHO) if way is Blocking else asyncio.run(hit_on_a_loop())

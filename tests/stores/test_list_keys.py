@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from lmdb_kit import PATIENT, SIZE
-from servers import HOST, STEADY, cluster_running, redis_running
+from redis_handles import address
+from servers import Server
 
 from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.algorithms.limit import Limit
@@ -17,22 +18,18 @@ from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing.store_handles import StoreHandle
 from ratelimit_mw.testing.store_suite import WAYS
 
+QUERY = "?prefix=r*l:"
 LIMIT = Limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
 OTHER = Limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
 ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "endpoint=2:/a&ip=192.0.2.7"]
-
-
-@pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with redis_running(tmp_path_factory.mktemp("redis")) as server:
-        yield f"redis://{HOST}:{server.port}/0?prefix=r*l:"
 
 
 @pytest.fixture(params=["memory", "lmdb", "redis"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     """A function that opens the store."""
     if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
+        url = address(request.getfixturevalue("own_server"), QUERY)
+        request.getfixturevalue("server")
         return lambda: open_store(url, PATIENT)
     return MemoryStore if request.param == "memory" else lambda: LmdbStore(str(tmp_path), SIZE, timeout_us=PATIENT)
 
@@ -80,12 +77,12 @@ def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
     assert listed(handle, "1|")[0] == keys[2_499:]
 
 
-@pytest.mark.parametrize("place", ["x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30])
-def test_a_place_that_no_page_has_named_is_an_error(place: str, redis_url: str) -> None:
+def test_a_place_that_no_page_has_named_is_an_error(redis_server: Server) -> None:
     """It comes from the URL of a page, for example."""
-    for store in (MemoryStore(), open_store(redis_url, PATIENT)):
-        with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page"):
-            store.list_keys("1|", place)
+    for store in (MemoryStore(), open_store(address(redis_server), PATIENT)):
+        for place in ("x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30):
+            with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page"):
+                store.list_keys("1|", place)
         store.close()
 
 
@@ -101,18 +98,3 @@ def test_memcached_cannot_list_its_keys() -> None:
         ConfigError, match=r"memcached://cache:11211 cannot list its keys\. Inspect the key of one client instead"
     ):
         open_store("memcached://cache:11211").list_keys("1|")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_all_servers_of_a_cluster_are_listed(way: str, tmp_path: Path) -> None:
-    """One server after the other has its pages."""
-    with cluster_running(tmp_path, *STEADY) as nodes:
-        handle = WAYS[way](open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT))
-        keys = [f"{LIMIT.prefix}ip={number}" for number in range(300)]
-        for key in keys:
-            handle.apply([Hit(LIMIT, key, 1)])
-        found, pages = listed(handle, "1|")
-        handle.close()
-    assert sorted(found) == sorted(keys)
-    assert pages >= 3

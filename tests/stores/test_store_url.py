@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -11,40 +12,38 @@ import redis
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.errors import MissingExtraError
-from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, RedisStore, Store, open_store
+from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, RedisStore, open_store
 from ratelimit_mw.testing import ManualClock
 
+MISTAKES = {
+    "memory://host": "memory:// has no host and no path",
+    "memory:///path": "memory:// has no host and no path",
+    "memory://?max_keys=": "max_keys must be a whole number of at least 1, got ''",
+    "memory://?max_keys=-1": "max_keys must be a whole number of at least 1, got '-1'",
+    "memory://?max_keys=\u0663": "max_keys must be a whole number",
+    "memory://?max_keys=" + "9" * 5000: "max_keys must be a whole number of at least 1, got '999",
+    "memory://?max_keys=1&max_keys=2": "memory:// has the option 'max_keys' twice",
+    "memory://?snapshot=": "snapshot must be a file in an existing folder, got '.'",
+    "memory://?snapshot=/no/such/folder/file": "got '/no/such/folder/file'",
+    "redis://[": "cannot parse the store URL: Invalid IPv6 URL",
+    "memory://?max_keys=0": "max_keys must be a whole number of at least 1, got '0'",
+    "memory://?maxkeys=1": "memory:// has no option 'maxkeys'. Its options are max_keys",
+    "nothing://": "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis",
+    "": "starts with a scheme and ://",
+    "django-cache://default": "there is no store django-cache://. Django's cache has no operation that reads",
+    "reddis://h": "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?",
+    "redis://:pw@h:99999/0": "the port 99999 is too large. Expected a port from 1 to 65535",
+    "memcached://h:99999": "the port 99999 is too large",
+    "redis:h:99999": "starts with a scheme and ://, for example redis://cache:6379/0",
+}
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("memory://host", "memory:// has no host and no path"),
-        ("memory:///path", "memory:// has no host and no path"),
-        ("memory://?max_keys=", "max_keys must be a whole number of at least 1, got ''"),
-        ("memory://?max_keys=-1", "max_keys must be a whole number of at least 1, got '-1'"),
-        ("memory://?max_keys=\u0663", "max_keys must be a whole number"),
-        ("memory://?max_keys=" + "9" * 5000, "max_keys must be a whole number of at least 1, got '999"),
-        ("memory://?max_keys=1&max_keys=2", "memory:// has the option 'max_keys' twice"),
-        ("memory://?snapshot=", "snapshot must be a file in an existing folder, got '.'"),
-        ("memory://?snapshot=/no/such/folder/file", "got '/no/such/folder/file'"),
-        ("redis://[", "cannot parse the store URL: Invalid IPv6 URL"),
-        ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got '0'"),
-        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'. Its options are max_keys"),
-        ("nothing://", "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis"),
-        ("", "starts with a scheme and ://"),
-        ("django-cache://default", "there is no store django-cache://. Django's cache has no operation that reads"),
-        ("reddis://h", "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?"),
-        ("redis://:pw@h:99999/0", "the port 99999 is too large. Expected a port from 1 to 65535"),
-        ("memcached://h:99999", "the port 99999 is too large"),
-        ("redis:h:99999", "starts with a scheme and ://, for example redis://cache:6379/0"),
-        ("memcached://h?timeout=5", "has no option 'timeout'. Its options are prefix"),
-    ],
-)
-def test_an_invalid_store_url_is_an_error(address: str, message: str) -> None:
+
+def test_an_invalid_store_url_is_an_error() -> None:
     """Scheme, options and values are checked."""
-    with pytest.raises(ConfigError) as caught:
-        open_store(address)
-    assert message in str(caught.value)
+    for address, message in MISTAKES.items():
+        with pytest.raises(ConfigError) as caught:
+            open_store(address)
+        assert message in str(caught.value), address
 
 
 @pytest.mark.parametrize(("address", "library"), [("lmdb:///tmp/nowhere", "lmdb"), ("redis://", "hiredis")])
@@ -58,11 +57,12 @@ def test_a_missing_library_names_its_extra(address: str, library: str, monkeypat
         open_store(address)
 
 
-@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
-def test_an_invalid_max_keys_is_an_error(max_keys: Any) -> None:
+def test_an_invalid_max_keys_is_an_error() -> None:
     """max_keys is a whole number of at least 1."""
-    with pytest.raises(ConfigError, match="max_keys must be a whole number of at least 1"):
-        MemoryStore(max_keys)
+    wrong: list[Any] = [0, -1, 1.5, True, "9"]
+    for max_keys in wrong:
+        with pytest.raises(ConfigError, match="max_keys must be a whole number of at least 1"):
+            MemoryStore(max_keys)
 
 
 def test_the_clock_of_the_store_counts_by_default() -> None:
@@ -79,21 +79,18 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
     assert open_store("memory://?max_keys=5").apply([]) == []
 
 
-@pytest.mark.parametrize(
-    ("store", "shown"),
-    [
-        (MemoryStore(), "<MemoryStore memory://>"),
-        (LmdbStore("/tmp/limits"), "<LmdbStore lmdb:///tmp/limits>"),
-        (RedisStore("redis://app:secret@h:7/1?client_name=secret"), "<RedisStore redis://h:7/1>"),
-        (RedisStore(client=redis.Redis(password="secret")), "<RedisStore redis://localhost:6379/0>"),
-        (MemcachedStore("a:1,b", username="u", password="secret"), "<MemcachedStore memcached://a:1,b:11211>"),
-        (open_store("memcacheds://u:secret@a:1,b"), "<MemcachedStore memcacheds://a:1,b>"),
-        (open_store("redis+sentinel://:secret@h1,h2/main"), "<RedisStore redis+sentinel://h1,h2/main>"),
-    ],
-)
-def test_a_store_has_a_name_without_secrets(store: Store, shown: str) -> None:
+def test_a_store_has_a_name_without_secrets() -> None:
     """The name is in the repr and in the log."""
-    assert repr(store) == shown
+    names = {
+        "<MemoryStore memory://>": MemoryStore(),
+        "<LmdbStore lmdb:///tmp/limits>": LmdbStore("/tmp/limits"),
+        "<RedisStore redis://h:7/1>": RedisStore("redis://app:secret@h:7/1?client_name=secret"),
+        "<RedisStore redis://localhost:6379/0>": RedisStore(client=redis.Redis(password="secret")),
+        "<MemcachedStore memcached://a:1,b:11211>": MemcachedStore("a:1,b", username="u", password="secret"),
+        "<MemcachedStore memcacheds://a:1,b>": open_store("memcacheds://u:secret@a:1,b"),
+        "<RedisStore redis+sentinel://h1,h2/main>": open_store("redis+sentinel://:secret@h1,h2/main"),
+    }
+    assert [repr(store) for store in names.values()] == list(names)
 
 
 # What stands between two halves of a password that is not escaped: in a login, after the port, in an option, and in an
@@ -112,25 +109,24 @@ PLACES = [
 SCHEMES = ["redis", "rediss+cluster", "redis+sentinel", "unix", "memcached", "lmdb", "memory", "other"]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("character", "#?/@&;=:%")
-def test_no_part_of_a_password_shows(place: str, scheme: str, character: str) -> None:
+def test_no_part_of_a_password_shows() -> None:
     """Neither an error nor a name has a part of a password with a character that is not escaped."""
-    try:
-        store = open_store(place.format(scheme, character, character))
-    except ConfigError as error:
-        shown = str(error)
-    else:
-        shown = f"{store!r} {store.name}"
-        store.close()
-    assert not any(part in shown for part in ("h1d", "den"))
+    for place, scheme, character in itertools.product(PLACES, SCHEMES, "#?/@&;=:%"):
+        address = place.format(scheme, character, character)
+        try:
+            store = open_store(address)
+        except ConfigError as error:
+            shown = str(error)
+        else:
+            shown = f"{store!r} {store.name}"
+            store.close()
+        assert not any(part in shown for part in ("h1d", "den")), address
 
 
-@pytest.mark.parametrize("address", ["redis://h/0#", "redis://h?password=Zm9vYg==", "unix:///run/a@b", "lmdb:///a@b"])
-def test_characters_that_are_no_mistake(address: str) -> None:
+def test_characters_that_are_no_mistake() -> None:
     """An empty fragment, the padding of base64, and an @ in a file path."""
-    open_store(address).close()
+    for address in ("redis://h/0#", "redis://h?password=Zm9vYg==", "unix:///run/a@b", "lmdb:///a@b"):
+        open_store(address).close()
 
 
 def test_an_unescaped_character_has_a_hint() -> None:
@@ -139,12 +135,12 @@ def test_an_unescaped_character_has_a_hint() -> None:
         open_store("redis://:pass?word@h")
 
 
-@pytest.mark.parametrize("scheme", ["memcached", "memcacheds", "redis", "rediss", "redis+sentinel", "rediss+cluster"])
-def test_an_unknown_option_lists_the_options_of_its_scheme(scheme: str) -> None:
+def test_an_unknown_option_lists_the_options_of_its_scheme() -> None:
     """A scheme without TLS takes no options for TLS, and only a sentinel URL takes a login for sentinels."""
-    with pytest.raises(ConfigError, match="has no option 'timeout'") as caught:
-        open_store(f"{scheme}://h?timeout=5")
-    listed = str(caught.value).partition("Its options are ")[2].split(", ")
-    assert "prefix" in listed
-    assert ("ssl_certfile" in listed) == scheme.startswith(("rediss", "memcacheds"))
-    assert ("sentinel_password" in listed) == scheme.endswith("+sentinel")
+    for scheme in ("memcached", "memcacheds", "redis", "rediss", "redis+sentinel", "rediss+cluster"):
+        with pytest.raises(ConfigError, match="has no option 'timeout'") as caught:
+            open_store(f"{scheme}://h?timeout=5")
+        listed = str(caught.value).partition("Its options are ")[2].split(", ")
+        assert "prefix" in listed
+        assert ("ssl_certfile" in listed) == scheme.startswith(("rediss", "memcacheds")), scheme
+        assert ("sentinel_password" in listed) == scheme.endswith("+sentinel"), scheme

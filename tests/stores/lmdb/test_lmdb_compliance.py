@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from traces import SPECS
-from vectors import CASES, Case, ThroughLimiter, replay
+from vectors import CASES, ThroughStore, replay
 
-from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import to_us
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Charge, Correction
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock, StoreCompliance
+from ratelimit_mw.testing.store_suite import WAYS
 
 NOW = 1_767_268_820_500_000
 SIZE = 64 << 20
@@ -41,26 +41,20 @@ class TestLmdbStore(StoreCompliance):
         self.clock.advance(seconds)
 
 
-class ThroughStore(ThroughLimiter):
-    """A limiter without a rejection cache, so that each hit reaches the store."""
-
-    def __init__(self, case: Case, store: Store) -> None:
-        super().__init__(case, store)
-        rule = Rule(name="vector", limits=case["quota"], key=["ip"], algorithm=case["algorithm"])
-        settings = Settings(rejection_cache=0)
-        self.limiter = Limiter([rule], store=store, clock=lambda: self.now, settings=settings)
-        self.limiter.reset("vector", {"ip": "192.0.2.7"})
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> LmdbStore:
     return LmdbStore(str(tmp_path_factory.mktemp("lmdb")), SIZE, timeout_us=PATIENT)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case['file']}: {case['name']}" for case in CASES])
-def test_vectors(case: Case, store: LmdbStore) -> None:
-    """Each named vector gives its numbers through a limiter on this store, to the microsecond."""
-    replay(case, ThroughStore(case, store))
+@pytest.mark.parametrize("way", WAYS)
+def test_the_vectors_hold_through_the_store(tmp_path: Path, way: str) -> None:
+    """Every case that was worked by hand, blocking and on an event loop."""
+    handle = WAYS[way](LmdbStore(str(tmp_path), SIZE, timeout_us=PATIENT))
+    for case in CASES:
+        through = ThroughStore(case, handle)
+        handle.forget([through.key])
+        replay(case, through)
+    handle.close()
 
 
 @pytest.mark.parametrize("kind", [*SPECS, "concurrency"])

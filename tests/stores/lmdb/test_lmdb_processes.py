@@ -48,7 +48,7 @@ def count(path: Path, spec: str, way: str, tries: int, results: Any) -> None:
         results.put(passed(store, limit, tries))
 
 
-@pytest.mark.parametrize("spec", ["fixed-window", "sliding-window-log"])
+@pytest.mark.parametrize("spec", ["fixed-window", pytest.param("sliding-window-log", marks=pytest.mark.thorough)])
 def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> None:
     """Of 20,000 concurrent hits on one key 1,000 are allowed: blocking, in threads and on event loops."""
     results = SPAWN.Queue()

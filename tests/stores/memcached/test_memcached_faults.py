@@ -5,20 +5,23 @@ the time budget has several attempts.
 """
 
 import asyncio
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, address, closing, hit, opened
+from memcached_handles import NOW, PATIENT, address, closing, hit, opened
 from own_time import own_seconds
 from servers import HOST, Server, memcached_running, unreachable, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import WAYS, limit_of
@@ -310,3 +313,58 @@ def test_a_limiter_goes_on_without_its_memcached(server: Server) -> None:
         if took[-1] <= 2:
             break
     assert min(took) <= 2
+
+
+# -- servers that are no Memcached -----------------------------------------------------------------------------
+
+
+@contextmanager
+def impostor(answer: bytes) -> Iterator[str]:
+    """Return the address of a listener that replies to everything with the same bytes."""
+    listener = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(ConnectionError):
+                if connection.recv(65_536):
+                    connection.sendall(answer)
+                    connection.settimeout(5)
+                    connection.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"{HOST}:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_a_server_that_is_no_memcached_is_an_error() -> None:
+    """No such reply counts as an empty key, and one that repeats the login does not bring it into the message."""
+    replies = (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"END\r\nEND\r\n", b"SERVER_ERROR busy\r\n", b"END")
+    repeating = (b"ERROR app s3cr3t\r\n", b"hello app s3cr3t\r\n", b"STORED\r\napp s3cr3t\r\n")
+    for reply, way in itertools.product((*replies, *repeating), WAYS):
+        with impostor(reply) as place:
+            login = "app:s3cr3t@" if reply in repeating else ""
+            handle = WAYS[way](open_store(f"memcached://{login}{place}", 500_000))
+            with pytest.raises(StoreError, match="Memcached") as caught:
+                handle.apply([hit(limit_of("5/hour"), 0)], NOW)
+            assert "s3cr3t" not in str(caught.value)
+            handle.close()
+
+
+def test_a_ping_rejects_other_replies_than_stored() -> None:
+    """Memcached replies STORED and nothing else."""
+    replies = (b"hello\r\n", b"VERSION 1.6.18\r\n", b"ERROR\r\n", b"\r\n", b"STORED\r\nmore\r\n")
+    for reply, way in itertools.product(replies, WAYS):
+        with impostor(reply) as place:
+            handle = WAYS[way](MemcachedStore(place, timeout_us=PATIENT))
+            with pytest.raises(StoreError, match="Memcached replied"):
+                handle.ping()
+            handle.close()

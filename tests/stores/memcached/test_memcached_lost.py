@@ -325,7 +325,7 @@ def fill(server: Server) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_full_server_does_not_reply_to_a_ping(tmp_path: Path, way: str) -> None:
+def test_a_full_server_has_failed(tmp_path: Path, way: str) -> None:
     """A server that is full and does not evict replies to ``version``, but it cannot count a hit.
 
     No value expires and no memory moves during the test.
@@ -334,6 +334,7 @@ def test_a_full_server_does_not_reply_to_a_ping(tmp_path: Path, way: str) -> Non
     with memcached_running(tmp_path, "-M", "-m", "2", *still) as server:
         fill(server)
         handle = WAYS[way](MemcachedStore(address(server).removeprefix("memcached://"), timeout_us=PATIENT))
-        with pytest.raises(StoreError, match="Memcached"):
-            handle.ping()
+        for call in (handle.ping, lambda: handle.apply([hit(limit_of("5/day", "gcra"))], NOW)):
+            with pytest.raises(StoreError, match="out of memory"):
+                call()
         handle.close()

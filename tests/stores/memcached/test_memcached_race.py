@@ -14,7 +14,7 @@ from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.testing.store_suite import label, limit_of
+from ratelimit_mw.testing.store_suite import limit_of
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,10 @@ HITS = 5_000
 TOGETHER = 50  # requests at a time on an event loop
 SLOTS = Rule(name="slots", limits="20 concurrent")
 CLIENT = {"ip": "192.0.2.7"}
-RACED: list[Any] = ["sliding-window-counter", "sliding-window-log", "tiered-window", "gcra"]
+RACED: list[Any] = [
+    *("sliding-window-counter", "tiered-window"),
+    *(pytest.param(spec, marks=pytest.mark.thorough) for spec in ("sliding-window-log", "gcra")),
+]
 
 
 def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, results: Any) -> None:
@@ -60,7 +63,7 @@ def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
     return passed
 
 
-@pytest.mark.parametrize("spec", RACED, ids=label)
+@pytest.mark.parametrize("spec", RACED)
 def test_of_20_000_requests_from_four_processes_exactly_1_000_are_allowed(memcached_server: Server, spec: Any) -> None:
     """No more, and no fewer: later requests take what lost races refund."""
     limit = limit_of("1000/day", spec)

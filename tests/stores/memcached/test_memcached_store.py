@@ -1,6 +1,7 @@
 """The values of the Memcached store in a server, and the effect of other values."""
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from memcached_handles import (
     PATIENT,
     address,
     ask,
-    closing,
     counted,
     hit,
     names_in,
@@ -23,15 +23,14 @@ from memcached_handles import (
     undo,
     value_of,
 )
-from servers import Server, memcached_running
+from servers import Server
 
-from ratelimit_mw import Limiter, Quota, Rule, StoreError
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_keys import HOSTILE
-from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
 
 
 @pytest.fixture
@@ -66,6 +65,7 @@ def test_prefixes_separate_applications(memcached_server: Server) -> None:
         assert one.apply([hit(limit)], NOW)[0].allowed
         assert other.apply([hit(limit)], NOW)[0].allowed
         assert not one.apply([hit(limit)], NOW)[0].allowed
+    assert {name.partition(b":")[0] for name in names_in(memcached_server, rule_of(limit))} == {b"a", b"b"}
 
 
 @pytest.mark.parametrize(("quota", "seconds"), [("5/minute", 60), ("1/29d", 29 * 86_400), ("1/366d", 366 * 86_400)])
@@ -119,33 +119,18 @@ def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(memcached_
             assert len(trips) == expected
 
 
-@pytest.mark.parametrize("value", [b"nonsense", b"1:2", b"\x80\x81"])
-@pytest.mark.parametrize("spec", ["gcra", "sliding-window-log", "tiered-window"])
-def test_a_value_that_is_no_state_is_a_store_error(
-    memcached_server: Server, store: MemcachedStore, spec: str, value: bytes
-) -> None:
+def test_a_value_that_is_no_state_is_a_store_error(memcached_server: Server) -> None:
     """A value of another application is neither a fresh key nor an exception of another type."""
-    limit = limit_of("5/hour", spec)
-    store.apply([hit(limit)], NOW)
-    for name in names_in(memcached_server, rule_of(limit)):
-        ask(memcached_server, b"set %b 0 60 %d\r\n%b" % (name, len(value), value), b"STORED")
-    with pytest.raises(StoreError, match="Memcached"):
-        store.apply([hit(limit)], NOW)
-    with pytest.raises(StoreError, match="Memcached"):
-        asyncio.run(closing(store, store.aapply([hit(limit)], NOW)))
-
-
-def test_a_full_server_is_a_store_error(tmp_path: Any) -> None:
-    """With ``-M`` the server rejects writes. A hit that was not counted is not allowed."""
-    with memcached_running(tmp_path, "-M", "-m", "2") as server, opened(server) as store:
-        limit = limit_of("5/day", "gcra")
-        with pytest.raises(StoreError, match="out of memory"):
-            fill(store, limit)
-
-
-def fill(store: MemcachedStore, limit: Limit) -> None:
-    for i in range(100_000):
-        store.apply([hit(limit, client=f"{i}" + "x" * 150)], NOW)
+    for spec, value, way in itertools.product(
+        ("gcra", "sliding-window-log", "tiered-window"), (b"nonsense", b"1:2", b"\x80\x81"), WAYS
+    ):
+        limit, handle = limit_of("5/hour", spec), WAYS[way](open_store(address(memcached_server), PATIENT))
+        handle.apply([hit(limit)], NOW)
+        for name in names_in(memcached_server, rule_of(limit)):
+            ask(memcached_server, b"set %b 0 60 %d\r\n%b" % (name, len(value), value), b"STORED")
+        with pytest.raises(StoreError, match="Memcached"):
+            handle.apply([hit(limit)], NOW)
+        handle.close()
 
 
 # -- processes and loops ---------------------------------------------------------------------------------------
@@ -199,37 +184,6 @@ def test_the_reply_to_a_cancelled_task_is_dropped(memcached_server: Server) -> N
 
     with opened(memcached_server) as store:
         assert asyncio.run(scenario(store)) == [998, 997, 996, 995, 994]
-
-
-def test_many_servers_hold_one_limiters_keys(
-    tmp_path_factory: pytest.TempPathFactory, memcached_server: Server
-) -> None:
-    """Blocking and awaiting calls find the same keys, even with the servers in another order."""
-    with memcached_running(tmp_path_factory.mktemp("second")) as second:
-        limits = [limit_of("4/minute", spec) for spec in StoreSuite.algorithms]
-        with opened(memcached_server, second) as one, opened(second, memcached_server) as other:
-            for i in range(20):
-                hits = [hit(limit, client=f"c{i}") for limit in limits]
-                assert one.apply(hits, NOW)[0].allowed
-                assert asyncio.run(closing(other, other.aapply(hits, NOW)))[0].allowed
-                assert [d.remaining for d in other.apply(hits, NOW)] == [1] * len(limits)
-                assert [d.remaining for d in asyncio.run(closing(one, one.aapply(hits, NOW)))] == [0] * len(limits)
-        rules = [rule_of(limit) for limit in limits]
-        shares = [sum(len(names_in(server, rule)) for rule in rules) for server in (memcached_server, second)]
-        assert sum(shares) == 20 * len(limits)
-        assert min(shares) >= 3 * len(limits)
-
-
-def test_a_custom_prefix_reaches_the_store_from_an_address(memcached_server: Server) -> None:
-    """Two applications may share a server."""
-    name = f"app-{time.time_ns()}"
-    store = open_store(address(memcached_server, query="?prefix=shop:"), PATIENT)
-    limiter = Limiter([Rule(name=name, limits="2/minute")], store)
-    limiter.hit({"ip": "192.0.2.7"})
-    limiter.close()
-    (found,) = names_in(memcached_server, name)
-    assert found.startswith(b"shop::1|")
-    assert Quota.parse("2/minute").amount == 2
 
 
 def test_a_connection_in_use_is_closed_after_its_call(

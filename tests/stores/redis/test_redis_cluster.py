@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,9 @@ import redis
 from own_time import hurried
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
-from store_race import raced
-from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.settings import Settings
@@ -66,15 +64,6 @@ class TestCompliance(StoreSmoke):
         return open_store(address(self.nodes[2:3]), PATIENT)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_vectors_hold_on_a_cluster(nodes: list[Server], way: str) -> None:
-    """Every case that was worked by hand, blocking and on an event loop."""
-    for i, case in enumerate(CASES):
-        handle = WAYS[way](open_store(address(nodes, f"?prefix={way}{i}:"), PATIENT))
-        replay(case, ThroughStore(case, handle))
-        handle.close()
-
-
 def slot(limit: Limit, text: str = "ip=192.0.2.7") -> int:
     return slot_of(("rl:" + limit.prefix + text).encode())
 
@@ -85,11 +74,6 @@ def apart(limits: Callable[[], Sequence[Limit]]) -> list[Limit]:
     while len({slot(limit) for limit in found}) < len(found) or not found:
         found = list(limits())
     return found
-
-
-def test_four_processes_at_once_are_exact(nodes: list[Server]) -> None:
-    """20,000 tries of four processes on one key with a limit of 1,000: exactly 1,000 pass."""
-    assert raced(address(nodes), limit_of("1000/day", "sliding-window-counter")) == 1000
 
 
 def test_a_rejection_by_the_last_slot_gives_all_back(handle: StoreHandle, servers: list[redis.Redis]) -> None:
@@ -126,17 +110,6 @@ def test_an_error_in_a_later_slot_gives_back_too(handle: StoreHandle, servers: l
     assert handle.apply([hit(first, cost=0)], NOW)[0].remaining == 10
 
 
-def test_corrections_and_forgetting_reach_every_slot(handle: StoreHandle) -> None:
-    """One call of each for many keys."""
-    limits = apart(lambda: [limit_of("10/hour", spec) for spec in ALGORITHMS])
-    changes = [Correction(limit, hit(limit).key, 4, None) for limit in limits]
-    assert handle.correct(changes, NOW) == [NOW] * len(limits)
-    looks = [hit(limit, cost=0) for limit in limits]
-    assert [d.remaining for d in handle.apply(looks, NOW)] == [6] * len(limits)
-    handle.forget(one.key for one in looks)
-    assert [d.remaining for d in handle.apply(looks, NOW)] == [10] * len(limits)
-
-
 def test_a_prefix_with_braces_keeps_all_together(nodes: list[Server], servers: list[redis.Redis]) -> None:
     """A prefix in braces keeps all keys in one slot: one call for any number of limits."""
     limits = apart(lambda: [limit_of(f"5/{period}") for period in ("second", "minute", "hour")])
@@ -149,20 +122,43 @@ def test_a_prefix_with_braces_keeps_all_together(nodes: list[Server], servers: l
     store.close()
 
 
-def test_clients_do_not_choose_their_slot(handle: StoreHandle) -> None:
-    """Texts with braces spread like others."""
-    limit = limit_of("1/hour")
-    texts = [f"{{same}}{i}" for i in range(50)]
-    assert all(handle.apply([hit(limit, text)], NOW)[0].allowed for text in texts)
-    assert len({slot(limit, text.replace("{", "%7B")) for text in texts}) > 40
+def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
+    """Keys of texts with braces are on all servers."""
+    with closing(Limiter([Rule(name="braces", limits="1/hour")], open_store(address(nodes), PATIENT))) as limiter:
+        assert all(limiter.hit({"ip": f"{{same}}{i}"}) for i in range(50))
+    assert all(server.keys("*|braces|*") for server in servers[:3])
+
+
+def test_all_servers_are_listed(handle: StoreHandle) -> None:
+    """One server after the other has its pages."""
+    limit = limit_of("5/hour")
+    clients = [f"ip={number}" for number in range(300)]
+    for text in clients:
+        handle.hit(limit, client=text)
+    keys, pages = listed(handle, limit.prefix)
+    assert sorted(keys) == sorted(limit.prefix + text for text in clients)
+    assert pages >= 3
+
+
+def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
+    """Return all keys with a prefix, and the number of pages."""
+    keys, place, pages = list[str](), "", 0
+    while True:
+        page = handle.list_keys(prefix, place)
+        keys, pages = [*keys, *page.keys], pages + 1
+        if page.next is None:
+            return keys, pages
+        place = page.next
+
+
+def port_at(server: redis.Redis, number: int) -> int:
+    """The port of the primary that has a slot, by the map of a server."""
+    return next(int(port) for first, last, (_, port, *_), *_ in raw_slots(server) if first <= number <= last)
 
 
 def owner(servers: list[redis.Redis], number: int) -> redis.Redis:
-    """The primary that has a slot."""
-    for first, last, (_, port, *_), *_ in raw_slots(servers[0]):
-        if first <= number <= last:
-            return next(server for server in servers if port_of(server) == port)
-    raise LookupError(number)
+    port = port_at(servers[0], number)
+    return next(server for server in servers if port_of(server) == port)
 
 
 def raw_slots(server: redis.Redis) -> Any:
@@ -177,25 +173,58 @@ def name_of(server: redis.Redis) -> str:
     return str(server.execute_command("CLUSTER MYID").decode())
 
 
+class Move:
+    """Moves a slot from the server that has it to another one, in steps."""
+
+    def __init__(self, servers: list[redis.Redis], number: int) -> None:
+        self.number, self.servers, self.source = number, servers[:3], owner(servers, number)
+        self.target = next(server for server in self.servers if server is not self.source)
+        self.target.execute_command("CLUSTER SETSLOT", number, "IMPORTING", name_of(self.source))
+        self.source.execute_command("CLUSTER SETSLOT", number, "MIGRATING", name_of(self.target))
+
+    def move(self, *keys: str) -> None:
+        """Move some keys, or all."""
+        found = keys or self.source.execute_command("CLUSTER GETKEYSINSLOT", self.number, 1_000)
+        self.source.migrate(HOST, port_of(self.target), found, 0, 5_000)
+
+    def end(self) -> None:
+        for server in (self.target, self.source, *self.servers):
+            server.execute_command("CLUSTER SETSLOT", self.number, "NODE", name_of(self.target))
+
+
 def test_a_slot_that_moves_is_followed(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """While it moves, new keys are asked of the new server and old ones of the old; afterwards all of the new one."""
     limit = limit_of("5/hour")
-    one, number = hit(limit), slot(limit)
-    assert handle.apply([one], NOW)[0].remaining == 4
-    source = owner(servers, number)
-    target = next(server for server in servers[:3] if port_of(server) != port_of(source))
-    target.execute_command("CLUSTER SETSLOT", number, "IMPORTING", name_of(source))
-    source.execute_command("CLUSTER SETSLOT", number, "MIGRATING", name_of(target))
-    assert handle.apply([one], NOW)[0].remaining == 3
-    keys = source.execute_command("CLUSTER GETKEYSINSLOT", number, 1_000)  # other tests may have left some
-    source.migrate(HOST, port_of(target), keys, 0, 5_000)
-    assert handle.apply([one], NOW)[0].remaining == 2
-    for server in (target, source, *servers[:3]):
-        server.execute_command("CLUSTER SETSLOT", number, "NODE", name_of(target))
-    assert handle.apply([one], NOW)[0].remaining == 1
-    assert handle.apply([one], NOW)[0].remaining == 0
+    assert handle.hit(limit).remaining == 4
+    move = Move(servers, slot(limit))
+    assert handle.hit(limit).remaining == 3
+    move.move()
+    assert handle.hit(limit).remaining == 2
+    move.end()
+    assert [handle.hit(limit).remaining for _ in range(2)] == [1, 0]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_of_one_request_on_both_sides_of_a_move(nodes: list[Server], servers: list[redis.Redis], way: str) -> None:
+    """Several limits in one slot, one of whose keys has moved: each key is asked at its server, all or nothing."""
+    prefix = f"{{both {way}}}:"
+    handle = WAYS[way](open_store(address(nodes, f"?prefix={prefix}"), PATIENT))
+    first, second = hits = [hit(limit_of("5/hour")), hit(limit_of("6/hour"))]
+    handle.apply(hits)
+    move = Move(servers, slot_of(prefix.encode()))
+    move.move(prefix + first.key)
+    assert [decision.remaining for decision in handle.apply(hits)] == [3, 4]
+    found = [(d.allowed, d.remaining) for d in handle.apply([first, second._replace(cost=9)])]
+    assert found == [(True, 3), (False, 4)]
+    handle.correct([Correction(one.limit, one.key, 1, None) for one in hits])
+    assert [handle.apply([one._replace(cost=0)])[0].remaining for one in hits] == [2, 3]
+    move.move(prefix + second.key)
+    move.end()
+    assert [decision.remaining for decision in handle.apply(hits)] == [1, 2]
+    handle.close()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_a_primary_with_one_slot_is_probed_and_its_keys_are_listed(reshaped: Reshaped, way: str) -> None:
     """All other slots have moved, as at the end of a reshard. A prefix in braces has one slot, on the other primary."""
@@ -204,12 +233,7 @@ def test_a_primary_with_one_slot_is_probed_and_its_keys_are_listed(reshaped: Res
     other = WAYS[way](open_store(address(nodes, "?prefix={shop}:"), 500_000))
     handle.ping()
     assert handle.apply([hit(limit)])[0].allowed
-    page = handle.list_keys(limit.prefix)
-    keys = list(page.keys)
-    while page.next is not None:
-        page = handle.list_keys(limit.prefix, page.next)
-        keys += page.keys
-    assert keys == [hit(limit).key]
+    assert listed(handle, limit.prefix)[0] == [hit(limit).key]
     other.ping()
     nodes[0].pause()
     with pytest.raises(StoreError, match="time budget"):
@@ -239,15 +263,17 @@ def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reshaped]:
         yield nodes, limit
 
 
-def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server]) -> None:
+def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server], servers: list[redis.Redis]) -> None:
     """``redis://`` to one server of a cluster: the error of a key on another server names the right scheme."""
     store = open_store(f"redis://{HOST}:{nodes[0].port}", PATIENT)
-    elsewhere = next(limit for limit in iter(lambda: limit_of("5/hour"), None) if slot(limit) > 16384 // 3)
+    limits = iter(lambda: limit_of("5/hour"), None)
+    elsewhere = next(limit for limit in limits if port_at(servers[0], slot(limit)) != nodes[0].port)
     with pytest.raises(StoreError, match=r"MOVED .*redis\+cluster://"):
         store.apply([hit(elsewhere)])
     store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["hostname", "unknown-endpoint"])
 def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: list[redis.Redis], kind: str) -> None:
     """Names are resolved. Servers without a name have the address of the server that sent the map."""
@@ -274,7 +300,7 @@ def has_name(server: redis.Redis) -> bool:
 
 def moved(servers: list[redis.Redis], number: int) -> int:
     """The port of a primary that does not have the slot."""
-    return next(port_of(server) for server in servers[:3] if server != owner(servers, number))
+    return next(port_of(server) for server in servers[:3] if port_of(server) != port_at(server, number))
 
 
 def test_many_requests_at_once_share_calls_by_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
@@ -293,42 +319,32 @@ def test_many_requests_at_once_share_calls_by_slot(nodes: list[Server], servers:
     assert sum(calls(server).get("evalsha", 0) for server in servers[:3]) <= 24
 
 
-def test_a_killed_primary_is_followed_by_its_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_killed_primary_is_followed_by_its_replica(tmp_path: Path) -> None:
     """Its keys fail in time until the replica takes over, which knows them; keys elsewhere are answered throughout."""
-    with cluster_running(tmp_path_factory.mktemp("cluster")) as nodes, ExitStack() as stack:
-        blocking, awaiting = (open_store(address(nodes), PATIENT) for _ in range(2))
-        runner = stack.enter_context(asyncio.Runner())
-        ways: list[Callable[[Hit], list[Decision]]] = [
-            lambda one: blocking.apply([one]),
-            lambda one: runner.run(awaiting.aapply([one])),
-        ]
-        first = stack.enter_context(client(nodes[0]))
-        (low, high), *_ = sorted(
-            (low, high) for low, high, (_, port, *_), *_ in raw_slots(first) if port == nodes[0].port
-        )
-        limits = [limit_of("9/hour") for _ in range(40)]
-        here = next(limit for limit in limits if low <= slot(limit) <= high)
-        there = next(limit for limit in limits if not low <= slot(limit) <= high)
-        for send in ways:
-            send(hit(here))
-            send(hit(there))
-        replica = stack.enter_context(client(nodes[3]))
+    with cluster_running(tmp_path) as nodes, ExitStack() as stack:
+        first, replica = (stack.enter_context(client(nodes[number])) for number in (0, 3))
+        stores = [open_store(address(nodes), PATIENT) for _ in WAYS]
+        handles = [stack.enter_context(closing(way(store))) for way, store in zip(WAYS.values(), stores, strict=True)]
+        limits = iter(lambda: limit_of("9/hour"), None)
+        here = next(limit for limit in limits if port_at(first, slot(limit)) == nodes[0].port)
+        there = next(limit for limit in limits if port_at(first, slot(limit)) != nodes[0].port)
+        for handle in handles:
+            handle.hit(here)
+            handle.hit(there)
         wait_for(lambda: replicated(first, replica), "the replica")
         nodes[0].kill()
-        for store, send in zip((blocking, awaiting), ways, strict=True):
+        for store, handle in zip(stores, handles, strict=True):
             with hurried(store, 0.2), pytest.raises(StoreError):
-                send(hit(here))
-            assert send(hit(there))[0].allowed
-        for send in ways:
-            wait_for(lambda send=send: answers(send, hit(here)), "the replica to take over")
-        assert ways[0](hit(here, cost=0))[0].remaining == 9 - 2 - 2
-        runner.run(awaiting.aclose())
-        blocking.close()
+                handle.hit(here)
+            assert handle.hit(there).allowed
+        for handle in handles:
+            wait_for(lambda handle=handle: answers(handle, here), "the replica to take over")
+        assert handles[0].peek(here).remaining == 9 - 2 - 2
 
 
-def answers(send: Callable[[Hit], list[Decision]], one: Hit) -> bool:
+def answers(handle: StoreHandle, limit: Limit) -> bool:
     try:
-        return bool(send(one))
+        return bool(handle.hit(limit))
     except StoreError:
         return False
 

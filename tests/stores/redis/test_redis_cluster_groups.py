@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
-from redis_topology import Topology
 from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule, Verdict
@@ -261,52 +259,3 @@ def test_a_server_that_has_counted_nothing_loses_no_refund(
     assert store.apply([hit(first, cost=0)], NOW)[0].remaining == 9
     assert store.lost_refunds == 0
     store.close()
-
-
-def test_requests_with_two_windows_while_their_slots_move(  # noqa: C901 - two ways beside each other
-    nodes: list[Server], servers: list[redis.Redis]
-) -> None:
-    """20 clients, by a thread and on a loop, while each slot moves: no error, and each has exactly its limit of 40."""
-    rules = [Rule(name="two", limits="40/day; 400/7d", key=["ip"], algorithm="sliding-window-counter")]
-    addresses = [f"198.51.100.{i}" for i in range(20)]
-    url, passed = f"redis+cluster://{HOST}:{nodes[0].port}", dict.fromkeys(addresses, 0)
-    settings = Settings(rejection_cache=0, fleet_size=1, on_store_error="deny")
-    lock, moved = threading.Lock(), threading.Event()
-
-    def count(address: str, verdict: Verdict) -> None:
-        with lock:
-            passed[address] += bool(verdict)
-
-    def in_thread() -> None:
-        limiter = Limiter(rules, open_store(url, PATIENT), settings=settings)
-        for address in addresses * 20:
-            count(address, limiter.hit({"ip": address}))
-        moved.wait(60)
-        for address in addresses * 40:
-            count(address, limiter.hit({"ip": address}))
-        assert limiter.local_decisions == 0
-        limiter.close()
-
-    async def on_loop() -> None:
-        limiter = Limiter(rules, open_store(url, PATIENT), settings=settings)
-        for _ in range(40):
-            found = await asyncio.gather(*(limiter.ahit({"ip": address}) for address in addresses))
-            for address, verdict in zip(addresses, found, strict=True):
-                count(address, verdict)
-            await asyncio.sleep(0.01)
-        assert limiter.local_decisions == 0
-        await limiter.aclose()
-
-    threads = [threading.Thread(target=in_thread), threading.Thread(target=lambda: asyncio.run(on_loop()))]
-    for thread in threads:
-        thread.start()
-    try:
-        topology = Topology(nodes[:3], servers)
-        for slot in {slot_of(f"ip={address}".encode()) for address in addresses}:
-            source = next(number for number in range(3) if slot in topology.owned(number))
-            topology.move(source, (source + 1) % 3, [slot])
-    finally:
-        moved.set()
-        for thread in threads:
-            thread.join()
-    assert passed == dict.fromkeys(addresses, 40)

@@ -237,21 +237,3 @@ def test_a_subclass_of_a_built_in_algorithm_has_no_lua(own_server: Server, serve
     limit.decide = limit.algorithm.decide
     with opened(own_server) as store:
         assert [store.apply([hit(limit)])[0].remaining for _ in range(3)] == [99, 99, 99]
-
-
-def test_concurrent_requests_are_counted(own_server: Server, server: redis.Redis) -> None:
-    """Leases are returned by their id, blocking and on a loop, and a race for the slots is exact."""
-    limit = Limit("slots", 0, Quota.parse("10 concurrent"), "fixed-window")
-
-    async def many() -> list[Decision]:
-        found = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(40)))
-        await store.aclose()
-        return [answer[0] for answer in found]
-
-    store = open_store(address(own_server), PATIENT)
-    held = [decision for decision in asyncio.run(many()) if decision.allowed]
-    assert len({decision.at_us for decision in held}) == 10
-    assert not store.apply([hit(limit)])[0].allowed
-    store.correct([Correction(limit, hit(limit).key, 1, Charge(held[3].at_us, 1))])
-    assert [store.apply([hit(limit)])[0].allowed for _ in range(2)] == [True, False]
-    store.close()

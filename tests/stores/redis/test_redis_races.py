@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from redis_handles import address
-from servers import HOST, STEADY, Server, cluster_running
+from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.heartbeat import Heartbeat
 
-pytestmark = pytest.mark.slow
+pytestmark, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 
 LIMIT, TRIES, PROCESSES = 1_000, 20_000, 4
 LEASE = LIMIT // 50
@@ -26,17 +25,14 @@ NOW = 1_767_268_820_500_000
 WHO = {"ip": "192.0.2.7"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as nodes:
-        yield f"redis+cluster://{HOST}:{nodes[0].port}"
+@pytest.fixture
+def cluster(nodes: list[Server]) -> str:
+    return f"redis+cluster://{HOST}:{nodes[0].port}"
 
 
-@pytest.fixture(params=["one server", "cluster"])
+@pytest.fixture(params=["one server", pytest.param("cluster", marks=pytest.mark.thorough)])
 def place(request: pytest.FixtureRequest, redis_server: Server) -> str:
-    if request.param == "cluster":
-        return str(request.getfixturevalue("cluster"))
-    return address(redis_server)
+    return str(request.getfixturevalue("cluster")) if request.param == "cluster" else address(redis_server)
 
 
 def run(place: str, rules: tuple[Rule, ...], start: Any, passed: Any) -> None:
@@ -72,7 +68,7 @@ def raced(place: str, *rules: Rule) -> int:
     return sum(found)
 
 
-@pytest.mark.parametrize("algorithm", ["sliding-window-counter", "token-bucket"])
+@pytest.mark.parametrize("algorithm", ["sliding-window-counter", pytest.param("sliding-window-log", marks=THOROUGH)])
 def test_limiters_are_exact(place: str, algorithm: str) -> None:
     """Of 20,000 tries exactly 1,000 pass; a wider limit, charged first, maybe in another slot, has lost 1,000."""
     wide = Rule(name=f"wide-{algorithm}", limits="1000000/day")
@@ -83,7 +79,7 @@ def test_limiters_are_exact(place: str, algorithm: str) -> None:
     limiter.close()
 
 
-@pytest.mark.parametrize("algorithm", ["sliding-window-counter", "gcra"])
+@pytest.mark.parametrize("algorithm", ["sliding-window-counter", pytest.param("gcra", marks=THOROUGH)])
 def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> None:
     """At most 1,000; at least all but one lease for each process."""
     found = raced(place, Rule(name=f"leased-{algorithm}", limits=f"{LIMIT}/day", algorithm=algorithm, lease="2%"))

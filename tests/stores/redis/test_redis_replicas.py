@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import Topology
-from servers import HOST, Server
+from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
@@ -23,6 +20,12 @@ from ratelimit_mw.testing.store_suite import WAYS
 pytestmark = pytest.mark.thorough
 
 LIMITS = [limit_of("90000/hour") for _ in range(30)]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
+        yield found
 
 
 @pytest.fixture
@@ -72,54 +75,21 @@ def test_replicas_run_nothing_before_and_after_a_failover(
     handle.close()
 
 
-def test_threads_that_meet_moved_at_once_read_the_map_once(
-    nodes: Sequence[Server], topology: Topology, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_that_meet_moved_at_once_read_the_map_once(
+    nodes: Sequence[Server], topology: Topology, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """1,000 requests of 50 threads, right after a failover: each is decided by the new primary."""
-    store: Any = opened(nodes)
-    for limit in LIMITS:
-        store.apply([hit(limit)])
+    """Threads or tasks, right after a failover: each request is decided by the new primary."""
+    handle = WAYS[way](opened(nodes))
+    requests = [[hit(limit)] for limit in LIMITS]
+    handle.together(requests, NOW)
     monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 3_600)
     primary, replica = (1, 4) if topology.is_primary(1) else (4, 1)
     topology.fail_over(primary, replica)
     for each in topology.clients:
         each.config_resetstat()
-    store._blocking.target._next_read = 0.0
-    allowed, start = [], threading.Barrier(50)
-
-    def send(number: int) -> None:
-        start.wait()
-        allowed.extend(store.apply([hit(LIMITS[(number + i) % 30])])[0].allowed for i in range(20))
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert allowed == [True] * 1_000
+    found = handle.together(requests * 30, NOW)
+    assert all(decision.allowed for (decision,) in found)
     assert sum(calls(each).get("cluster|slots", 0) for each in topology.clients) <= 1
     assert runs(topology.clients[primary]) == {}
-    store.close()
-
-
-def test_tasks_that_meet_moved_at_once_read_the_map_once(
-    nodes: Sequence[Server], topology: Topology, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1,000 tasks of one event loop."""
-
-    async def run() -> list[bool]:
-        store: Any = opened(nodes)
-        await asyncio.gather(*(store.aapply([hit(limit)]) for limit in LIMITS))
-        monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 3_600)
-        primary, replica = (2, 5) if topology.is_primary(2) else (5, 2)
-        await asyncio.to_thread(topology.fail_over, primary, replica)
-        for each in topology.clients:
-            each.config_resetstat()
-        store._callers.get().target._next_read = 0.0
-        found = await asyncio.gather(*(store.aapply([hit(LIMITS[i % 30])]) for i in range(1_000)))
-        await store.aapply([hit(LIMITS[0])])
-        await store.aclose()
-        return [decisions[0].allowed for decisions in found]
-
-    assert asyncio.run(run()) == [True] * 1_000
-    assert sum(calls(each).get("cluster|slots", 0) for each in topology.clients) <= 1
+    handle.close()

@@ -91,7 +91,7 @@ def test_the_rights_are_enough_for_a_traffic_log(limited: str) -> None:
         TrafficLog(limited, "1h:7d").events(0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
     """To read the map, and to follow a slot that moves; hits, corrections and pings in several slots."""
     with cluster_running(tmp_path, *STEADY, "--user", *rights(), "+cluster|slots", "+asking") as nodes:

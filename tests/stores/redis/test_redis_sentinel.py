@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import client, hit, limit_of
+from redis_handles import Send, client, hit, limit_of, ways
 from servers import HOST, Server, free_port, redis_running, replicated, sentinel_running, wait_for
 
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.slow
 
@@ -57,22 +55,13 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
         yield found
 
 
-Send = Callable[[Hit], list[Decision]]
-
-
-@pytest.fixture(params=["blocking", "on a loop"])
-def send(watched: Watched, request: pytest.FixtureRequest) -> Iterator[Send]:
-    """One way to a store that knows only the sentinels, and has found the primary."""
-    store = open_store(watched.address, 500_000)
-    assert isinstance(store, RedisStore)
-    with asyncio.Runner() as runner:
-        ways: dict[str, Send] = {
-            "blocking": lambda one: store.apply([one]),
-            "on a loop": lambda one: runner.run(store.aapply([one])),
-        }
-        first_answer(ways[request.param], hit(limit_of("5/hour")))
-        yield ways[request.param]
-        runner.run(store.aclose())
+@pytest.fixture
+def sends(watched: Watched) -> Iterator[list[Send]]:
+    """Both ways to a store that knows only the sentinels, and has found the primary."""
+    with ways(watched.address, 500_000) as found:
+        for send in found:
+            first_answer(send, hit(limit_of("5/hour")))
+        yield found
 
 
 def answered(send: Send, one: Hit) -> Decision | None:
@@ -95,15 +84,16 @@ def first_answer(send: Send, one: Hit) -> Decision:
     return found[-1]
 
 
-def test_a_killed_primary_is_followed_by_its_replica(watched: Watched, send: Send) -> None:
+def test_a_killed_primary_is_followed_by_its_replica(watched: Watched, sends: list[Send]) -> None:
     """Calls fail until the failover; then the new primary answers with the replicated counts."""
-    one = hit(limit_of("5/hour"))
-    assert send(one)[0].remaining == 4
+    one = hit(limit_of("9/hour"))
+    assert [send(one)[0].remaining for send in sends] == [8, 7]
     watched.caught_up()
     watched.primary.kill()
-    assert answered(send, one) is None
-    assert first_answer(send, one).remaining <= 3
-    assert send(one)[0].allowed
+    assert [answered(send, one) for send in sends] == [None, None]
+    for send in sends:
+        assert first_answer(send, one).remaining <= 6
+        assert send(one)[0].allowed
 
 
 def agreed(sentinel: redis.Redis) -> bool:
@@ -117,21 +107,23 @@ def agreed(sentinel: redis.Redis) -> bool:
     return True
 
 
-def test_a_primary_that_steps_down_is_left(watched: Watched, send: Send) -> None:
+@pytest.mark.thorough
+def test_a_primary_that_steps_down_is_left(watched: Watched, sends: list[Send]) -> None:
     """An old primary that is now a replica does not write: each call searches the primary again, until one answers."""
     one = hit(limit_of("5/hour"))
-    assert send(one)[0].remaining == 4
+    assert [send(one)[0].remaining for send in sends] == [4, 3]
     watched.caught_up()
     with client(watched.sentinel) as sentinel, client(watched.primary) as old:
         wait_for(lambda: agreed(sentinel), "the sentinel to see the replica as fit")
         wait_for(lambda: sentinel.sentinel_get_master_addr_by_name(SERVICE)[1] == watched.replica.port, "the failover")
         old.replicaof(HOST, watched.replica.port)  # the sentinel would, some seconds later
-    assert answered(send, one) is None
-    assert first_answer(send, one).remaining == 3
+    assert [answered(send, one) for send in sends] == [None, None]
+    assert [first_answer(send, one).remaining for send in sends] == [2, 1]
     with client(watched.replica) as new:
         assert new.exists("rl:" + one.key)
 
 
+@pytest.mark.thorough
 def test_a_service_that_no_sentinel_knows_is_an_error(watched: Watched) -> None:
     """A misspelt name: ``StoreError`` with the name."""
     store = open_store(f"redis+sentinel://{HOST}:{watched.sentinel.port}/another", 500_000)
@@ -139,6 +131,7 @@ def test_a_service_that_no_sentinel_knows_is_an_error(watched: Watched) -> None:
         store.apply([hit(limit_of("5/hour"))])
 
 
+@pytest.mark.thorough
 def test_a_silent_sentinel_leaves_time_for_another(watched: Watched, tmp_path: Path) -> None:
     """Whichever of two is asked first: with one of them stopped, new connections are made in time."""
     folder = tmp_path / "second"
@@ -147,19 +140,12 @@ def test_a_silent_sentinel_leaves_time_for_another(watched: Watched, tmp_path: P
         second.pause()
         address = f"redis+sentinel://{HOST}:{second.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
         for _ in range(4):  # the turns go round
-            store = open_store(address, 3_000_000)
-            assert store.apply([hit(limit_of("5/hour"))])[0].remaining == 4
-
-            async def on_a_loop(store: Store = store) -> int:
-                found = (await store.aapply([hit(limit_of("5/hour"))]))[0].remaining
-                await store.aclose()
-                return found
-
-            assert asyncio.run(on_a_loop()) == 4
-            store.close()
+            with ways(address, 3_000_000) as sends:
+                assert [send(hit(limit_of("5/hour")))[0].remaining for send in sends] == [4, 4]
         second.resume()
 
 
+@pytest.mark.thorough
 def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_path: Path) -> None:
     """One that still names a server that has stepped down: the next connection asks another one."""
     folder = tmp_path / "second"
@@ -168,22 +154,13 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
         misled.execute_command("SENTINEL", "MONITOR", SERVICE, HOST, watched.replica.port, 1)  # a replica: READONLY
         misled.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
         address = f"redis+sentinel://{HOST}:{alone.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
-        store, one = open_store(address, 3_000_000), hit(limit_of("50/hour"))
-
-        async def on_a_loop() -> bool:
-            try:
-                return (await store.aapply([one]))[0].allowed
-            except StoreError:
-                return False
-
-        with asyncio.Runner() as runner:
-            found = [answered(lambda one: store.apply([one]), one) is not None for _ in range(6)]
-            assert found[2:] == [True] * 4
-            found = [runner.run(on_a_loop()) for _ in range(6)]
-            assert found[2:] == [True] * 4
-            runner.run(store.aclose())
+        with ways(address, 3_000_000) as sends:
+            for send in sends:
+                found = [answered(send, hit(limit_of("50/hour"))) is not None for _ in range(6)]
+                assert found[2:] == [True] * 4
 
 
+@pytest.mark.thorough
 def test_a_primary_that_its_sentinel_thinks_dead_is_an_error(watched: Watched) -> None:
     """The only sentinel considers the primary down: the error reports it, and no call waits for that primary."""
     watched.replica.kill()

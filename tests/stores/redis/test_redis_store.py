@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import multiprocessing
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, NOW, address, calls, hit, limit_of, opened, undo
-from servers import Server, redis_running
-from store_race import raced
+from redis_handles import ALGORITHMS, NOW, calls, hit, limit_of, opened, undo
+from servers import Server
 
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Charge, Correction
-from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.store_suite import label
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, label
 
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
 
@@ -44,15 +40,6 @@ def snapshot(server: redis.Redis) -> dict[bytes, tuple[Any, int]]:
         content = server.dump(key)
         found[key] = content, server.pexpiretime(key)
     return found
-
-
-def test_three_limits_are_one_command(store: RedisStore, server: redis.Redis) -> None:
-    """Whatever the number of limits and keys on a request: one EVALSHA, and inside it one read and one write each."""
-    limits = [limit_of(f"5/{period}") for period in ("second", "minute", "hour")]
-    store.apply([hit(limit) for limit in limits])
-    server.config_resetstat()
-    store.apply([hit(limit) for limit in limits])
-    assert calls(server) == {"evalsha": 1, "time": 1, "get": 3, "set": 3}
 
 
 def test_a_rejection_leaves_every_counter_as_it_was(store: RedisStore, server: redis.Redis) -> None:
@@ -79,43 +66,32 @@ def test_a_peek_and_a_look_write_nothing(store: RedisStore, server: redis.Redis)
     assert list(server.scan_iter()) == []
 
 
-@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
+@pytest.mark.parametrize("spec", ["sliding-window-log", COUNTS_REJECTED, "tiered-window"], ids=label)
 def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Redis, spec: Any) -> None:
     """A hit on a log of thousands moves few entries: there are no more commands than for an empty one."""
     limit = limit_of("5000/hour", spec)
-    for i in range(0, 3000, 100):
-        requests = [hit(limit)] * 100
-        for j, one in enumerate(requests):
-            store.apply([one], NOW + (i + j) * 1_000_000)
+    for i in range(3000):
+        store.apply([hit(limit)], NOW + i * 1_000_000)
     server.config_resetstat()
     store.apply([hit(limit)], NOW + 3_600_000_000)
     assert sum(calls(server).values()) <= 10
 
 
-@pytest.mark.parametrize("now", [None, NOW])
-@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
-def test_every_key_expires_after_whatever_was_done(
-    store: RedisStore, server: redis.Redis, spec: Any, now: int | None
-) -> None:
+def test_every_key_expires_after_whatever_was_done(store: RedisStore, server: redis.Redis) -> None:
     """Hits, rejections, charges, refunds: each leaves an expiry that covers the reset; a day when time is given."""
-    limit = limit_of("5/minute", spec)
-    one = hit(limit)
-    wait_for_time_in_minute(server)
-    (first,) = store.apply([one], now)
-    check_expiry(server, first, now)
-    store.apply([one._replace(cost=9)], now)
-    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
-    store.correct([Correction(limit, one.key, 20, None)], now)
-    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
-    store.correct([Correction(limit, one.key, 1, Charge(first.at_us, 1, first.delay_us))], now)
-    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
-
-
-def wait_for_time_in_minute(server: redis.Redis) -> None:
-    """Wait for the next minute if this one is about to end: a fixed window ends with it."""
-    left = 60 - server.time()[0] % 60
-    if left <= 5:
-        time.sleep(left)
+    for spec, now in itertools.product(ALGORITHMS, (None, NOW)):
+        server.flushdb()
+        limit = limit_of("5/day", spec)
+        one = hit(limit)
+        look = one._replace(cost=0)
+        (first,) = store.apply([one], now)
+        check_expiry(server, first, now)
+        store.apply([one._replace(cost=9)], now)
+        check_expiry(server, store.apply([look], now)[0], now)
+        store.correct([Correction(limit, one.key, 20, None)], now)
+        check_expiry(server, store.apply([look], now)[0], now)
+        store.correct([Correction(limit, one.key, 1, Charge(first.at_us, 1, first.delay_us))], now)
+        check_expiry(server, store.apply([look], now)[0], now)
 
 
 def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> None:
@@ -159,25 +135,6 @@ def test_the_prefix_is_an_option(own_server: Server, server: redis.Redis) -> Non
     assert {key.split(b"1|")[0] for key in server.scan_iter()} == {b"shop:", b"blog:"}
 
 
-def test_a_flush_of_scripts_is_not_noticed(store: RedisStore, server: redis.Redis) -> None:
-    """The script is sent once more, and the hit is counted once."""
-    limit = limit_of("5/hour")
-    assert store.apply([hit(limit)])[0].remaining == 4
-    server.script_flush()
-    assert store.apply([hit(limit)])[0].remaining == 3
-    server.script_flush()
-
-    async def on_a_loop() -> int:
-        left = [await store.aapply([hit(limit)])]
-        server.script_flush()
-        left.append(await store.aapply([hit(limit)]))
-        await store.aclose()
-        return left[-1][0].remaining
-
-    assert asyncio.run(on_a_loop()) == 1
-    assert calls(server)["eval"] == 3
-
-
 def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
     """A list of another application under a key: ``StoreError``, no change, and no effect on other requests."""
     compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
@@ -203,21 +160,6 @@ def test_an_hour_of_threads_needs_few_connections(own_server: Server, store: Red
     assert store.apply([hit(limit, cost=0)])[0].remaining == 970
 
 
-def test_eight_threads_at_once_are_exact(store: RedisStore) -> None:
-    """Of 2,000 tries from eight threads exactly 500 pass."""
-    limit = limit_of("500/hour")
-    with ThreadPoolExecutor(8) as pool:
-        passed = list(pool.map(lambda _: store.apply([hit(limit)])[0].allowed, range(2000)))
-    assert sum(passed) == 500
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", ["sliding-window-counter", "sliding-window-log"])
-def test_four_processes_at_once_are_exact(own_server: Server, server: redis.Redis, spec: str) -> None:
-    """20,000 tries of four processes on one key with a limit of 1,000: exactly 1,000 pass."""
-    assert raced(address(own_server), limit_of("1000/day", spec)) == 1000
-
-
 def test_a_forked_worker_has_its_own_connections(own_server: Server, store: RedisStore) -> None:
     """A store that was used before a fork works in both processes, and each reads only its own replies."""
     limit = limit_of("1000/hour")
@@ -234,16 +176,3 @@ def test_a_forked_worker_has_its_own_connections(own_server: Server, store: Redi
     assert left.get(timeout=180) == list(range(999, 949, -1))
     worker.join()
     assert mine == list(range(998, 948, -1))
-
-
-def test_a_password_is_never_shown(tmp_path: Any) -> None:
-    """Neither by errors nor by the store's own text; with the right one all is well."""
-    with redis_running(tmp_path, "--requirepass", "s3cret") as server:
-        wrong = open_store(f"redis://:h1dden@127.0.0.1:{server.port}/0", 5_000_000)
-        with pytest.raises(StoreError) as caught:
-            wrong.apply([hit(limit_of("5/minute"))])
-        told = [str(caught.value), repr(caught.value), repr(caught.value.__cause__), repr(wrong), str(vars(wrong))]
-        assert not any("h1dden" in text for text in told)
-        right = open_store(f"redis://default:s3cret@127.0.0.1:{server.port}/2", 5_000_000)
-        assert right.apply([hit(limit_of("5/minute"))])[0].allowed
-        right.close()

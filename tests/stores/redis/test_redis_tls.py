@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from redis_handles import PATIENT, hit, limit_of, ways_of
-from servers import HOST, certificates, redis_running, tls_options
+from servers import HOST, Server, certificates, redis_running, tls_options
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.stores import open_store
@@ -45,12 +44,9 @@ def test_a_self_signed_certificate_is_rejected(tls: str) -> None:
             send(hit(limit_of("5/minute")))
 
 
-def test_a_certificate_for_another_name_is_rejected(tls: str, folder: Path) -> None:
+def test_a_certificate_for_another_name_is_rejected(folder: Path) -> None:
     """127.0.0.2 is the same server by a name that its certificate does not have, unless names are not to be checked."""
-    with ExitStack() as stack:
-        server = stack.enter_context(
-            redis_running(folder, *tls_options(folder), "--bind", "127.0.0.1", "127.0.0.2", tls=True)
-        )
+    with redis_running(folder, *tls_options(folder), "--bind", "127.0.0.1", "127.0.0.2", tls=True) as server:
         other = f"rediss://127.0.0.2:{server.port}{trusting(folder)}"
         for send in ways_of(open_store(other, PATIENT)).values():
             with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.2'"):
@@ -73,38 +69,33 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
                 send(hit(limit_of("5/minute")))
 
 
-def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
-    """``rediss://`` to a port without TLS fails before the login, and the error names the scheme to write."""
-    port = redis_server.port  # type: ignore[attr-defined]
-    for send in ways_of(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
-        with pytest.raises(StoreError, match="write redis://") as caught:
-            send(hit(limit_of("5/minute")))
-        assert "h1dden" not in str(caught.value)
+def test_the_wrong_scheme_is_an_error_that_names_the_right_one(tls: str, redis_server: Server) -> None:
+    """``rediss://`` to a port without TLS fails before the login, and a server with TLS closes the connection."""
+    plain = f"{HOST}:{redis_server.port}"
+    wrong = {
+        f"rediss://:h1dden@{plain}": "write redis://",
+        f"redis://:h1dden@{tls}": "write rediss://",
+        f"redis://{tls}": "write rediss://",
+    }
+    for url, message in wrong.items():
+        for send in ways_of(open_store(url, 200_000 if plain in url else PATIENT)).values():
+            with pytest.raises(StoreError, match=message) as caught:
+                send(hit(limit_of("5/minute")))
+            assert "h1dden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("login", ["", ":h1dden@"])
-def test_a_server_with_encryption_names_its_scheme(tls: str, login: str) -> None:
-    """``redis://`` to a port with TLS: the server closes the connection."""
-    for send in ways_of(open_store(f"redis://{login}{tls}", PATIENT)).values():
-        with pytest.raises(StoreError, match="write rediss://") as caught:
-            send(hit(limit_of("5/minute")))
-        assert "h1dden" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("ssl_ca_certs=/nowhere.pem", "cannot load the TLS options ssl_ca_certs='/nowhere.pem'.*No such file"),
-        ("ssl_certfile=/nowhere.pem&ssl_ca_data=h1dden", "cannot load the TLS options ssl_certfile='/nowhere.pem'"),
-        ("ssl_keyfile=/nowhere.pem", "ssl_keyfile is set without ssl_certfile"),
-        ("ssl_cert_reqs=maybe", "ssl_cert_reqs is one of required, optional, none; got 'maybe'"),
-        ("ssl_check_hostname=maybe", "ssl_check_hostname is one of true, false; got 'maybe'"),
-        ("ssl_min_version=SSLv3", "ssl_min_version is one of TLSv1.2, TLSv1.3; got 'SSLv3'"),
-        ("ssl_ciphers=nonsense", "cannot load the TLS options"),
-    ],
-)
-def test_certificates_are_read_when_the_store_is_made(options: str, message: str) -> None:
+def test_certificates_are_read_when_the_store_is_made() -> None:
     """A missing file stops the application at its start, not its limits at the first request."""
-    with pytest.raises(ConfigError, match=message) as caught:
-        open_store(f"rediss://localhost?{options}")
-    assert "h1dden" not in str(caught.value)
+    mistakes = {
+        "ssl_ca_certs=/nowhere.pem": "cannot load the TLS options ssl_ca_certs='/nowhere.pem'.*No such file",
+        "ssl_certfile=/nowhere.pem&ssl_ca_data=h1dden": "cannot load the TLS options ssl_certfile='/nowhere.pem'",
+        "ssl_keyfile=/nowhere.pem": "ssl_keyfile is set without ssl_certfile",
+        "ssl_cert_reqs=maybe": "ssl_cert_reqs is one of required, optional, none; got 'maybe'",
+        "ssl_check_hostname=maybe": "ssl_check_hostname is one of true, false; got 'maybe'",
+        "ssl_min_version=SSLv3": "ssl_min_version is one of TLSv1.2, TLSv1.3; got 'SSLv3'",
+        "ssl_ciphers=nonsense": "cannot load the TLS options",
+    }
+    for options, message in mistakes.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            open_store(f"rediss://localhost?{options}")
+        assert "h1dden" not in str(caught.value)
