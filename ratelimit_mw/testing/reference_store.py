@@ -52,7 +52,7 @@ def compare_with_reference(
     """Send the same random trace to the store and the reference, and raise at the first difference.
 
     The trace hits the ``limits`` together, under the keys of the ``clients``. With ``back`` the clock sometimes goes
-    back, but only while no state has expired: a store may drop an expired state at any time.
+    back, at most by a period, and only while no state has expired: a store may drop an expired state at any time.
     """
     chance = random.Random(seed)  # noqa: S311 - the same trace in every run
     reference, now, latest = ReferenceStore(), start, start
@@ -69,7 +69,8 @@ def compare_with_reference(
             consumed += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in decided if d.allowed]
         latest = max(latest, now)
         if back and chance.random() < 0.15 and reference.has_no_expired_state(latest):
-            now -= chance.randrange(limits[0].algorithm.period)
+            period = limits[0].algorithm.period
+            now = max(now - chance.randrange(period), latest - period)
         else:
             now += _random_pause(limits, expected, chance)
 
