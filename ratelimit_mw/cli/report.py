@@ -1,14 +1,15 @@
 """``ratelimit-mw report``: show what each rule allowed and rejected, and would have rejected in shadow mode."""
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from ..limiter.json_forms import report_of
-from .live import open_limiter
+from ..clock import SECOND
+from ..limiter.traffic_report import report_json
+from ..testmode import process_clock
 from .output import Cell, command, json_option, note, print_json, print_table
-from .recorded import check_recorded, last_option
+from .recorded import last_option, open_recorded
 from .source import Source
 from .source_command import SourceCommand
+from .traffic.source import minute_text
 
 _PARTS: Final = ("banned", "denied", "unavailable")
 """The parts of ``rejected`` that have a column if there are any."""
@@ -26,22 +27,22 @@ _PARTS: Final = ("banned", "denied", "unavailable")
 def report(source: Source, last: float, as_json: bool) -> None:
     """Show how many requests each rule allowed and rejected, or would have rejected in shadow mode.
 
-    The numbers include all workers, which need the setting record = "outcomes" and write every five seconds. The start
-    is rounded down to a full hour, or to five minutes if --last is at most 2h.
+    The numbers are those of the traffic log, so they include all workers, which write every 15 seconds. The start is
+    rounded down as the log keeps its counts: to the minute for the last day.
     """
-    check_recorded(source, "outcomes")
-    with open_limiter(source) as limiter:
-        found = limiter.outcomes(last)
-    summary = report_of(source.rules, found)
+    end = process_clock() / SECOND
+    start = end - last
+    with open_recorded(source) as log:
+        summary = report_json(log, start, end, source.rules)
     if as_json:
         print_json(summary)
         return
     rows = summary["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
-    span = " to ".join(f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in (found.start, found.end))
-    print_table(f"{source.title}: requests from {span} UTC", [_cells(row, parts) for row in rows])
-    if not found.rules:
-        note("no request is recorded yet. Workers with this setting write every five seconds")
+    title = f"{log.name}: requests from {minute_text(start)} to {minute_text(end)} UTC"
+    print_table(title, [_cells(row, parts) for row in rows])
+    if not any(row["total"] for row in rows):
+        note("no request is recorded in this time")
 
 
 def _cells(row: dict[str, Any], parts: list[str]) -> dict[str, Cell]:

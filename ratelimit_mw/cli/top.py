@@ -2,11 +2,12 @@
 
 import click
 
-from ..limiter.json_forms import clients_json
+from ..clock import SECOND
+from ..limiter.traffic_report import top_json
+from ..testmode import process_clock
 from .clients import checked_rule
-from .live import open_limiter
 from .output import command, json_option, note, print_json, print_table
-from .recorded import check_recorded, last_option
+from .recorded import last_option, open_recorded
 from .rows import ALL_CLIENTS
 from .source import Source
 from .source_command import SourceCommand
@@ -27,16 +28,18 @@ from .source_command import SourceCommand
 def top(source: Source, name: str | None, last: float, limit: int, as_json: bool) -> None:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
-    The numbers include all workers, which need the setting record = "clients". The store keeps a bounded number of
-    clients, so a client may have been rejected more often than shown: at most by the number under "error".
+    The numbers are those of the traffic log, so they include all workers, which need the setting record = "clients".
+    The log keeps a bounded number of clients, so a client may have been rejected more often than shown: at most by the
+    number under "error".
     """
-    check_recorded(source, "clients")
+    end = process_clock() / SECOND
     rule = None if name is None else checked_rule(source, name).name
-    with open_limiter(source) as limiter:
-        clients = clients_json(source.rules, limiter.top_clients(rule, last, limit))
+    with open_recorded(source, needs_clients=True) as log:
+        found = top_json(log, end - last, end, source.rules, rule, limit)
     if as_json:
-        print_json({"clients": clients})
+        print_json(found)
         return
-    print_table(source.title, [{**each, "client": each["client"] or ALL_CLIENTS} for each in clients])
+    clients = found["clients"]
+    print_table(log.name, [{**each, "client": each["client"] or ALL_CLIENTS} for each in clients])
     if not clients:
         note("no rejection is recorded in this time")

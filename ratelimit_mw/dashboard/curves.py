@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..limiter.times import seconds_of, span_text
+from ..limiter.traffic_report import COUNT
 from .markup import Content, Markup, tag
 from .tables import TableColumn, isolated, number, table
-from .traffic import COUNT
 from .view import View
 
 LABELS: Final = {COUNT: "count", "allowed": "allowed", "rejected": "rejected", "shadow": "would be rejected"}

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
-from ..limiter.history import RecordedOutcomes
-from ..limiter.json_forms import clients_json, decision_json, override_json, report_of
+from ..limiter.json_forms import decision_json, override_json
 from ..limiter.limiter import Limiter
-from ..limiter.records import LONGEST
 from ..limiter.times import time_json
 from ..rules.describe import Overview
 from ..stores import redacted_url
@@ -37,7 +35,7 @@ class DashboardData:
         self.limiter = limiter
         self.view = view
         self.now = limiter._time() / SECOND
-        self.start, self.end = view.span(self.now)
+        view.span(self.now)  # raises for a range that cannot be shown
 
     def as_json(self) -> Json:
         """Return all parts."""
@@ -51,30 +49,24 @@ class DashboardData:
 
     @cached_property
     def traffic(self) -> Json:
-        """The counts of the traffic log; without one, the recorded outcomes."""
+        """The counts of the traffic log."""
         log = self.limiter.traffic_log
-        if log is not None:
-            return _part(lambda: read_traffic(log, self.view, self.now, self.limiter.rules))
-        if self.limiter.settings.record == "nothing":
-            return {"missing": 'Add traffic_log = "sqlite:///traffic.db" to your settings to see curves and totals.'}
-        return self._of_store(lambda: report_of(self.limiter.rules, self._recorded_outcomes()))
+        if log is None:
+            return {"missing": 'Add `traffic_log = "sqlite:///traffic.db"` to your settings to see curves and totals.'}
+        return _part(lambda: read_traffic(log, self.view, self.now, self.limiter.rules))
 
     @cached_property
     def clients(self) -> Json:
         """The clients with the most requests and rejections, if the view has them."""
         limiter = self.limiter
-        if limiter.settings.record != "clients":
-            return {"missing": 'No clients are recorded. Add record = "clients" to your settings to see them.'}
+        log = limiter.traffic_log
+        if log is None or limiter.settings.record != "clients":
+            return {"missing": 'Clients need `traffic_log` and `record = "clients"` in your settings.'}
         if not self.view.clients:
             return {"hidden": "Clients are personal data, so they are hidden."}
-        log = limiter.traffic_log
-        if log is not None and "error" in self.traffic:
+        if "error" in self.traffic:
             return self.traffic  # where the log is unreachable, each call would wait for it again
-        if log is not None:
-            return _part(lambda: read_clients(log, self.view, self.now, limiter.rules))
-        if self.end < self.now:
-            return {"missing": "Without a traffic log, clients are known for a time range up to now only."}
-        return self._of_store(lambda: {"rejected": self._top_clients()})
+        return _part(lambda: read_clients(log, self.view, self.now, limiter.rules))
 
     @cached_property
     def bans(self) -> Json:
@@ -147,31 +139,6 @@ class DashboardData:
 
     def _read_overrides(self) -> Json:
         return {"overrides": [override_json(each, self.limiter.rules) for each in self.limiter.overrides()]}
-
-    def _top_clients(self) -> list[Json]:
-        clients = clients_json(self.limiter.rules, self.limiter.top_clients(last=self._recorded_s, limit=20))
-        return [{"total" if name == "rejected" else name: value for name, value in each.items()} for each in clients]
-
-    def _recorded_outcomes(self) -> RecordedOutcomes:
-        """Return the outcomes of the range: those since its start, without those since its end."""
-        found = self.limiter.outcomes(self._recorded_s)
-        if self.end >= self.now:
-            return found
-        later = self.limiter.outcomes(_recorded_s(self.now - self.end))
-        rules = {
-            name: {outcome: number - later.rules.get(name, {}).get(outcome, 0) for outcome, number in counts.items()}
-            for name, counts in found.rules.items()
-        }
-        return RecordedOutcomes(found.start, max(found.start, later.start), rules)
-
-    @property
-    def _recorded_s(self) -> float:
-        """The seconds from the start of the range to now, as far as the store has recorded them."""
-        return _recorded_s(self.now - self.start)
-
-
-def _recorded_s(seconds: float) -> float:
-    return max(1.0, min(seconds, LONGEST))
 
 
 def rule_places(limiter: Limiter) -> dict[str, str]:

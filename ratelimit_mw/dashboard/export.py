@@ -61,7 +61,7 @@ def _curves(traffic: Json) -> Iterable[Row]:
 
 def _totals(traffic: Json) -> Iterable[Row]:
     columns = {"event": _EVENT, "endpoint": ("endpoint", *_COUNTS)}.get(traffic.get("by", "rule"), _RULE)
-    return _table(traffic.get("totals") or traffic.get("rules", []), columns)
+    return _table(traffic["totals"], columns)
 
 
 def _clients(clients: Json) -> Iterable[Row]:

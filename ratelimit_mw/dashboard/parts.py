@@ -61,8 +61,6 @@ def state_part(data: DashboardData) -> Content:
 def traffic_part(data: DashboardData) -> Content:
     """The curves and the totals."""
     traffic, view = data.traffic, data.view
-    if "rules" in traffic:
-        return _recorded(traffic)
     if "curves" not in traffic:
         return _absent(traffic)
     if not traffic["totals"]:
@@ -80,7 +78,7 @@ def clients_part(data: DashboardData) -> Content:
         return note(clients["hidden"], " ", tag("a", "Show clients", href=view.link(clients=True)))
     if absent := _absent(clients):
         return absent
-    kind = "event" if view.kind == "event" and data.limiter.traffic_log else "rule"
+    kind = "event" if view.kind == "event" else "rule"
     columns = [
         _CLIENT,
         TableColumn(kind.capitalize(), lambda row: isolated(row[kind] or NO_RULE)),
@@ -159,18 +157,6 @@ def _totals(traffic: Mapping[str, Any], view: View) -> Content:
     left_out = traffic["totals_left_out"]
     more = note(f"{left_out:,} more are not listed. Choose one by its name.") if left_out else None
     return [table(f"Totals per {kind}", columns, traffic["totals"]), more]
-
-
-def _recorded(report: Mapping[str, Any]) -> Content:
-    """The outcomes that the store has recorded."""
-    columns = [
-        TableColumn("Rule", lambda row: isolated(row["rule"] or NO_RULE)),
-        text_column("Mode", "mode"),
-        *_OUTCOMES,
-    ]
-    since = note("Recorded in the store from ", moment(report["from"]), " to ", moment(report["to"]), " UTC.")
-    advice = note(code_text('For curves, add `traffic_log = "sqlite:///traffic.db"` to your settings.'))
-    return [table("Recorded outcomes per rule", columns, report["rules"]), since, advice]
 
 
 def _absent(part: Mapping[str, Any]) -> Content:

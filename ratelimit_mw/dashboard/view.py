@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from ..errors import ConfigError, suggestion
 from ..limiter.times import seconds_of
+from ..limiter.traffic_report import Kind
 
-Kind = Literal["rule", "endpoint", "event"]
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
 """The time ranges that end now, in seconds."""
 _DEFAULT: Final = "day"

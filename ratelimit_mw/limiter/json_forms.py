@@ -1,7 +1,6 @@
-"""The JSON of decisions, overrides and recorded outcomes, the same in commands, the admin API and the dashboard."""
+"""The JSON of decisions and overrides, the same in commands, the admin API and the dashboard."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from ..algorithms.limit import prefix_of
 from ..decision import Decision, without_hash_tag
@@ -12,8 +11,6 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
-from .history import RecordedOutcomes, RejectedClient
-from .observers.events import REJECTED, Outcome
 from .times import time_json
 
 
@@ -47,36 +44,6 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
         "until": None if override.until is None else time_json(override.until),
         "key": override.key,
     }
-
-
-def report_of(rules: RuleSet, found: RecordedOutcomes) -> dict[str, Any]:
-    """Return recorded outcomes as JSON: a row for each rule, even for those without a request."""
-    modes = {rule.name: rule.source.mode for rule in rules.rules}
-    names = dict.fromkeys([*modes, *sorted(found.rules)])
-    rows = [_row(name, modes.get(name, ""), found.rules.get(name, {})) for name in names]
-    return {"from": time_json(found.start), "to": time_json(found.end), "rules": rows}
-
-
-def _row(name: str, mode: str, outcomes: Mapping[Outcome, int]) -> dict[str, Any]:
-    """``rejected`` includes the outcomes that have a key of their own beside it. A shadow rule rejects nothing."""
-    counts = {outcome: outcomes.get(outcome, 0) for outcome in get_args(Outcome)}
-    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
-    return {
-        "rule": name,
-        "mode": mode,
-        **counts,
-        **shares(counts, counts["rejected"] + counts["shadow"] + counts["allowed"]),
-    }
-
-
-def shares(counts: Mapping[str, int], total: int) -> dict[str, float]:
-    """Return the share of the requests that were rejected, and of those that only a shadow rule would have rejected."""
-    return {"share": counts["rejected"] / max(total, 1), "shadow_share": counts["shadow"] / max(total, 1)}
-
-
-def clients_json(rules: RuleSet, clients: Iterable[RejectedClient]) -> list[dict[str, Any]]:
-    """Return rejected clients as JSON, with the client as ``inspect`` names it."""
-    return [{**each._asdict(), "client": client_text(each.client, each.rule, rules)} for each in clients]
 
 
 def function_of(decision: Decision, rules: RuleSet) -> str:

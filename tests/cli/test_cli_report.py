@@ -1,9 +1,8 @@
-"""``ratelimit-mw report`` and ``top``: the numbers of several processes, on every store that they can share."""
+"""``ratelimit-mw report`` and ``top``: the numbers of several processes, in every traffic log that they can share."""
 
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import memcached_handles
 import pytest
 import redis_handles
 from command_line import Files, run
@@ -20,8 +18,9 @@ from decision_service import API, Asked
 from flask import Flask
 from servers import Server
 
-from ratelimit_mw import Limiter
+from ratelimit_mw import Limiter, clock
 from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.traffic import TrafficLog
 
 RULES = [
     {"name": "api", "limits": "3/hour"},
@@ -29,35 +28,32 @@ RULES = [
     {"name": "unused", "match": {"path": "/unused"}, "limits": "1/hour", "unrouted": True},
 ]
 WORKER = """
-import sys, time
-from ratelimit_mw import Limiter
+import sys
+from ratelimit_mw import Limiter, clock
+clock._WALL_AT_ZERO = int(sys.argv[3])
 limiter = Limiter.from_settings(sys.argv[1])
 for _ in range(5):
     limiter.hit({"ip": "192.0.2.7", "user": "ann"})
-if sys.argv[2] == "wait":
-    print("hit", flush=True)
-    time.sleep(600)
 if sys.argv[2] == "close":
     limiter.close()
 """
 Place = Callable[..., Path]
 
 
-@pytest.fixture(params=["lmdb", "redis", "memcached"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Server, memcached_server: Server) -> Place:
-    """Returns a settings file with a store of its own. The fallback keeps no state between tests."""
-    urls = {
-        "lmdb": f"lmdb://{tmp_path / 'limits'}",
+@pytest.fixture(params=["sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Server) -> Place:
+    """Returns a settings file with a traffic log of its own. No command needs the store, which is in each process."""
+    logs = {
+        "sqlite": f"sqlite:///{tmp_path / 'traffic.db'}",
         "redis": redis_handles.address(redis_server, f"?prefix={tmp_path.name}:{time.monotonic_ns()}:"),
-        "memcached": memcached_handles.address(memcached_server, query=f"?prefix={time.monotonic_ns()}"),
     }
-    common: dict[str, Any] = {"store": urls[request.param], "store_timeout": "5s", "rejection_cache": "0s"}
-    return lambda **settings: Files(tmp_path).rules(*RULES, **common, **settings)
+    return lambda **settings: Files(tmp_path).rules(*RULES, traffic_log=logs[request.param], **settings)
 
 
 @contextmanager
-def worker(file: Path, how: str = "close") -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", WORKER, str(file), how], stdout=subprocess.PIPE, text=True) as process:
+def worker(file: Path, how: str = "close") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker. It has the clock of this process, which begins each test at the start of a minute."""
+    with subprocess.Popen([sys.executable, "-c", WORKER, str(file), how, str(clock._WALL_AT_ZERO)]) as process:
         yield process
 
 
@@ -79,41 +75,20 @@ def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
     for how in ("close", "end"):
         with worker(file, how) as process:
             assert process.wait(60) == 0
-    expected = {"api": (3, 7, 0), "new": (1, 0, 9), "unused": (0, 0, 0)}
+    expected = {"api": (6, 4, 0), "new": (2, 0, 8), "unused": (0, 0, 0)}
     assert outcomes(file) == outcomes(file, "--last", "1h") == outcomes(file, "--last", "7d") == expected
     clients = read("top", file)["clients"]
     assert [(each["rule"], each["client"], each["rejected"], each["error"]) for each in clients] == [
-        ("new", "ip=192.0.2.7", 9, 0),
-        ("api", "ip=192.0.2.7", 7, 0),
+        ("new", "ip=192.0.2.7", 8, 0),
+        ("api", "ip=192.0.2.7", 4, 0),
     ]
     assert [each["rule"] for each in read("top", file, "--rule", "api", "--last", "1h")["clients"]] == ["api"]
     assert len(read("top", file, "--limit", "1")["clients"]) == 1
 
 
-@pytest.mark.slow
-def test_a_killed_worker_loses_one_interval_at_most(place: Place) -> None:
-    """A thread writes while it runs."""
-    file = place(record="outcomes")
-    with worker(file, "wait") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hit\n"
-        deadline = time.monotonic() + 60
-        while not outcomes(file)["api"][0]:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    assert outcomes(file)["api"] == (3, 2, 0)
-
-
 def test_the_tables_show_rules_and_clients(place: Place) -> None:
     file = place(record="clients", lists={"deny": {"user": ["eve"]}})
-    empty = run("report", file)
-    if empty.exit_code:
-        assert "does not exist" in empty.stderr  # an LMDB that no application has created
-    else:
-        assert "no request is recorded yet" in empty.stderr
-        assert "no rejection is recorded in this time" in run("top", file).stderr
+    assert "there is no traffic log at" in run("report", file).stderr
     with worker(file) as process:
         process.wait(60)
     lines = run("report", file).stdout.splitlines()
@@ -131,7 +106,8 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
     """You copy the words of a client into another command."""
     rule = {"name": "api", "key": ["user", "ip"], "limits": "1/hour"}
     client = {"user": "100% ann", "ip": "192.0.2.7"}
-    file = Files(tmp_path).rules(rule, store=f"lmdb://{tmp_path}/limits", record="clients")
+    log = f"sqlite:///{tmp_path}/traffic.db"
+    file = Files(tmp_path).rules(rule, store=f"lmdb://{tmp_path}/limits", traffic_log=log, record="clients")
     limiter = Limiter.from_settings(file)
     for _ in range(2):
         limiter.hit(client)
@@ -139,7 +115,7 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
     (shown,) = read("inspect", file)["keys"]
     assert [each["client"] for each in read("top", file)["clients"]] == [shown["client"]]
     assert run("reset", file, "api", "user=100% ann", "ip=192.0.2.7").exit_code == 0
-    asked = Asked(rule, record="clients")
+    asked = Asked(rule, traffic_log="memory://", record="clients")
     for _ in range(2):
         asked.check(features=client)
     assert [each["client"] for each in asked.ask("GET", "/v1/top").json()["clients"]] == [shown["client"]]
@@ -148,9 +124,9 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [["path"], ["path", "method"], ["path", "user"], []])
 def test_top_names_clients_with_a_secret(tmp_path: Path, key: list[str]) -> None:
     """The key of a client without personal features begins with a digest that is no value."""
-    store = f"lmdb://{tmp_path}/limits"
+    places = {"store": f"lmdb://{tmp_path}/limits", "traffic_log": f"sqlite:///{tmp_path}/traffic.db"}
     rule = {"name": "api", "key": key, "limits": "1/hour"}
-    file = Files(tmp_path).rules(rule, store=store, record="clients", secret="correct horse battery staple")
+    file = Files(tmp_path).rules(rule, **places, record="clients", secret="correct horse battery staple")
     limiter = Limiter.from_settings(file)
     for _ in range(2):
         limiter.hit({"path": "/a/b", "method": "GET", "user": "ann"})
@@ -163,7 +139,6 @@ def test_top_names_clients_with_a_secret(tmp_path: Path, key: list[str]) -> None
 def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
     """A banned client and one on the deny list are rejected. The columns of the parts appear when there are any."""
     file = place(
-        record="outcomes",
         lists={"deny": {"ip": ["192.0.2.66"]}},
         defaults={"ban": {"after": 2, "within": "1h", "for": "1h"}},
     )
@@ -178,27 +153,47 @@ def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
     assert title.endswith(" rejected of which banned of which denied would be rejected share")
 
 
-@pytest.mark.parametrize(("command", "record"), [("report", "nothing"), ("top", "nothing"), ("top", "outcomes")])
-def test_the_error_names_the_setting(tmp_path: Path, command: str, record: str) -> None:
-    file = Files(tmp_path).rules(*RULES, record=record)
+@pytest.mark.parametrize(
+    ("command", "settings", "missing"),
+    [
+        ("report", {}, 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
+        ("top", {"record": "clients"}, 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
+        ("top", {"traffic_log": "sqlite:///traffic.db"}, 'does not record clients. Add record = "clients"'),
+    ],
+)
+def test_the_error_names_the_setting(tmp_path: Path, command: str, settings: dict[str, Any], missing: str) -> None:
+    """The commands read nothing else."""
+    file = Files(tmp_path).rules(*RULES, **settings)
     result = run(command, file)
     assert result.exit_code == 1
-    what = "outcomes" if command == "report" else "clients"
-    assert f'does not record {what}. Set record = "{what}", and restart your application' in result.stderr
+    assert f"{file} {missing}, and restart your application" in result.stderr
 
 
-def test_the_memory_store_is_out_of_reach(tmp_path: Path) -> None:
+def test_a_log_in_memory_is_out_of_reach(tmp_path: Path) -> None:
     """The error names what else there is."""
-    result = run("report", Files(tmp_path).rules(*RULES, record="outcomes"), "--json")
+    result = run("report", Files(tmp_path).rules(*RULES, traffic_log="memory://"), "--json")
     assert result.exit_code == 1
-    assert "the admin API of `ratelimit-mw serve`" in json.loads(result.stdout)["error"]
+    assert "Set a log that processes share, such as sqlite:///traffic.db" in json.loads(result.stdout)["error"]
 
 
-@pytest.mark.parametrize("last", ["0s", "8d", "yesterday", "-1h"])
+@pytest.mark.parametrize("last", ["0s", "yesterday", "-1h"])
 def test_an_impossible_time_is_misused(tmp_path: Path, last: str) -> None:
-    result = run("report", Files(tmp_path).rules(*RULES, record="outcomes"), "--last", last)
+    result = run("report", Files(tmp_path).rules(*RULES), "--last", last)
     assert result.exit_code == 2
     assert "expected" in result.stderr
+
+
+def test_requests_outside_the_range_are_left_out(tmp_path: Path) -> None:
+    """A range without a request says so."""
+    url = f"sqlite:///{tmp_path}/traffic.db"
+    file, log = Files(tmp_path).rules(*RULES, traffic_log=url, record="clients"), TrafficLog(url)
+    log.record("rule:api:rejected", "ip=192.0.2.7", n=5, at=time.time() - 30 * 86_400)
+    log.close()
+    assert outcomes(file, "--last", "7d")["api"] == (0, 0, 0)
+    assert "no request is recorded in this time" in run("report", file, "--last", "7d").stderr
+    assert "no rejection is recorded in this time" in run("top", file, "--last", "7d").stderr
+    assert outcomes(file, "--last", "31d")["api"] == outcomes(file, "--last", "366d")["api"] == (0, 5, 0)
+    assert [each["rejected"] for each in read("top", file, "--last", "31d")["clients"]] == [5]
 
 
 def test_an_unknown_rule_is_an_error(place: Place) -> None:
@@ -222,15 +217,17 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
 
 
 def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
-    """Even with the memory store, which no command can reach."""
-    asked = Asked(API, record="clients")
+    """Even with a log in memory, which no command can reach."""
+    asked = Asked(API, traffic_log="memory://", record="clients")
     for _ in range(5):
         asked.check(features={"ip": "192.0.2.7"})
     (row,) = asked.ask("GET", "/v1/report?last=1h").json()["rules"]
     assert (row["rule"], row["mode"], row["allowed"], row["rejected"], row["share"]) == ("api", "enforce", 3, 2, 0.4)
     client = {"rule": "api", "client": "ip=192.0.2.7", "rejected": 2, "error": 0}
     assert asked.ask("GET", "/v1/top").json() == asked.ask("GET", "/v1/top?rule=api").json() == {"clients": [client]}
-    rejected = asked.ask("GET", "/v1/report?last=8d")
-    assert (rejected.status_code, "last: expected a time of at most 7 days" in rejected.text) == (400, True)
-    assert "outcomes are not recorded" in Asked(API).ask("GET", "/v1/report").text
+    rejected = asked.ask("GET", "/v1/report?last=0s")
+    assert (rejected.status_code, "last: expected a time such as 1h or 7d" in rejected.text) == (400, True)
+    missing = Asked(API).ask("GET", "/v1/report")
+    assert (missing.status_code, "has no traffic log. Add traffic_log = " in missing.json()["error"]) == (400, True)
+    assert "does not record clients" in Asked(API, traffic_log="memory://").ask("GET", "/v1/top").text
     assert asked.ask("GET", "/v1/top", headers={"authorization": ""}).status_code == 401

@@ -85,50 +85,21 @@ def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None
     assert "To start a new log, move the file away" in page(limiter)
 
 
-def test_without_a_log_the_page_names_the_setting() -> None:
+@pytest.mark.parametrize("settings", [{}, {"record": "clients"}, {"traffic_log": "memory://"}])
+def test_the_page_names_the_settings_that_it_needs(settings: dict[str, Any]) -> None:
     """The rest of the page is there."""
-    assert "traffic_log = &quot;sqlite:///traffic.db&quot;" in page(limiter_of())
+    shown = page(limiter_of(**settings), "clients=yes")
+    assert ("traffic_log = &quot;sqlite:///traffic.db&quot;" in shown) == ("traffic_log" not in settings)
+    assert "Clients need <code>traffic_log</code> and <code>record = &quot;clients&quot;</code>" in shown
+    assert "The rules that apply now" in shown
 
 
-def test_without_a_log_the_page_shows_recorded_outcomes() -> None:
-    """They are those of the store, and clients are hidden until the view asks for them."""
-    limiter = limiter_of(record="clients")
-    for _ in range(5):
-        limiter.hit({"ip": "192.0.2.7"})
-    (row,) = data(limiter)["traffic"]["rules"]
-    assert (row["rule"], row["allowed"], row["rejected"]) == ("api", 2, 3)
-    assert "192.0.2.7" not in page(limiter)
-    assert data(limiter, "clients=yes")["clients"]["rejected"][0]["client"] == "ip=192.0.2.7"
-    assert "192.0.2.7" in page(limiter, "clients=yes")
-
-
-def test_without_a_log_the_totals_end_where_the_viewer_chose() -> None:
-    """Requests after the end are not in the totals, and no list of clients claims to be of that time."""
-    clock = ManualClock(NOW)
-    rules = [Rule(name="api", limits="2/day")]
-    limiter = Limiter(rules, settings=load_settings({"record": "clients"}), clock=clock)
-    for ip, days in (("192.0.2.7", 2), ("192.0.2.8", 0)):
-        for _ in range(3):
-            limiter.hit({"ip": ip})
-        limiter.outcomes()  # writes what waits
-        clock.advance(days * 86_400)
-    found = data(limiter, "from=2026-01-01&to=2026-01-01&clients=yes")
-    (row,) = found["traffic"]["rules"]
-    assert (row["allowed"], row["rejected"]) == (2, 1)
-    assert found["traffic"]["to"].startswith("2026-01-02T00:00:00")
-    assert "up to now only" in found["clients"]["missing"]
-    (row,) = data(limiter, "from=2026-01-01")["traffic"]["rules"]
-    assert (row["allowed"], row["rejected"]) == (4, 2)
-
-
-@pytest.mark.parametrize("settings", [{"record": "outcomes"}, {"traffic_log": "memory://"}])
-def test_requests_that_a_shadow_rule_would_reject_are_not_rejected(settings: dict[str, Any]) -> None:
+def test_requests_that_a_shadow_rule_would_reject_are_not_rejected() -> None:
     """They were served: their share has a figure and a column of its own."""
-    limiter = limiter_of([Rule(name="api", limits="2/minute", mode="shadow")], **settings)
+    limiter = limiter_of([Rule(name="api", limits="2/minute", mode="shadow")], traffic_log="memory://")
     for _ in range(5):
         assert limiter.hit({"ip": "192.0.2.7"})
-    traffic = data(limiter)["traffic"]
-    (row,) = traffic.get("totals") or traffic["rules"]
+    (row,) = data(limiter)["traffic"]["totals"]
     assert (row["rejected"], row["shadow"], row["share"], row["shadow_share"]) == (0, 3, 0.0, 0.6)
     assert re.search(r">0\.0%</td>.*>3</td>.*>60\.0%</td>", page(limiter))
 

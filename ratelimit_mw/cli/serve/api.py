@@ -1,20 +1,24 @@
 """The JSON API of the service: decide a request, show clients, and reset or ban one, or change its limits."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
+from ...clock import SECOND
 from ...decision import Decision
 from ...errors import ConfigError, error_path
 from ...http.headers import as_text
 from ...http.request import parse_pairs
 from ...limiter.inspection import KeyStates
-from ...limiter.json_forms import client_json, clients_json, decision_json, override_json, report_of
+from ...limiter.json_forms import client_json, decision_json, override_json
 from ...limiter.times import time_json
+from ...limiter.traffic_report import report_json, top_json
 from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
-from ..recorded import DEFAULT, parse_last
+from ...traffic import TrafficLog
+from ..recorded import DEFAULT, check_recorded, parse_last
 from ..words import checked_duration, read_features
 from .access import ProblemError
 from .rules import ServedRules
@@ -138,20 +142,25 @@ async def bans(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 
 async def report(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the outcomes of each rule, as the command ``report`` does."""
-    return report_of(rules.limiter.rules, await rules.limiter.aoutcomes(_last(fields)))
+    return await asyncio.to_thread(report_json, *_recorded(rules, fields), rules.limiter.rules)
 
 
 async def top(rules: ServedRules, fields: Fields) -> dict[str, Any]:
     """Show the clients that were rejected most, as the command ``top`` does."""
     if (rule := fields.get("rule")) is not None:
         rule = rules.limiter.rules.named(rule).name
-    clients = await rules.limiter.atop_clients(rule, _last(fields))
-    return {"clients": clients_json(rules.limiter.rules, clients)}
+    range_in_log = _recorded(rules, fields, needs_clients=True)
+    return await asyncio.to_thread(top_json, *range_in_log, rules.limiter.rules, rule)
 
 
-def _last(fields: Fields) -> float:
+def _recorded(rules: ServedRules, fields: Fields, needs_clients: bool = False) -> tuple[TrafficLog, float, float]:
+    """Return the traffic log of the service, and the start and the end of the range."""
+    limiter = rules.limiter
+    check_recorded(limiter.settings, needs_clients)
     with error_path("last"):
-        return parse_last(fields.get("last", DEFAULT))
+        last = parse_last(fields.get("last", DEFAULT))
+    end = limiter._time() / SECOND
+    return cast(TrafficLog, limiter.traffic_log), end - last, end
 
 
 async def set_override(rules: ServedRules, fields: Fields) -> dict[str, Any]:

@@ -96,4 +96,9 @@ def _events_at(endpoint: str | None, outcome: str) -> list[str]:
 
 def event_of(rule: str, outcome: str) -> str:
     """Return the event of a rule. A request without a rule has an event, too, for example of a deny list."""
-    return f"rule:{name_of('rule', rule, _LONGEST)}:{outcome}" if rule else f"request:{outcome}"
+    return f"rule:{rule_in_log(rule)}:{outcome}" if rule else f"request:{outcome}"
+
+
+def rule_in_log(rule: str) -> str:
+    """Return the name of a rule as the log has it."""
+    return name_of("rule", rule, _LONGEST)

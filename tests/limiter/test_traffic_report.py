@@ -1,0 +1,127 @@
+"""The outcomes and clients of a traffic log, as ``report``, ``top`` and the admin API show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.limiter.traffic_report import report_json, top_json
+from ratelimit_mw.testing import ManualClock
+
+ANN, BOB = {"ip": "192.0.2.7"}, {"ip": "192.0.2.8"}
+NOW = 1_767_268_830.0
+RULES = [Rule(name="api", limits="2/minute"), Rule(name="new", limits="1/minute", mode="shadow")]
+
+
+def limiter(rules: Any = RULES, **settings: Any) -> Limiter:
+    loaded: Any = {"traffic_log": "memory://", "record": "clients", **settings}
+    return Limiter(rules, clock=ManualClock(NOW), settings=load_settings(loaded))
+
+
+def report(rate: Limiter, last: float = 3_600) -> Any:
+    assert rate.traffic_log is not None
+    return report_json(rate.traffic_log, NOW - last, NOW, rate.rules)
+
+
+def top(rate: Limiter, rule: str | None = None, limit: int = 10) -> list[tuple[str, str, int]]:
+    assert rate.traffic_log is not None
+    clients = top_json(rate.traffic_log, NOW - 3_600, NOW, rate.rules, rule, limit)["clients"]
+    assert all(each["error"] == 0 for each in clients)
+    return [(each["rule"], each["client"], each["rejected"]) for each in clients]
+
+
+def test_each_rule_has_a_row_with_its_outcomes() -> None:
+    """What a rule rejects, and what a rule in shadow mode would reject, are side by side."""
+    unused = Rule(name="unused", limits="1/hour", match={"path": "/unused"})
+    rate = limiter([*RULES, unused], lists={"deny": {"user": ["eve"]}})
+    for features in (ANN, ANN, ANN, {**ANN, "user": "eve"}):
+        rate.hit(features)
+    found = report(rate)
+    assert (found["from"], found["to"]) == ("2026-01-01T11:00:30+00:00", "2026-01-01T12:00:30+00:00")
+    columns = ("rule", "mode", "total", "allowed", "rejected", "shadow", "share", "shadow_share", "error")
+    assert [[row[name] for name in columns] for row in found["rules"]] == [
+        ["api", "enforce", 3, 2, 1, 0, 1 / 3, 0.0, 0],
+        ["new", "shadow", 3, 1, 0, 2, 0.0, 2 / 3, 0],
+        ["unused", "enforce", 0, 0, 0, 0, 0.0, 0.0, 0],
+        ["", "", 1, 0, 1, 0, 1.0, 0.0, 0],
+    ]
+
+
+def test_a_rule_that_is_gone_keeps_its_row() -> None:
+    """Its clients have the text of their keys. An event of the application is no rule."""
+    rate = limiter()
+    assert rate.traffic_log is not None
+    rate.traffic_log.record("order:rejected")
+    rate.traffic_log.record("rule:old:rejected", by="ip=192.0.2.9")
+    assert [(row["rule"], row["mode"]) for row in report(rate)["rules"]][2:] == [("old", "")]
+    assert top(rate) == [("old", "ip=192.0.2.9", 1)]
+
+
+def test_the_longest_name_of_a_rule_is_whole() -> None:
+    """The log shortens it."""
+    rate = limiter([Rule(name="x" * 200, limits="1/hour")])
+    for _ in range(3):
+        rate.hit(ANN)
+    (row,) = report(rate)["rules"]
+    assert (row["rule"], row["mode"], row["allowed"], row["rejected"]) == ("x" * 200, "enforce", 1, 2)
+    assert top(rate, "x" * 200) == [("x" * 200, "ip=192.0.2.7", 2)]
+
+
+def test_the_clients_that_are_rejected_most_come_first() -> None:
+    """Clients that a rule in shadow mode would reject are among them. A denied request has no client."""
+    rate = limiter(lists={"deny": {"user": ["eve"]}})
+    for features in (ANN, ANN, ANN, ANN, BOB, BOB, {**BOB, "user": "eve"}):
+        rate.hit(features)
+    found = [("new", "ip=192.0.2.7", 3), ("api", "ip=192.0.2.7", 2), ("new", "ip=192.0.2.8", 1)]
+    assert top(rate) == found
+    assert (top(rate, "api"), top(rate, limit=1), top(rate, "none")) == (found[1:2], found[:1], [])
+
+
+def test_the_rejections_of_a_client_add_up() -> None:
+    """A client that a rule also bans is above one that it only rejects. Rules with fewer rejections are not read."""
+    rate = limiter()
+    log = rate.traffic_log
+    assert log is not None
+    for event, client, number in (
+        ("rule:api:rejected", "a", 5),
+        ("rule:api:rejected", "b", 4),
+        ("rule:api:banned", "b", 3),
+        ("rule:api:allowed", "a", 90),
+        ("rule:new:shadow", "c", 6),
+        ("rule:few:allowed", "d", 99),
+        ("rule:few:rejected", "d", 1),
+    ):
+        log.record(event, client, n=number)
+    read: list[str] = []
+    own = log.top
+    log.top = lambda event, *rest: read.append(event) or own(event, *rest)  # type: ignore[method-assign,func-returns-value]
+    assert top(rate, limit=2) == [("api", "b", 7), ("new", "c", 6)]
+    assert "rule:few:rejected" not in read
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Rule(name="all", limits="1/minute", key=[]), [("all", "", 1)]),
+        (Rule(name="users", limits="1/minute", key=["user"], when_missing="reject"), []),
+    ],
+)
+def test_a_rejection_without_a_client_is_counted(rule: Rule, expected: list[Any]) -> None:
+    """One limit for all clients has a key without a name, and a missing feature has no key."""
+    rate = limiter([rule])
+    while rate.hit({}):
+        pass
+    assert report(rate)["rules"][0]["rejected"] == 1
+    assert top(rate) == expected
+
+
+def test_a_secret_keeps_clients_out_of_the_log() -> None:
+    """The client is the digest that ``inspect`` shows."""
+    rate = limiter([RULES[0]], secret="correct horse battery staple")
+    for _ in range(3):
+        rate.hit(ANN)
+    ((_, client, number),) = top(rate)
+    assert (number, "192.0.2.7" in client) == (1, False)
+    assert client.removeprefix("ip=") in rate.inspect().decisions[0].client
