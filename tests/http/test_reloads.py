@@ -5,19 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import django_calls
 import pytest
 from calls import BODY, CLIENT, START, ask, ask_wsgi, sending
-from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path as django_path
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from flask import Flask
 from idle_workers import Later
 from servers import wait_for
+from sites import (
+    ASGISite,
+    AsyncDjangoSite,
+    Call,
+    DjangoSite,
+    FlaskSite,
+    LateDependencySite,
+    StarletteSite,
+    WSGISite,
+    limited,
+)
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
@@ -52,54 +63,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+async def login_of_starlette(call: Call) -> str:
+    await call.check("site")
+    return "login"
+
+
 @contextmanager
-def starlette(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    @of_starlette.limit("5/hour", name="login")
-    async def login(request: Any) -> PlainTextResponse:
-        await of_starlette.check(request, "site")
-        return PlainTextResponse("login")
-
-    async def home(request: Any) -> PlainTextResponse:
-        return PlainTextResponse("home")
-
+def serving(kind: Any, file: Path, login: Any = "login") -> Iterator[tuple[Ask, Limiter]]:
     limiter = Limiter.from_settings(str(file))
-    app = Starlette(routes=[Route("/", home), Route("/login", login)])
-    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
-    yield lambda path: ask(app, path), limiter
-
-
-@contextmanager
-def fastapi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    limiter = Limiter.from_settings(str(file))
-    app = FastAPI()
-    app.add_middleware(of_fastapi.RateLimitMiddleware, limiter=limiter)
-    app.get("/")(lambda: "home")
-    own = of_fastapi.RateLimit("5/hour", name="login", features={"user": lambda: "ann"}, key=["user"])
-    app.get("/login", dependencies=[Depends(own)])(lambda: "login")
-    yield lambda path: ask(app, path), limiter
-
-
-@contextmanager
-def flask(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    app = Flask("app")
-    limiter = Limiter.from_settings(str(file))
-    of_flask.RateLimiter(app, limiter=limiter)
-    app.add_url_rule("/", "home", lambda: "home")
-    app.add_url_rule("/login", view_func=of_flask.limit("5/hour", name="login")(lambda: "login"), endpoint="login")
-    client = app.test_client()
-    yield client.get, limiter
-
-
-@contextmanager
-def django(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    def home(request: Any) -> HttpResponse:
-        return HttpResponse("home")
-
-    login = of_django.limit("5/hour", name="login")(lambda request: HttpResponse("login"))
-    urls = django_calls.urls(django_path("", home), django_path("login", login))
-    with override_settings(ROOT_URLCONF=urls, RATELIMIT_MW=str(file)):
-        client = django_calls.Client()
-        yield client.get, of_django.limiter()
+    view = login if kind in (ASGISite, WSGISite) else limited(login, "5/hour", name="login")
+    with kind(limiter, {"/": "home", "/login": view}) as site:
+        yield lambda path: site.call(path=path), limiter
 
 
 @contextmanager
@@ -121,8 +95,16 @@ def werkzeug(file: Path) -> Iterator[tuple[Ask, Limiter]]:
     yield lambda path: ask_wsgi(limited, path), limiter
 
 
-FRAMEWORKS = [starlette, fastapi, flask, django, werkzeug]
-each_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.__name__)
+starlette = partial(serving, StarletteSite, login=login_of_starlette)
+flask, django = partial(serving, FlaskSite), partial(serving, DjangoSite)
+FRAMEWORKS = {
+    "starlette": starlette,
+    "fastapi": partial(serving, LateDependencySite),
+    "flask": flask,
+    "django": django,
+    "werkzeug": werkzeug,
+}
+each_framework = pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)
 
 
 def limits_of(response: Any) -> str:
@@ -179,30 +161,6 @@ def test_the_first_request_of_a_worker_knows_the_overrides(framework: Any, file:
 
 
 @contextmanager
-def asgi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    limiter = Limiter.from_settings(str(file))
-    app = RateLimitMiddleware(sending(START, BODY), limiter=limiter)
-    yield lambda path: ask(app, path), limiter
-
-
-@contextmanager
-def wsgi(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [])
-        return []
-
-    limiter = Limiter.from_settings(str(file))
-    limited = of_wsgi.RateLimitMiddleware(app, limiter=limiter)
-    yield lambda path: ask_wsgi(limited, path), limiter
-
-
-@contextmanager
-def async_django(file: Path) -> Iterator[tuple[Ask, Limiter]]:
-    with django_calls.project(str(file), is_async=True) as project:
-        yield project.ask, of_django.limiter()
-
-
-@contextmanager
 def service(file: Path) -> Iterator[tuple[Ask, Limiter]]:
     limiter = Limiter.from_settings(str(file))
     app = DecisionService(limiter, token="t" * 16, gateway="nginx")
@@ -214,7 +172,11 @@ def service(file: Path) -> Iterator[tuple[Ask, Limiter]]:
     yield ask_for, limiter
 
 
-@pytest.mark.parametrize("framework", [*FRAMEWORKS, asgi, wsgi, async_django, service], ids=lambda each: each.__name__)
+PLAIN = {kind.__name__: partial(serving, kind) for kind in (ASGISite, WSGISite, AsyncDjangoSite)}
+EVERYWHERE: dict[str, Any] = {**FRAMEWORKS, **PLAIN, "service": service}
+
+
+@pytest.mark.parametrize("framework", EVERYWHERE.values(), ids=EVERYWHERE)
 def test_an_idle_worker_decides_by_the_file_of_now(framework: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that was denied meanwhile has no request left, and a mistake in the file costs none."""
     later = Later(monkeypatch)

@@ -199,6 +199,7 @@ class Site:
         store: The store of the limiter.
         observers: The observers of the limiter.
         outer: The limiter or the options of another middleware, around this one.
+        between: Builds middleware of the protocol between both.
         **options: Options of the middleware, such as ``features``, ``rejection`` and ``headers``.
     """
 
@@ -213,6 +214,7 @@ class Site:
         store: Any = "memory://",
         observers: Sequence[Any] = (),
         outer: Limiter | dict[str, Any] | None = None,
+        between: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         self.clock = ManualClock(NOW)
@@ -229,7 +231,7 @@ class Site:
         self._changed = threading.Condition()
         self.app = self.build()
         if outer is not None:
-            self.app = self.inside(outer if isinstance(outer, dict) else {"limiter": outer})
+            self.app = self.inside(outer if isinstance(outer, dict) else {"limiter": outer}, between)
 
     def __enter__(self) -> Any:
         return self
@@ -283,7 +285,7 @@ class Site:
         """Return the ASGI or WSGI application."""
         raise NotImplementedError
 
-    def inside(self, outer: dict[str, Any]) -> Any:
+    def inside(self, outer: dict[str, Any], between: Any) -> Any:
         """Return the application inside another middleware."""
         raise NotImplementedError
 
@@ -368,9 +370,11 @@ class ASGISite(Site):
 
         return of_asgi.RateLimitMiddleware(app, limiter=self.limiter, **self.options)
 
-    def inside(self, outer: dict[str, Any]) -> Any:
+    def inside(self, outer: dict[str, Any], between: Any) -> Any:
         if not hasattr(self.app, "add_middleware"):
-            return of_asgi.RateLimitMiddleware(self.app, **outer)
+            return of_asgi.RateLimitMiddleware(between(self.app) if between else self.app, **outer)
+        if between:
+            self.app.add_middleware(between)
         self.app.add_middleware(of_asgi.RateLimitMiddleware, **outer)
         return self.app
 
@@ -449,7 +453,7 @@ class ASGISite(Site):
 
 
 class WSGISite(Site):
-    """A site behind WSGI. Also the site of a plain application, with a validator on both sides."""
+    """A site behind WSGI, with a validator on the side of the server. Also the site of a plain application."""
 
     of = of_wsgi
 
@@ -462,10 +466,10 @@ class WSGISite(Site):
             parts = reply.parts(environ["REQUEST_METHOD"])
             return blocking(parts) if reply.streams else [*blocking(parts)]
 
-        return validator(of_wsgi.RateLimitMiddleware(validator(app), limiter=self.limiter, **self.options))
+        return of_wsgi.RateLimitMiddleware(validator(app), limiter=self.limiter, **self.options)
 
-    def inside(self, outer: dict[str, Any]) -> Any:
-        return of_wsgi.RateLimitMiddleware(self.app, **outer)
+    def inside(self, outer: dict[str, Any], between: Any) -> Any:
+        return of_wsgi.RateLimitMiddleware(between(self.app) if between else self.app, **outer)
 
     def see(self, native: Any) -> Call:
         def body() -> bytes:
@@ -527,7 +531,7 @@ class WSGISite(Site):
         parts: Any = ()
         try:
             environ = environ_of(httpx.Request(method, URL + path, **request), client)
-            parts = self.app({**environ, "REQUEST_METHOD": method}, start_response)
+            parts = validator(self.app)({**environ, "REQUEST_METHOD": method}, start_response)
             for part in parts:
                 received.extend(part)
                 _ = seen and seen(part)
@@ -628,6 +632,8 @@ class DependencySite(FastAPISite):
     """More options of each ``RateLimit``."""
 
     def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if name != "limit":
+            return super().mark(endpoint, name, arguments, options)
         dependency = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
         endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), dependency]
         return endpoint
@@ -735,6 +741,14 @@ class AsyncDjangoSite(Project, ASGISite):
     """Django behind ASGI, with async views."""
 
     def build(self) -> Any:
+        stack = self.stack
+
+        class Handler(ASGIHandler):  # type: ignore[misc] # Django has no types
+            """Close the body of a request at the end of the test: Django does not, when a stream fails."""
+
+            async def read_body(self, receive: Any) -> Any:
+                return stack.enter_context(await super().read_body(receive))
+
         def make(replying: Replying) -> Any:
             async def view(request: Any, **_: Any) -> Any:
                 reply = await replying(request)
@@ -742,7 +756,7 @@ class AsyncDjangoSite(Project, ASGISite):
 
             return view
 
-        return self.serve(ASGIHandler, make)
+        return self.serve(Handler, make)
 
     def see(self, native: Any) -> Call:
         found = Call(self, native, native.ratelimit, native.path, native.GET.dict())

@@ -1,0 +1,120 @@
+"""The precedence of rules, decorators, overrides and lists is the same in every framework and in the commands."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import sites
+from command_line import run as run_command
+from django.core.management import CommandError, call_command
+from sites import CLIENT, PLAIN, SITES, Build, DependencySite, LateDependencySite, Site, exempt, limited
+
+from ratelimit_mw.testing import limits_off
+
+SETTINGS: dict[str, Any] = {
+    "headers": ["ratelimit"],
+    "rules": [
+        {"name": "site", "limits": "100/minute"},
+        {"name": "login", "limits": "90/minute", "match": {"path": "/login", "methods": "POST"}},
+        {"name": "items", "limits": "80/minute", "match": {"path": "/api/items/**"}},
+        {"overrides": "report", "limits": "70/minute"},
+    ],
+    "lists": {"allow": {"ip": "203.0.113.7"}, "deny": {"ip": "203.0.113.0/24"}},
+}
+VIEWS = {
+    "/": 200,
+    "/login": 200,
+    "/report": limited(200, "5/minute", name="report"),
+    "/health": exempt(200),
+    "/status": exempt(limited(200, "50/minute", name="status"), "site"),
+    "/api/items/{number}": limited(200, "60/minute", name="item", match={"methods": "POST"}),
+}
+REQUESTS = {
+    ("GET", "/"): ["site 100"],
+    ("GET", "/nowhere"): ["site 100"],
+    ("POST", "/login"): ["site 100", "login 90"],
+    ("GET", "/report"): ["site 100", "report 70"],
+    ("HEAD", "/report"): ["site 100", "report 70"],
+    ("GET", "/health"): [],
+    ("GET", "/status"): ["status 50"],
+    ("GET", "/api/items/7"): ["site 100", "items 80"],
+    ("POST", "/api/items/7"): ["site 100", "items 80", "item 60"],
+    ("GET", "/api/items/7/parts"): ["site 100", "items 80"],
+    ("OPTIONS", "/report"): [],  # Flask and Starlette respond automatically; Django calls the function
+}
+"""Which limits apply to each request, and with which amounts."""
+KINDS: dict[str, Any] = {name: kind for name, kind in SITES.items() if name not in PLAIN}
+KINDS |= {"dependencies": DependencySite, "late dependencies": LateDependencySite}
+
+
+@pytest.fixture(params=KINDS)
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with KINDS[request.param](SETTINGS, VIEWS) as found:
+        monkeypatch.setattr(sites, "shown", found.app, raising=False)
+        yield found
+
+
+def command(served: Site, *words: str) -> str:
+    """Return the output of a command of the framework about the application."""
+    if isinstance(served, sites.FlaskSite):
+        return str(served.flask.test_cli_runner().invoke(args=["ratelimit", *words]).stdout)
+    if not isinstance(served, sites.Project):
+        return run_command(words[0], "--app", "sites:shown", *words[1:]).stdout
+    out = io.StringIO()
+    with suppress(CommandError):  # no rule applies to this request
+        call_command("ratelimit", *words, stdout=out)
+    return out.getvalue()
+
+
+def respond(served: Site, method: str, path: str, client: str = CLIENT) -> tuple[int, list[str]]:
+    """Return the status and the limits in the response: ``report 70``."""
+    response = served.call(method, path, client)
+    options = re.findall(r'"(\w+)";q=(\d+)', response.headers.get("ratelimit-policy", ""))
+    return response.status_code, [" ".join(found) for found in options]
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_the_behaviour_matches_the_explain_command(served: Site, method: str, path: str) -> None:
+    """File rules come first, then decorators with their overrides, minus exemptions. The command agrees."""
+    is_django = isinstance(served, sites.Project)
+    expected = REQUESTS["GET" if method == "OPTIONS" and is_django else method, path]
+    assert respond(served, method, path)[1] == expected
+    explained = command(served, "explain", method, path, "--feature", f"ip={CLIENT}", "--feature", "user=ann", "--json")
+    rules = [rule for rule in json.loads(explained)["rules"] if rule["applies"]]
+    assert [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules] == expected
+
+
+def test_all_rules_are_listed(served: Site) -> None:
+    """The list shows the source and place of each rule, the exempt views and the access lists."""
+    lines = [" ".join(line.split()) for line in command(served, "check").splitlines()]
+    key = "user" if isinstance(served, LateDependencySite) else "ip"
+    for start in (
+        "site settings all ip 100",
+        "login settings POST /login ip 90",
+        "items settings /api/items/** ip 80",
+        f"report @limit and settings /report {key} 70",
+        f"status @limit /status {key} 50",
+        "item @limit POST /api/items/{number} ",
+    ):
+        assert [line for line in lines if line.startswith(start)], start
+    assert {"exempt: /health from every rule", "exempt: /status from site"} <= set(lines)
+    assert "allow list: ip; takes precedence over the deny list and all rules" in lines
+    assert "deny list: ip; takes precedence over all rules" in lines
+
+
+def test_lists_take_precedence_over_all_rules(site: Build) -> None:
+    """An allowed client is never limited. A denied client is rejected, even by exempt views. Allow precedes deny."""
+    plain = dict.fromkeys(VIEWS, 200)
+    settings = {**SETTINGS, "rules": SETTINGS["rules"][:3]} if site.name in PLAIN else SETTINGS
+    served = site(settings, plain if site.name in PLAIN else VIEWS)
+    assert respond(served, "GET", "/report", "203.0.113.7") == (200, [])
+    assert respond(served, "GET", "/report", "203.0.113.9") == (403, [])
+    assert respond(served, "GET", "/health", "203.0.113.9") == (403, [])
+    with limits_off():
+        assert respond(served, "GET", "/report", "203.0.113.9") == (200, [])
+        assert respond(served, "GET", "/report") == (200, [])
