@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from calls import ask
-from misplaced import RULE, check_place, each_mistake, settings_file
+from misplaced import RULE, check_place, settings_file
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette_apps import hello
@@ -27,17 +27,6 @@ def mistake_of(*arguments: Any, **options: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         serve(*arguments, **options)
     return caught.value
-
-
-@each_mistake
-def test_a_mistake_has_its_place(text: str, message: str, tmp_path: Path) -> None:
-    """The path of the middleware, and a limiter from the file, have the same message."""
-    file = settings_file(tmp_path, text)
-    check_place(mistake_of(settings=file), file, message)
-    if "observers" not in text:
-        with pytest.raises(ConfigError) as caught:
-            serve(limiter=Limiter.from_settings(file))
-        check_place(caught.value, file, message)
 
 
 def test_an_override_has_the_place_of_its_options(tmp_path: Path) -> None:

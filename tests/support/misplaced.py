@@ -9,7 +9,7 @@ RULE: Final = '# settings\n[[rules]]\nname = "login"\nlimits = "5/minute"\n'
 MISTAKES: Final = {
     "a path": (f'{RULE}match = {{ path = "/logn" }}\n', '5: rules[0] "login": match.path: no route has the path'),
     "a method": (
-        f'{RULE}match = {{ path = "/login", methods = ["DELETE"] }}\n',
+        f'{RULE}match = {{ path = "/login", methods = ["TRACE"] }}\n',
         '5: rules[0] "login": match.methods',
     ),
     "a view": (f'{RULE}match = {{ view = "x" }}\n', '5: rules[0] "login": match.view: no route has the view'),

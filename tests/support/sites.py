@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 from wsgiref.util import setup_testing_defaults
@@ -194,7 +195,7 @@ class Site:
     """An application with limits. Each framework has a subclass.
 
     Args:
-        rules: Rules, one rule, settings as a dictionary, or a limiter.
+        rules: Rules, one rule, settings as a dictionary, a limiter, or the path of a file, which the middleware reads.
         views: The views by path, or the view of ``/``.
         store: The store of the limiter.
         observers: The observers of the limiter.
@@ -220,13 +221,15 @@ class Site:
         self.clock = ManualClock(NOW)
         if isinstance(rules, dict):
             rules = Limiter.from_settings(load_settings(rules), clock=self.clock, observers=observers)
-        elif not isinstance(rules, Limiter):
+        elif not isinstance(rules, Limiter | Path):
             listed = [rules] if isinstance(rules, Rule) else rules
             rules = Limiter(listed, store, self.clock, observers=observers)
+        self.limits = {"settings" if isinstance(rules, Path) else "limiter": rules}
         self.limiter, self.options = rules, options
         self.views = views if isinstance(views, dict) else {"/": views}
         self.stack = ExitStack()
-        self.stack.callback(self.limiter.close)
+        if isinstance(rules, Limiter):
+            self.stack.callback(rules.close)
         self._expected = self._met = 0
         self._changed = threading.Condition()
         self.app = self.build()
@@ -368,7 +371,7 @@ class ASGISite(Site):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body"})
 
-        return of_asgi.RateLimitMiddleware(app, limiter=self.limiter, **self.options)
+        return of_asgi.RateLimitMiddleware(app, **self.limits, **self.options)
 
     def inside(self, outer: dict[str, Any], between: Any) -> Any:
         if not hasattr(self.app, "add_middleware"):
@@ -466,7 +469,7 @@ class WSGISite(Site):
             parts = reply.parts(environ["REQUEST_METHOD"])
             return blocking(parts) if reply.streams else [*blocking(parts)]
 
-        return of_wsgi.RateLimitMiddleware(validator(app), limiter=self.limiter, **self.options)
+        return of_wsgi.RateLimitMiddleware(validator(app), **self.limits, **self.options)
 
     def inside(self, outer: dict[str, Any], between: Any) -> Any:
         return of_wsgi.RateLimitMiddleware(between(self.app) if between else self.app, **outer)
@@ -588,7 +591,7 @@ class StarletteSite(ASGISite):
 
     def build(self) -> Any:
         app = self.application(self.endpoints(self._endpoint))
-        app.add_middleware(self.of.RateLimitMiddleware, limiter=self.limiter, **self.options)
+        app.add_middleware(self.of.RateLimitMiddleware, **self.limits, **self.options)
         return app
 
     def application(self, endpoints: dict[str, Any]) -> Any:
@@ -655,7 +658,7 @@ class FlaskSite(WSGISite):
         for path, endpoint in self.endpoints(self._endpoint).items():
             rule = path.replace("{", "<").replace("}", ">")
             app.add_url_rule(rule, name_of(path), endpoint, methods=METHODS)
-        of_flask.RateLimiter(app, limiter=self.limiter, **self.options)
+        of_flask.RateLimiter(app, **self.limits, **self.options)
         self.flask = app
         return app.wsgi_app
 
@@ -689,7 +692,7 @@ class Project:
             django_path(path[1:].replace("{", "<").replace("}", ">"), view, name=name_of(path))
             for path, view in self.endpoints(endpoint).items()
         ]
-        self.stack.enter_context(project({"limiter": self.limiter, **options}, *urls, **django))
+        self.stack.enter_context(project({**self.limits, **options}, *urls, **django))
         return handler()
 
 

@@ -51,13 +51,6 @@ def test_the_user_is_remote_user() -> None:
     assert statuses(app, 2) == [200, 200]
 
 
-@pytest.mark.parametrize("peer", [None, ""])
-def test_requests_without_a_client_address_share_a_limit(peer: str | None) -> None:
-    """REMOTE_ADDR is missing or empty on a Unix socket. All such requests share one count."""
-    app = limited(listing, limiter("1/minute"))
-    assert statuses(app, 2, REMOTE_ADDR=peer) == [200, 429]
-
-
 def test_feature_functions_read_the_environ_and_the_headers() -> None:
     """A feature function sees the environ as a mapping, case-insensitive headers and all header names."""
     values: list[Any] = []
