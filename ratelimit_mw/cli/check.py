@@ -9,18 +9,20 @@ import click
 
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
-from ..http.client_ip import HEADERS_OF_HOPS, ClientIP
+from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
 from ..http.features import HINTS
 from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
 from ..http.route_checks import fitting_routes
 from ..keys.features import OF_ALL_CLIENTS
+from ..keys.networks import parse_network
 from ..keys.parts import feature_of, part_of
 from ..keys.secret import PERSONAL
 from ..rules.compiled import CompiledRule
 from ..rules.describe import describe_amendments
 from ..settings import Settings
 from ..stores import open_store, redacted_url
+from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_option, print_json, print_table, print_text
 from .source import Source
 from .source_command import SourceCommand
@@ -40,24 +42,36 @@ _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(email:)?(header|c
     "ratelimit-mw check pyproject.toml --json",
     "ratelimit-mw check --app shop:app --strict",
     "ratelimit-mw check --app shop:app --json",
+    "ratelimit-mw check ratelimit.toml --connect",
     cls=SourceCommand,
 )
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there are notes, too.")
+@click.option("--connect", is_flag=True, help="Also examine the store, its servers, its clock and its workers.")
 @json_option
-def check(source: Source, strict: bool, as_json: bool) -> None:
+def check(source: Source, strict: bool, connect: bool, as_json: bool) -> None:
     """Check the settings, and show the rules with notes about them.
 
     The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, and when
     a rule rejects every request or never applies. It is also 1 when no route leads to a rule or to a decorator, and
     with --strict when there are notes.
+
+    With --connect, the command opens the store, measures its round trip and its clock, and examines each of its
+    servers. It changes no counts. Run it where your application runs, with the same environment. The exit code is 1
+    when the store makes limits wrong, now or soon.
     """
-    report = check_source(source)
+    report = _check_source(source)
+    if connect:
+        found = list(examine(source))
+        for kind in (FACT, NOTE, PROBLEM):
+            report[kind] = [*report.get(kind, ()), *(each.text for each in found if each.kind == kind)]
     if as_json:
         print_json(report)
     else:
         print_table(source.title, list(map(source.overview.row, source.rules.rules)))
         for line in () if source.overview.is_file else source.overview.notes():
             print_text(line)
+        for fact in report.get(FACT, ()):
+            print_text(fact)
         for problem in report["problems"]:
             print_text(f"problem: {problem}", "bold red")
         for line in report["notes"]:
@@ -66,7 +80,7 @@ def check(source: Source, strict: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def check_source(source: Source) -> dict[str, Any]:
+def _check_source(source: Source) -> dict[str, Any]:
     """Return the rules of a source, the features that its application must provide, problems and notes."""
     overview, rules, required = source.overview, source.rules.rules, dict[str, list[str]]()
     # The middleware of an application has opened its store, and found all features.
@@ -106,12 +120,15 @@ def _problems(source: Source) -> Iterator[str]:
         for limit in rule.never_fitting:
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
-    yield from headers_of_no_proxy(source.settings)
+    yield from _headers_of_no_proxy(source.settings)
+    for text in source.settings.trusted_proxies:
+        if text != UNIX and not parse_network(text).prefixlen:
+            yield f"trusted_proxies has {text}, so each client can choose its own IP address. Name your proxies only"
     if not source.overview.is_file:
         yield from source.problems()
 
 
-def headers_of_no_proxy(settings: Settings) -> Iterator[str]:
+def _headers_of_no_proxy(settings: Settings) -> Iterator[str]:
     """Yield the headers that are read from trusted proxies only, where there are none."""
     is_alone = settings.forwarded_header not in HEADERS_OF_HOPS
     for name, is_set in (("region_header", settings.region_header), ("forwarded_header", is_alone)):
@@ -141,7 +158,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     yield from source.notes()
     yield from _notes_on_numbers(source)
     yield from _notes_on_bans(source)
-    yield from notes_on_deployment(source)
+    yield from _notes_on_deployment(source)
 
 
 def _notes_on_numbers(source: Source) -> Iterator[str]:
@@ -169,7 +186,7 @@ def _names_client_without_ip(rule: CompiledRule) -> bool:
     return any({"ip", *OF_ALL_CLIENTS}.isdisjoint(map(feature_of, names)) for names in rule.source.entries)
 
 
-def notes_on_deployment(source: Source) -> Iterator[str]:
+def _notes_on_deployment(source: Source) -> Iterator[str]:
     """Yield notes on the proxies and the processes of the application."""
     settings = source.settings
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):

@@ -46,7 +46,7 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
             limiter.store.start()
         yield limiter
     except StoreError as error:
-        raise Failure(f"{redacted_url(store)} failed: {error}. `doctor` examines its servers") from error
+        raise Failure(f"{redacted_url(store)} failed: {error}. `check --connect` examines its servers") from error
     finally:
         limiter.close()
 

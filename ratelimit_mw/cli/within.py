@@ -7,7 +7,6 @@ import click
 
 from .bans import ban, bans, unban
 from .check import check
-from .doctor.command import doctor
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
 from .inspect import inspect
@@ -18,7 +17,7 @@ from .source import Source
 from .source_command import SourceCommand
 from .top import top
 
-COMMANDS: Final = (ban, bans, check, doctor, explain, inspect, override, report, reset, top, unban)
+COMMANDS: Final = (ban, bans, check, explain, inspect, override, report, reset, top, unban)
 """The commands on the rules of one application."""
 _HELP: Final = """Check, explain and operate the rate limits of this application.
 

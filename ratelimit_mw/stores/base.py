@@ -113,7 +113,7 @@ class Store(ABC):
         await self.aforget([""])
 
     def facts(self) -> Iterable[Facts]:
-        """Return what is known of each server, or of the files. ``ratelimit-mw doctor`` shows it.
+        """Return what is known of each server, or of the files. ``ratelimit-mw check --connect`` shows it.
 
         It waits a bounded time for each server. A part without a reply has its reason.
         """

@@ -133,6 +133,15 @@ def test_check_fails_for_an_application_that_does_not_start(settings: Any, optio
     assert problem not in report["notes"]
 
 
+@pytest.mark.parametrize(("proxy", "is_problem"), [("0.0.0.0/0", True), ("::/0", True), ("10.0.0.0/8", False)])
+def test_a_proxy_that_is_every_client_is_a_problem(settings: Any, proxy: str, is_problem: bool) -> None:
+    """Each client could choose its own IP address. A private network and a Unix socket are fine."""
+    path = settings(f'trusted_proxies = ["unix", "{proxy}"]\n[[rules]]\nname = "a"\nlimits = "5/s"')
+    result = run("check", path, "--json")
+    assert result.exit_code == is_problem
+    assert [proxy in problem for problem in json.loads(result.stdout)["problems"]] == [True] * is_problem
+
+
 @pytest.mark.parametrize(
     "text", [f'trusted_proxies = ["unix"]\n{BANNING}', f'{BANNING}\nkey = ["email", "ip"]', f'{BANNING}\nkey = "user"']
 )

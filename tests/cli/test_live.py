@@ -134,7 +134,7 @@ def test_a_store_that_fails_while_a_command_works_is_named(source: Any, tmp_path
                 server.kill()
                 limiter.inspect()
 
-        with pytest.raises(Failure, match=rf"^{url} failed: .*`doctor` examines its servers"):
+        with pytest.raises(Failure, match=rf"^{url} failed: .*`check --connect` examines its servers"):
             work()
 
 

@@ -1,1 +1,0 @@
-"""``ratelimit-mw doctor``: examine the store, the settings and the surroundings of an application."""

@@ -1,0 +1,298 @@
+"""``ratelimit-mw check --connect`` finds what is wrong with the store, and says how to repair it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from command_line import Files, run
+from redis_handles import address
+from servers import HOST, Server, certificates, cluster_running, redis_running, sentinel_running, tls_options
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.cli.connect import FACT, NOTE, PROBLEM, examine_part, examine_store
+from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.stores.facts import Facts
+
+SITE = {"name": "site", "key": ["ip"], "limits": "5/minute"}
+PATIENT = {"store_timeout": "10s"}
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the variables of a test are set."""
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+
+
+def connected(*words: object, exit_code: int = 0) -> dict[str, Any]:
+    result = run("check", *words, "--connect", "--json")
+    assert result.exit_code == exit_code, result.output
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def of(subject: str, texts: Iterable[str]) -> list[str]:
+    return [text for text in texts if text.startswith(subject)]
+
+
+def judged(facts: Facts) -> dict[str, list[str]]:
+    """The findings on a part of a store, by kind."""
+    found: dict[str, list[str]] = {FACT: [], NOTE: [], PROBLEM: []}
+    for each in examine_part(facts):
+        found[each.kind].append(each.text)
+    return found
+
+
+def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server) -> None:
+    """The facts are the round trip, the clock, the processes, and the server with its policy. No count changes."""
+    file = Files(tmp_path).rules(SITE, store=address(redis_server, f"?prefix={tmp_path.name}:"), **PATIENT)
+    limiter = Limiter.from_settings(file)
+    limiter.hit({"ip": "192.0.2.7"})
+    report = connected(file)
+    assert report["problems"] == []
+    assert [text.partition(":")[0] for text in report["facts"][:4]] == ["store", "round trip", "clock", "workers"]
+    assert of("workers", report["facts"]) == ["workers: 1 process uses the store"]
+    [server] = of("server", report["facts"])
+    assert "role master" in server
+    assert "maxmemory-policy noeviction" in server
+    assert limiter.inspect().decisions[0].remaining == 4
+    limiter.close()
+
+
+def test_without_the_option_no_connection_is_opened(tmp_path: Path) -> None:
+    """The report is that of the settings."""
+    result = run("check", Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), "--json")
+    assert (result.exit_code, "facts" in json.loads(result.stdout)) == (0, False)
+
+
+def test_the_text_has_a_line_for_each_finding(tmp_path: Path, redis_server: Server) -> None:
+    """Facts, problems and notes follow the table of rules."""
+    file = Files(tmp_path).rules(SITE, store=address(redis_server), fleet_size=3, **PATIENT)
+    result = run("check", file, "--connect")
+    assert result.exit_code == 0
+    assert "workers: fleet_size = 3, so processes are not counted" in result.stdout.splitlines()
+    result = run("check", Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), "--connect")
+    assert result.exit_code == 1
+    assert f"problem: store: redis://{HOST}:1/0 unreachable" in result.stdout
+
+
+def test_no_process_has_used_the_store(tmp_path: Path, redis_server: Server) -> None:
+    """The application may use another store than you think. This is a note, so --strict fails."""
+    file = Files(tmp_path).rules(SITE, store=address(redis_server, f"?prefix={tmp_path.name}:"), **PATIENT)
+    assert len(of("workers: no running process", connected(file)["notes"])) == 1
+    connected(file, "--strict", exit_code=1)
+
+
+def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
+    problems = connected(Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), exit_code=1)["problems"]
+    assert "requests are decided by on_store_error = 'local'" in of("store", problems)[0]
+    assert "does not reply" in of("server", problems)[0]
+
+
+def test_a_redis_with_tls_is_examined(tmp_path: Path) -> None:
+    """Each server is asked with the certificates of the store."""
+    certificates(tmp_path)
+    with redis_running(tmp_path, *tls_options(tmp_path), tls=True) as server:
+        url = f"rediss://{HOST}:{server.port}"
+        report = connected(Files(tmp_path).rules(SITE, store=f"{url}?ssl_ca_certs={tmp_path}/cert.pem", **PATIENT))
+        assert report["problems"] == []
+        assert "role master" in of("server", report["facts"])[0]
+        report = connected(Files(tmp_path).rules(SITE, store=url), exit_code=1)
+        assert ["certificate verify failed" in text for text in report["problems"]] == [True, True]
+
+
+class OwnStore(MemoryStore):
+    """A store of an application that knows two parts."""
+
+    waits = True
+
+    def facts(self) -> list[Facts]:
+        return [Facts("shard", "one", {"keys": 7}), Facts("shard", "two", {}, "it is full", False)]
+
+
+def test_a_store_of_your_own_shows_its_facts() -> None:
+    """Its values are a fact, and a part with a problem is a problem."""
+    limiter = Limiter([], OwnStore())
+    limiter.waits = True
+    fine, broken = (each for each in examine_store(limiter, limiter.settings) if each.text.startswith("shard"))
+    assert fine == (FACT, "shard one: keys 7")
+    assert broken == (PROBLEM, "shard two: does not reply (it is full). Examine the store")
+
+
+@pytest.mark.slow
+def test_a_silent_store_ends_the_command(tmp_path: Path) -> None:
+    """Each probe has a bounded time."""
+    with redis_running(tmp_path) as server:
+        file = Files(tmp_path).rules(SITE, store=address(server))
+        server.pause()
+        try:
+            assert len(connected(file, exit_code=1)["problems"]) == 2
+        finally:
+            server.resume()
+
+
+def test_a_policy_that_evicts_is_a_problem(tmp_path: Path, own_server: Server, server: redis.Redis) -> None:
+    """The message names the policy to set."""
+    file = Files(tmp_path).rules(SITE, store=address(own_server), **PATIENT)
+    server.config_set("maxmemory", "100mb")
+    server.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        [problem] = connected(file, exit_code=1)["problems"]
+    finally:
+        server.config_set("maxmemory", 0)
+        server.config_set("maxmemory-policy", "noeviction")
+    assert ": allkeys-lru evicts keys when memory is full" in problem
+    assert problem.endswith("Set maxmemory-policy to noeviction, or volatile-ttl")
+
+
+def test_a_user_without_the_right_to_info_gets_a_note(tmp_path: Path, own_server: Server, server: redis.Redis) -> None:
+    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"])
+    try:
+        store = f"redis://shop:pw@{HOST}:{own_server.port}/0"
+        [note] = of("server", connected(Files(tmp_path).rules(SITE, store=store, **PATIENT))["notes"])
+    finally:
+        server.acl_deluser("shop")
+    assert note.endswith("Give the user of the store the right +info")
+    assert "pw" not in note
+
+
+@pytest.mark.parametrize(
+    ("info", "problem"),
+    [
+        ({"redis_version": "6.0.16"}, "Redis 6.0.16 is not supported"),
+        ({"role": "slave"}, "is a replica, which takes no writes"),
+        ({"evicted_keys": "7"}, "7 keys were evicted, so limits were forgotten"),
+        ({"used_memory": "95", "maxmemory": "100"}, "95% of the memory is used. When it is full, calls fail"),
+        ({"maxmemory": "10000", "maxmemory_policy": "volatile-lru", "evicted_keys": "1"}, "volatile-lru evicts keys"),
+    ],
+)
+def test_the_state_of_a_redis_is_judged(info: dict[str, str], problem: str) -> None:
+    """Version, role, memory and policy. Valkey has a version of its own."""
+    usual = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
+    [found] = judged(Facts("redis", "a:1", {**usual, **info}))[PROBLEM]
+    assert found.startswith(f"server a:1: {problem}")
+    found_now = judged(Facts("redis", "a:1", {**usual, "server_time_usec": "1000000"}))
+    assert (len(found_now[NOTE]), "behind this machine" in found_now[NOTE][0]) == (1, True)
+    assert judged(Facts("redis", "a:1", {**usual, "valkey_version": "8.1.0"}))[PROBLEM] == []
+    assert judged(Facts("replica", "a:1", {**usual, "role": "slave"}))[PROBLEM] == []
+
+
+@pytest.mark.slow
+def test_each_server_of_a_cluster_is_examined(tmp_path: Path) -> None:
+    """A dead replica is a note, and a dead primary whose slots are missing is a problem."""
+    with cluster_running(tmp_path) as nodes:
+        file = Files(tmp_path).rules(SITE, store=f"redis+cluster://{HOST}:{nodes[0].port}", **PATIENT)
+        facts = connected(file)["facts"]
+        assert sorted(text.partition(": ")[0] for text in [*of("server", facts), *of("replica", facts)]) == sorted(
+            [f"server {HOST}:{node.port}" for node in nodes[:3]] + [f"replica {HOST}:{node.port}" for node in nodes[3:]]
+        )
+        [slots] = of("cluster", facts)
+        assert slots.endswith(": 3 primaries of 6 servers, all slots are ok")
+        nodes[4].kill()
+        [dead] = [text for text in connected(file)["notes"] if "does not reply" in text]
+        assert dead.startswith(f"replica {HOST}:{nodes[4].port}: ")
+        nodes[1].kill()
+        assert any("does not reply" in text for text in connected(file, exit_code=1)["problems"])
+
+
+@pytest.mark.slow
+def test_each_sentinel_is_asked(tmp_path: Path) -> None:
+    """A sentinel that is gone is a note, while another one knows the primary."""
+    with redis_running(tmp_path) as primary, sentinel_running(tmp_path, "shop", primary) as sentinel:
+        store = f"redis+sentinel://{HOST}:{sentinel.port},{HOST}:1/shop/0"
+        report = connected(Files(tmp_path).rules(SITE, store=store, **PATIENT))
+        assert f"names the primary {HOST}:{primary.port}," in of("sentinel", report["facts"])[0]
+        assert "does not reply" in of(f"sentinel {HOST}:1", report["notes"])[0]
+        assert len(of(f"server {HOST}:{primary.port}", report["facts"])) == 1
+
+
+def test_the_state_of_a_cluster_and_a_service_is_judged() -> None:
+    """A cluster without some slots and a service without a primary are problems. Missing rights are no finding."""
+    broken = Facts("cluster", "", {"cluster_state": "fail", "cluster_slots_ok": "7"})
+    assert judged(broken)[PROBLEM] == ["cluster: fail, 7 of 16384 slots are ok. Start the servers of the missing slots"]
+    assert judged(Facts("cluster", "")) == {FACT: [], NOTE: [], PROBLEM: []}
+    [unknown] = judged(Facts("primary", "shop", {}, "no reply", False))[PROBLEM]
+    assert unknown == "primary shop: does not reply (no reply). Check the sentinels and the service"
+
+
+def test_the_client_of_an_application_is_used(
+    tmp_path: Path, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --app, the store is that of the application."""
+    code = f"""
+        import redis
+        from ratelimit_mw import Limiter, Rule
+        from ratelimit_mw.stores import RedisStore
+        from ratelimit_mw.wsgi import RateLimitMiddleware
+        client = redis.Redis(host="{HOST}", port={redis_server.port})
+        limiter = Limiter([Rule(name="site", limits="5/minute")], RedisStore(client=client, timeout_us=10_000_000))
+        app = RateLimitMiddleware(lambda environ, start: start("200 OK", []) or [], limiter=limiter)
+    """
+    (tmp_path / "connected_shop.py").write_text(textwrap.dedent(code))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    facts = connected("--app", "connected_shop:app")["facts"]
+    sys.modules.pop("connected_shop").client.connection_pool.disconnect()
+    assert facts[0] == f"store: redis://{HOST}:{redis_server.port}/0 replies"
+    assert "role master" in of("server redis://", facts)[0]
+
+
+def test_each_memcached_is_examined(tmp_path: Path, memcached_server: Server) -> None:
+    """One of two servers is away: its keys belong to no other server."""
+    store = f"memcached://{HOST}:{memcached_server.port}"
+    [known] = of("server", connected(Files(tmp_path).rules(SITE, store=store, **PATIENT))["facts"])
+    assert known.endswith(" 0 values evicted")
+    report = connected(Files(tmp_path).rules(SITE, store=f"{store},{HOST}:1", **PATIENT), exit_code=1)
+    assert (len(of("server", report["facts"])), len(of(f"server {HOST}:1", report["problems"]))) == (1, 1)
+    found = judged(Facts("memcached", "a:1", {"evictions": "5", "time": "1000", "listen_disabled_num": "1"}))
+    assert {kind: len(texts) for kind, texts in found.items()} == {FACT: 1, NOTE: 2, PROBLEM: 1}
+
+
+def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
+    """Room, readers and free disk. A path that does not exist stays so."""
+    file = Files(tmp_path).rules(SITE, store=f"lmdb://{tmp_path}/db?size=8MiB", **PATIENT)
+    assert "does not exist. Check the path" in of("store", connected(file, exit_code=1)["problems"])[0]
+    assert not (tmp_path / "db").exists()
+    limiter = Limiter.from_settings(file)
+    limiter.hit({"ip": "192.0.2.7"})
+    room, disk = of(f"files {tmp_path}/db", connected(file)["facts"])
+    assert "of 8.0 MiB are used by" in room
+    assert "of 126 readers are in use" in room
+    assert disk.endswith(" MiB are free on the disk")
+    (tmp_path / "db" / "data.mdb.unclean").touch()
+    assert "the machine stopped without a shutdown" in of("files", connected(file)["notes"])[0]
+    limiter.close()
+
+
+@pytest.mark.parametrize(("share", "is_full"), [(0.5, False), (0.8, True), (0.9, True)])
+def test_a_full_lmdb_is_a_problem(share: float, is_full: bool) -> None:
+    room = {"used": int(4096_000 * share), "size": 4096_000, "entries": 7, "readers": 1, "max_readers": 126}
+    folder = {"set_aside": "", "free": 1 << 40, "file": 4096, "allocated": 4096}
+    found = judged(Facts("lmdb", "/limits", {**room, **folder}))
+    assert [len(found[kind]) for kind in (FACT, NOTE, PROBLEM)] == [2, 0, is_full]
+    assert all("new clients share counts or are rejected" in text for text in found[PROBLEM])
+    [note] = judged(Facts("lmdb", "/limits", {**room, **folder, "free": 0}))[NOTE]
+    assert "the file may grow by 3.9 MiB" in note
+
+
+def test_several_processes_need_a_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process with memory:// has a note only."""
+    file = Files(tmp_path).rules(SITE)
+    assert connected(file)["problems"] == []
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
+    assert "4 processes with memory:// allow up to 4 times each limit" in connected(file, exit_code=1)["problems"][0]
+
+
+def test_the_problems_of_the_settings_are_there_too(tmp_path: Path) -> None:
+    """Those of the settings come first."""
+    rule = {**SITE, "cost": 9}
+    file = Files(tmp_path).rules(rule, store=f"redis://{HOST}:1/0")
+    first, second, _ = connected(file, exit_code=1)["problems"]
+    assert "site rejects every request: its cost 9 is greater" in first
+    assert second.startswith("store: ")
