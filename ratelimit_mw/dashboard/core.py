@@ -11,15 +11,12 @@ from ..limiter.limiter import Limiter
 from ..rules.describe import function_name
 from .assets import find_asset
 from .data import DashboardData
-from .export import FILES, csv_text
 from .page import closed_page, page, problem_page
 from .response import PageResponse, build_response
 from .view import parse_view
 
 _METHODS: Final = ("GET", "HEAD")
 _HTML: Final = "text/html; charset=utf-8"
-_ABSENT: Final = {"error": 503, "missing": 404, "hidden": 404}
-"""The status of the response when a file has no content, by reason."""
 
 
 def respond(
@@ -48,49 +45,27 @@ def _respond(limiter: Limiter, path: str, query: str, is_open: bool, has_check: 
     if not is_open:
         closed = _problem(403 if has_check else 401, path, "This dashboard is closed to you.", closed_page(has_check))
         return closed if has_check else closed._replace(headers={**closed.headers, "WWW-Authenticate": CHALLENGE})
-    if path not in ("", "data.json", *FILES):
-        return _text(404, "There is no such page. Open the dashboard itself.")
+    if path not in ("", "data.json"):
+        return build_response(404, "text/plain", b"There is no such page. Open the dashboard itself.\n")
     try:
         data = DashboardData(limiter, parse_view(query))
     except ConfigError as error:
         return _problem(400, path, str(error), problem_page(str(error)))
     if path == "data.json":
         return build_response(200, "application/json", f"{json.dumps(data.as_json(), default=_text_of)}\n".encode())
-    if path in FILES:
-        return _csv(path, data)
     return _html(200, page(data))
 
 
-def _csv(path: str, data: DashboardData) -> PageResponse:
-    """Return the file of a part. A part that cannot be read is an error, not an empty file."""
-    file = FILES[path]
-    part = getattr(data, file.part)
-    for name, status in _ABSENT.items():
-        if name in part:
-            return _text(status, part[name])
-    disposition = f'attachment; filename="ratelimit-{path}"'
-    body = _bytes(csv_text(file.rows(part)))
-    return build_response(200, "text/csv; charset=utf-8", body, Content_Disposition=disposition)
-
-
 def _problem(status: int, path: str, text: str, html: str) -> PageResponse:
-    """Return why there is no page; for the programs that read a file, as JSON or as text."""
+    """Return why there is no page; as JSON for the programs that read ``data.json``."""
     if path == "data.json":
         return build_response(status, "application/json", f"{json.dumps({'error': text})}\n".encode())
-    return _text(status, text) if path in FILES else _html(status, html)
-
-
-def _text(status: int, text: str) -> PageResponse:
-    return build_response(status, "text/plain; charset=utf-8", _bytes(f"{text}\n"))
+    return _html(status, html)
 
 
 def _html(status: int, text: str) -> PageResponse:
-    return build_response(status, _HTML, _bytes(text))
-
-
-def _bytes(text: str) -> bytes:
-    """Return a text as UTF-8. Half a surrogate pair, which a value may contain, becomes a question mark."""
-    return text.encode("utf-8", "replace")
+    """Return a page as UTF-8. Half a surrogate pair, which a value may contain, becomes a question mark."""
+    return build_response(status, _HTML, text.encode("utf-8", "replace"))
 
 
 def _text_of(value: object) -> str:

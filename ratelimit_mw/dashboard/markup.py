@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 _LONGEST: Final = 300
-"""Longer texts are cut on the page. JSON and CSV contain the full text."""
+"""Longer texts are cut on the page. JSON contains the full text."""
 _VOID: Final = {"link", "meta", "input"}
 
 

@@ -9,25 +9,25 @@ from ..limiter.times import span_text, time_json
 from .assets import asset_url
 from .data import DashboardData
 from .markup import Content, Markup, tag
-from .parts import bans_part, clients_part, csv_link, kinds_of, overrides_part, rules_part, state_part, traffic_part
+from .parts import bans_part, clients_part, kinds_of, overrides_part, rules_part, state_part, traffic_part
 from .tables import code_text
 from .view import View
 
 _TITLE: Final = "Rate limits"
 _RANGES: Final = {"hour": "Hour", "day": "Day", "week": "Week", "year": "Year"}
-_PARTS: Final[tuple[tuple[str, str, Callable[[DashboardData], Content], list[str]], ...]] = (
-    ("traffic", "Traffic", traffic_part, ["curves.csv", "totals.csv"]),
-    ("clients", "Top clients", clients_part, []),
-    ("bans", "Bans", bans_part, ["bans.csv"]),
-    ("overrides", "Overrides", overrides_part, ["overrides.csv"]),
-    ("rules", "Rules", rules_part, ["rules.csv"]),
+_PARTS: Final[tuple[tuple[str, str, Callable[[DashboardData], Content]], ...]] = (
+    ("traffic", "Traffic", traffic_part),
+    ("clients", "Top clients", clients_part),
+    ("bans", "Bans", bans_part),
+    ("overrides", "Overrides", overrides_part),
+    ("rules", "Rules", rules_part),
 )
-"""The parts below the choices: their id, title, content and files."""
+"""The parts below the choices: their id, title and content."""
 
 
 def page(data: DashboardData) -> str:
     """Return the whole page."""
-    sections = [_section(name, title, show(data), files, data.view) for name, title, show, files in _PARTS]
+    sections = [_section(name, title, show(data)) for name, title, show in _PARTS]
     main = tag("main", _part("state", state_part(data)), _choices(data), *sections, id="main")
     return _document(_TITLE, _header(data), main, _footer(data), tag("p", class_="hidden", role="status", id="news"))
 
@@ -122,9 +122,8 @@ def _hidden_fields(view: View, *without: str) -> list[Content]:
     return [tag("input", type="hidden", name=name, value=value) for name, value in view.fields if name not in without]
 
 
-def _section(name: str, title: str, content: Content, files: list[str], view: View) -> Markup:
-    links = Markup(" ".join(csv_link(file, view) for file in files))
-    heading = tag("div", tag("h2", title, id=f"{name}-title"), tag("span", links, class_="links"), class_="heading")
+def _section(name: str, title: str, content: Content) -> Markup:
+    heading = tag("h2", title, id=f"{name}-title")
     return tag("section", heading, _part(name, content), aria_labelledby=f"{name}-title", id=f"section-{name}")
 
 

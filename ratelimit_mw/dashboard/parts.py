@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .curves import NO_RULE, curve_cards, name_of
 from .data import DashboardData
-from .markup import Content, Markup, tag
+from .markup import Content, tag
 from .tables import (
     TableColumn,
     code_text,
@@ -86,7 +86,7 @@ def clients_part(data: DashboardData) -> Content:
     ]
     tables = [table(title, columns, clients[line]) for line, title in _CLIENTS.items() if clients.get(line)]
     shown: Content = tag("div", *tables, class_="columns") if tables else note("No client is recorded in this time.")
-    hide = note(tag("a", "Hide clients", href=view.link(clients=False)), " ", csv_link("clients.csv", view))
+    hide = note(tag("a", "Hide clients", href=view.link(clients=False)))
     return [shown, hide]
 
 
@@ -125,12 +125,6 @@ def rules_part(data: DashboardData) -> Content:
         TableColumn("Declared in", lambda row: tag("code", row["place"])),
     ]
     return table("The rules that apply now", columns, rules, True)
-
-
-def csv_link(name: str, view: View) -> Markup:
-    """Return the link to a file of CSV."""
-    of = name.removesuffix(".csv").capitalize()
-    return tag("a", f"{of} as CSV", href=view.link(name), download=True)
 
 
 def kinds_of(data: DashboardData) -> list[tuple[str, str, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from click.testing import Result
 from command_line import START, Files, line, run
 from traffic_records import limit_to
 
+from ratelimit_mw.cli.traffic.csv_text import csv_text
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 from ratelimit_mw.traffic import TrafficLog
 
@@ -103,7 +106,24 @@ def test_top_clients_are_a_table_csv_or_json(url: str) -> None:
 
 
 def test_all_events_are_csv(url: str) -> None:
-    assert shown(url, "--csv").stdout.splitlines()[:2] == ["event,total", "login,4"]
+    """A client chooses a path, and a terminal would obey its control characters."""
+    assert shown(url, "--csv").stdout.splitlines() == ["event,total", "login,4", r"page \x1b[31m,1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\u00a0=1", "\uff1d1", "\uff0b1"]
+)
+def test_no_cell_is_a_formula(text: str) -> None:
+    """A spreadsheet shows the text of a client, and runs nothing, even after spaces or with wide characters."""
+    rows = csv.reader(io.StringIO(csv_text([[text, 7]]), newline=""))
+    assert list(rows) == [[f"'{text}", "7"]]
+
+
+def test_other_cells_are_unchanged() -> None:
+    """Separators and quotes are kept by the form of RFC 4180."""
+    texts = ['a, "b"', "c\nd", "e=f", "'g", "\u202eh"]
+    assert list(csv.reader(io.StringIO(csv_text([texts]), newline=""))) == [texts]
+    assert csv_text([texts]).endswith("\r\n")
 
 
 def test_totals_of_events_show_their_errors(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

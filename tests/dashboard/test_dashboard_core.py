@@ -39,9 +39,9 @@ def text(response: PageResponse) -> str:
 
 
 def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
-    """The page names the argument to write; data, JSON and CSV are closed, too."""
+    """The page names the argument to write; its data is closed, too."""
     limiter = limiter_with_log([Rule(name="secret-rule", limits="2/minute")])
-    for path in ("", "data.json", "rules.csv", "unknown"):
+    for path in ("", "data.json", "unknown"):
         response = get(limiter, path, is_open=False)
         assert response.status == 401
         assert response.headers["WWW-Authenticate"].startswith("Basic ")
@@ -56,13 +56,11 @@ def test_a_dashboard_with_a_check_asks_to_sign_in() -> None:
 
 
 @pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 401)])
-def test_a_program_gets_a_problem_in_the_form_of_its_file(is_open: bool, status: int) -> None:
-    """A program that reads JSON or CSV cannot read a page."""
-    limiter = limiter_with_log()
-    found = [respond(limiter, "GET", path, "range=foo", is_open) for path in ("data.json", "totals.csv")]
-    assert [each.status for each in found] == [status, status]
-    problem = json.loads(found[0].body)["error"]
-    assert found[1].body.decode() == f"{problem}\n"
+def test_a_program_gets_a_problem_as_json(is_open: bool, status: int) -> None:
+    """A program that reads JSON cannot read a page."""
+    found = respond(limiter_with_log(), "GET", "data.json", "range=foo", is_open)
+    assert found.status == status
+    problem = json.loads(found.body)["error"]
     if is_open:
         assert problem == "range: got 'foo'. Expected one of hour, day, week, year"
 
@@ -74,7 +72,7 @@ def test_the_dashboard_is_read_only(method: str) -> None:
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-@pytest.mark.parametrize("path", ["", "data.json", "rules.csv", "static/dashboard.js", "unknown"])
+@pytest.mark.parametrize("path", ["", "data.json", "static/dashboard.js", "unknown"])
 def test_head_has_the_headers_of_get(path: str) -> None:
     """The length is that of the body of GET."""
     limiter = limiter_with_log()
@@ -83,7 +81,7 @@ def test_head_has_the_headers_of_get(path: str) -> None:
     assert full.headers["Content-Length"] == str(len(full.body))
 
 
-@pytest.mark.parametrize("path", ["", "data.json", "totals.csv", "unknown", "static/dashboard.css"])
+@pytest.mark.parametrize("path", ["", "data.json", "unknown", "static/dashboard.css"])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_every_response_has_the_security_headers(path: str, is_open: bool) -> None:
     """No other content runs in the page, no other page frames it, and data is never stored."""

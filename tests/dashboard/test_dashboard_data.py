@@ -1,11 +1,9 @@
-"""The data of the dashboard: JSON and CSV of each part, and parts that cannot be read."""
+"""The data of the dashboard: the JSON of each part, and parts that cannot be read."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,7 +16,9 @@ from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.dashboard.core import respond
 from ratelimit_mw.dashboard.recent import Recent
 from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.limiter.observers.traffic import _events_at
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog
 
 NOW = 1_767_268_830.0
 BAN = {"after": 10, "within": "10m", "for": "1h"}
@@ -37,10 +37,6 @@ def page(limiter: Limiter, query: str = "") -> str:
     response = respond(limiter, "GET", "", query, True)
     assert response.status == 200
     return response.body.decode()
-
-
-def rows(limiter: Limiter, name: str, query: str = "") -> list[list[str]]:
-    return list(csv.reader(StringIO(respond(limiter, "GET", name, query, True).body.decode(), newline="")))
 
 
 def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
@@ -127,7 +123,7 @@ def test_text_that_is_no_utf_8_is_no_error() -> None:
     limiter = limiter_of(record="clients", traffic_log="memory://")
     assert limiter.traffic_log is not None
     limiter.traffic_log.record("rule:a\udcff:rejected", by="b\udcff")
-    for name in ("", "data.json", "totals.csv", "clients.csv"):
+    for name in ("", "data.json"):
         assert respond(limiter, "GET", name, "clients=yes", True).status == 200
 
 
@@ -170,11 +166,11 @@ def test_a_shared_limit_names_all_its_views() -> None:
 
 
 def test_clients_of_the_log_are_hidden_by_default() -> None:
-    """The view shows them with their counts, in JSON and CSV, too."""
+    """The view shows them with their counts, in JSON, too."""
     limiter = limiter_of(record="clients", traffic_log="memory://")
     for _ in range(5):
         limiter.hit({"ip": "192.0.2.7"})
-    for name in ("", "data.json", "clients.csv"):
+    for name in ("", "data.json"):
         assert b"192.0.2.7" not in respond(limiter, "GET", name, "", True).body
         assert b"192.0.2.7" in respond(limiter, "GET", name, "clients=yes", True).body
     (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
@@ -205,28 +201,35 @@ def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
     assert chosen["lines"]["allowed"][-1] == chosen["total"] == 8
 
 
-def test_csv_begins_no_formula_and_keeps_every_text() -> None:
-    """A spreadsheet runs a cell that starts with one of these characters. A text stays in its cell."""
+def test_a_log_that_cannot_be_read_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a log does not respond, the page waits for it once, even with its clients."""
+    file = tmp_path / "traffic.db"
+    file.write_bytes(b"no database" * 1_000)
+    limiter = limiter_of(traffic_log=f"sqlite:///{file}", record="clients")
+    calls: list[str] = []
+    for name in ("events", "curves", "top"):
+        read = getattr(TrafficLog, name)
+        monkeypatch.setattr(TrafficLog, name, lambda *args, read=read, name=name: calls.append(name) or read(*args))
+    assert (page(limiter, "clients=yes").count(f"{file} is damaged"), calls) == (2, ["events"])
+
+
+def test_a_long_endpoint_keeps_its_outcome() -> None:
+    """Otherwise its requests would be an event of their own."""
     limiter = limiter_of(traffic_log="memory://")
     assert limiter.traffic_log is not None
-    names = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", 'a "b", c\nd', "\u202ex"]
-    for name in names:
-        limiter.traffic_log.record(name)
-    head, *found = rows(limiter, "totals.csv", "by=event")
-    assert head == ["event", "total", "error"]
-    assert sorted(row[0] for row in found) == sorted(f"'{name}" if name[0] in "=+-@\t\r" else name for name in names)
-    assert b"\r\n" in respond(limiter, "GET", "totals.csv", "by=event", True).body
+    (event,) = _events_at("/" + "x" * 500, "rejected")
+    limiter.traffic_log.record(event, n=7)
+    (total,) = data(limiter, "by=endpoint")["traffic"]["totals"]
+    assert (len(total["endpoint"]), total["rejected"]) == (100, 7)
 
 
-def test_the_csv_of_curves_has_a_row_for_each_step() -> None:
-    """Its times are in UTC, and its counts add up to the total."""
-    limiter = limiter_of(traffic_log="memory://")
-    for _ in range(5):
-        limiter.hit({"ip": "192.0.2.7"})
-    head, *found = rows(limiter, "curves.csv", "range=hour")
-    assert head == ["time", "rule", "outcome", "count"]
-    assert sum(int(row[3]) for row in found) == 5
-    assert found[0][:3] == ["2026-01-01T11:00:00+00:00", "api", "allowed"]
+def test_a_long_rule_keeps_its_outcome() -> None:
+    """A rule with the longest name is a rule on the page, although the log shortens the name."""
+    limiter = limiter_of([Rule(name="x" * 200, limits="2/minute")], traffic_log="memory://")
+    for _ in range(3):
+        limiter.hit({})
+    (total,) = data(limiter)["traffic"]["totals"]
+    assert (total["rule"], total["mode"], total["allowed"], total["rejected"]) == ("x" * 200, "enforce", 2, 1)
 
 
 def test_many_pages_ask_the_store_once() -> None:

@@ -29,7 +29,7 @@ RULES = {
 }
 EVERY = {**FRAMEWORKS, "serve": SERVE}
 STAFF = {"X-Staff": "yes"}
-FILES = ("/", "/data.json", "/curves.csv")
+FILES = ("/", "/data.json")
 
 
 @pytest.fixture(params=EVERY)
@@ -49,7 +49,6 @@ def test_the_printed_password_opens_the_dashboard(each: Mounted) -> None:
     page = each.ask()
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert each.ask("/data.json").json()["rules"]["rules"][0]["name"] == "site"
-    assert each.ask("/curves.csv").headers["content-type"] == "text/csv; charset=utf-8"
     headers = {"Authorization": f"Bearer {start_token()}"}
     assert each.ask("/", headers=headers, peer="192.0.2.7", base="http://limits.example").status_code == 200
 
@@ -137,7 +136,7 @@ def test_a_django_prefix_may_have_no_slash(is_async: bool) -> None:
     build = partial(django_project, prefix="limits", is_async=is_async)
     with mounted(Framework(build, "/limits", is_async), RULES) as site:
         assert site.ask("").headers["location"] == "./limits/"
-        assert [site.ask(path).status_code for path in (*FILES, "/static/dashboard.css")] == [200] * 4
+        assert [site.ask(path).status_code for path in (*FILES, "/static/dashboard.css")] == [200] * 3
 
 
 def test_limits_do_not_lock_staff_out(for_staff: Mounted) -> None:
@@ -167,7 +166,7 @@ def test_a_rule_may_name_the_dashboard(name: str) -> None:
 def test_the_service_asks_browsers_for_its_token() -> None:
     """It is the password of any user name, also behind a gateway. Only programs use the admin API."""
     with mounted(service(TOKEN, "nginx"), {**RULES, "trusted_proxies": ["127.0.0.1"]}) as site:
-        assert [site.ask(path, headers=basic("wrong")).status_code for path in FILES] == [401] * 3
+        assert [site.ask(path, headers=basic("wrong")).status_code for path in FILES] == [401] * 2
         for headers in (basic(TOKEN), basic(TOKEN, "admin"), {"Authorization": f"Bearer {TOKEN}"}):
             response = site.ask(headers=headers, peer="192.0.2.7", base="http://limits.example")
             assert response.status_code == 200

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from ...dashboard.export import csv_text
 from ...traffic import Curve, TrafficLog
 from ...traffic.estimate import add_up, error_of
 from ..output import Cell, command, json_option, note, number_text, print_json, print_table
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
+from .csv_text import csv_text
 from .expire import expire
 from .source import minute_text, open_log, read_time
 
