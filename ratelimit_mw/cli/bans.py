@@ -12,14 +12,12 @@ from ..keys.words import words_of
 from ..limiter.json_forms import client_json
 from ..limiter.limiter import Limiter
 from ..limiter.times import span_text, time_json, time_text
-from .clients import checked_client, checked_rule
-from .live import open_limiter
+from .application import SourceCommand
+from .clients import checked_client, checked_rule, features_argument, open_limiter, read_duration
 from .output import command, json_option, note, print_json, print_table, print_text, progress
 from .reset import notes_on_workers
 from .rows import ALL_CLIENTS, Rows
 from .source import Source
-from .source_command import SourceCommand
-from .words import features_argument, read_duration
 
 
 @command(

@@ -22,10 +22,10 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import describe_amendments
 from ..settings import Settings
 from ..stores import open_store, redacted_url
+from .application import SourceCommand
 from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_option, print_json, print_table, print_text
 from .source import Source
-from .source_command import SourceCommand
 
 _ID = re.compile(
     r"(?:header|cookie|query|form|json|field):"

@@ -14,7 +14,7 @@ from ..limiter.limiter import Limiter
 from ..settings import Settings
 from ..stores import redacted_url
 from ..stores.facts import Facts
-from .live import open_limiter
+from .clients import open_limiter
 from .output import Failure
 from .source import Source
 

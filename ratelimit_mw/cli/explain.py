@@ -12,11 +12,10 @@ from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
-from .clients import as_counted, check_used
+from .application import SourceCommand
+from .clients import as_counted, check_used, read_features
 from .output import Cell, command, json_option, note, parsed, print_json, print_table, print_text
 from .source import Source
-from .source_command import SourceCommand
-from .words import read_features
 
 _QUERY: Final = "query:"
 

@@ -9,14 +9,12 @@ from rich.progress import TextColumn
 
 from ..decision import Decision
 from ..rules.compiled import CompiledRule
-from .clients import as_counted, check_used, checked_rule
+from .application import SourceCommand
+from .clients import as_counted, check_used, checked_rule, open_limiter, read_features, read_words
 from .key_search import KeySearch, secret_hint
-from .live import open_limiter
 from .output import Failure, command, json_option, note, print_json, print_table, print_text, progress
 from .rows import Rows
 from .source import Source
-from .source_command import SourceCommand
-from .words import read_features, read_words
 
 _LINES: Final = 10
 """The maximum number of commands to copy after a table."""

@@ -14,9 +14,9 @@ from ..limiter.limiter import Limiter
 from ..rules.client_key import missing_in_key, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..stores import Store
+from .clients import command_line
 from .output import Failure
 from .source import Source
-from .words import command_line
 
 _MOST_NAMES: Final = 10
 _NO_RIGHT: Final = "can't run this command"

@@ -11,14 +11,12 @@ from ..limiter.json_forms import client_json, client_text, override_json
 from ..limiter.times import span_text, time_text
 from ..rules.client_key import client_key
 from ..rules.overrides import ClientOverride
-from .clients import checked_client, checked_rule
+from .application import SourceCommand
+from .clients import checked_client, checked_rule, features_argument, open_limiter, read_duration, read_features
 from .key_search import secret_hint
-from .live import open_limiter
 from .output import Cell, command, json_option, note, parsed, print_json, print_table
 from .rows import ALL_CLIENTS
 from .source import Source
-from .source_command import SourceCommand
-from .words import features_argument, read_duration, read_features
 
 
 @click.group()

@@ -5,10 +5,10 @@ from typing import Any, Final
 from ..clock import SECOND
 from ..limiter.traffic_report import report_json
 from ..testmode import process_clock
+from .application import SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table
 from .recorded import last_option, open_recorded
 from .source import Source
-from .source_command import SourceCommand
 from .traffic.source import minute_text
 
 _PARTS: Final = ("banned", "denied", "unavailable")

@@ -16,14 +16,12 @@ from ..limiter.limiter import Limiter
 from ..limiter.times import span_text
 from ..rules.compiled import CompiledRule
 from ..stores import Store
-from .clients import checked_client, checked_rule
+from .application import SourceCommand
+from .clients import checked_client, checked_rule, command_line, features_argument, open_limiter
 from .key_search import missing_in_tables, secret_hint, states_of
-from .live import open_limiter
 from .output import Cell, Failure, command, json_option, note, print_json, print_table
 from .rows import ALL_CLIENTS, Rows, next_request
 from .source import Source
-from .source_command import SourceCommand
-from .words import command_line, features_argument
 
 _MOST_NEAR: Final = 3
 

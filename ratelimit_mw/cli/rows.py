@@ -15,10 +15,9 @@ from ..limiter.json_forms import client_text, decision_json, function_of, words_
 from ..limiter.times import span_text, time_text
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from .clients import as_counted
+from .clients import as_counted, command_line, read_features
 from .output import Cell
 from .source import Source
-from .words import command_line, read_features
 
 ALL_CLIENTS: Final = "all clients"
 

@@ -5,12 +5,12 @@ import click
 from ..clock import SECOND
 from ..limiter.traffic_report import top_json
 from ..testmode import process_clock
+from .application import SourceCommand
 from .clients import checked_rule
 from .output import command, json_option, note, print_json, print_table
 from .recorded import last_option, open_recorded
 from .rows import ALL_CLIENTS
 from .source import Source
-from .source_command import SourceCommand
 
 
 @command(

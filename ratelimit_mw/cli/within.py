@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from .application import SourceCommand
 from .bans import ban, bans, unban
 from .check import check
 from .errors import HELP_OPTIONS, CommandGroup
@@ -14,7 +15,6 @@ from .override import override
 from .report import report
 from .reset import reset
 from .source import Source
-from .source_command import SourceCommand
 from .top import top
 
 COMMANDS: Final = (ban, bans, check, explain, inspect, override, report, reset, top, unban)

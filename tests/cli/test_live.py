@@ -13,11 +13,9 @@ from redis_handles import address
 from servers import HOST, Server, redis_running
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.cli.clients import as_counted, checked_client
-from ratelimit_mw.cli.live import open_limiter
+from ratelimit_mw.cli.clients import as_counted, checked_client, command_line, open_limiter, read_features
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
-from ratelimit_mw.cli.words import command_line, read_features
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.keys.words import words_of
 

@@ -18,8 +18,8 @@ from ...quota import checked_cost
 from ...rules.declaration import check_names
 from ...settings.schema import check_type
 from ...traffic import TrafficLog
+from ..clients import checked_duration, read_features
 from ..recorded import DEFAULT, check_recorded, parse_last
-from ..words import checked_duration, read_features
 from .access import ProblemError
 from .rules import ServedRules
 

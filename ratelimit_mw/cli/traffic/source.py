@@ -12,7 +12,7 @@ from ...quota import parse_duration
 from ...testmode import process_clock
 from ...traffic import TrafficLog
 from ...traffic.address import parse_log_url
-from ..live import own_memory
+from ..clients import own_memory
 
 _SHARED: Final = "Set a log that processes share, such as sqlite:///traffic.db"
 
