@@ -120,7 +120,7 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 
 
 class _Part(NamedTuple):
-    """How a part of a store is judged: by checks of its values, or by the kind of a missing reply and its remedy."""
+    """How a part of a store is judged: by checks of its values, or by the kind of a missing reply, if any, and its fix."""
 
     title: str
     checks: Callable[[Mapping[str, Any]], list[_Check]]
@@ -135,7 +135,7 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
     if facts.problem and facts.replies and facts.kind in ("redis", "replica"):
         right = "Give the user of the store the right +info"
         yield Finding(NOTE, f"{name}: version and eviction policy are not known ({facts.problem}). {right}")
-    elif facts.problem:
+    elif facts.problem and silent:
         yield Finding(silent, f"{name}: does not reply ({facts.problem}). {fix}")
     else:
         yield from (Finding(kind, f"{name}: {text}") for applies, kind, text in checks(facts.values) if applies)
@@ -175,7 +175,7 @@ def _sentinel(fields: Mapping[str, Any]) -> list[_Check]:
 
 
 def _cluster(state: Mapping[str, Any]) -> list[_Check]:
-    """Judge the slots. A user without the right to ask for them gets no values."""
+    """Judge the slots. A user without the right to ask for them gets no values, and no finding."""
     is_ok, slots = state.get("cluster_state", "ok") == "ok", state.get("cluster_slots_ok")
     servers = f"{state.get('cluster_size')} primaries of {state.get('cluster_known_nodes')} servers"
     broken = f"{state.get('cluster_state')}, {slots} of 16384 slots are ok. Start the servers of the missing slots"
@@ -224,7 +224,7 @@ def _own(values: Mapping[str, Any]) -> list[_Check]:
 
 
 _PARTS: Final = {
-    "cluster": _Part("cluster", _cluster, NOTE, ""),
+    "cluster": _Part("cluster", _cluster, "", ""),
     "lmdb": _Part("files", _lmdb, PROBLEM, ""),
     "memcached": _Part("server", _memcached, PROBLEM, "Start it. No other server takes over its keys"),
     "primary": _Part("primary", _own, PROBLEM, "Check the sentinels and the service"),

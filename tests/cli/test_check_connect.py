@@ -216,7 +216,7 @@ def test_the_state_of_a_cluster_and_a_service_is_judged() -> None:
     """A cluster without some slots and a service without a primary are problems. Missing rights are no finding."""
     broken = Facts("cluster", "", {"cluster_state": "fail", "cluster_slots_ok": "7"})
     assert judged(broken)[PROBLEM] == ["cluster: fail, 7 of 16384 slots are ok. Start the servers of the missing slots"]
-    assert judged(Facts("cluster", "")) == {FACT: [], NOTE: [], PROBLEM: []}
+    assert judged(Facts("cluster", "a:1", {"primaries": 3}, "NOPERM")) == {FACT: [], NOTE: [], PROBLEM: []}
     [unknown] = judged(Facts("primary", "shop", {}, "no reply", False))[PROBLEM]
     assert unknown == "primary shop: does not reply (no reply). Check the sentinels and the service"
 
