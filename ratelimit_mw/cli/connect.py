@@ -120,7 +120,7 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 
 
 class _Part(NamedTuple):
-    """How a part of a store is judged: by checks of its values, or by the kind of a missing reply, if any, and its fix."""
+    """How a part of a store is judged: by checks of its values, or by a missing reply, with its kind and fix."""
 
     title: str
     checks: Callable[[Mapping[str, Any]], list[_Check]]
