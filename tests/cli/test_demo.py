@@ -28,7 +28,7 @@ TIMEOUT = 900  # seconds, far more than any run takes on a busy machine
 _, _, PEOPLE, ONE_IP, ONE_ACCOUNT = TRAFFIC_KINDS
 TABLE = "By kind of client"
 
-slow = pytest.mark.slow
+slow, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 
 
 def run(*options: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -280,7 +280,7 @@ SENT = 120 + 5 + 5
 
 
 @slow
-@pytest.mark.parametrize("form", ["plain", "gzip", "stdin"])
+@pytest.mark.parametrize("form", [pytest.param("plain", marks=THOROUGH), pytest.param("gzip", marks=THOROUGH), "stdin"])
 def test_whole_log_is_sent(form: str, tmp_path: Path) -> None:
     """Every request is sent from the IP address of its client. The busy client is rejected."""
     path = tmp_path / "access.log"

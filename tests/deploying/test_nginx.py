@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 from collections import Counter
@@ -38,16 +39,19 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module", params=["redis", "lmdb"])
-def store(request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return (
-        f"redis://127.0.0.1:{redis.port}/0" if request.param == "redis" else f"lmdb://{tmp_path_factory.mktemp('lmdb')}"
-    )
+USUAL = [("redis", "uvicorn-workers"), ("redis", "gthread"), ("lmdb", "uvicorn")]
+PAIRS = [
+    pytest.param(pair, marks=() if pair in USUAL else pytest.mark.thorough, id="-".join(pair))
+    for pair in itertools.product(["redis", "lmdb"], COMMANDS)
+]
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
-def site(request: pytest.FixtureRequest, store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with deployed(tmp_path_factory.mktemp(request.param), COMMANDS[request.param], store) as served:
+@pytest.fixture(scope="module", params=PAIRS)
+def site(request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    kind, command = request.param
+    folder = tmp_path_factory.mktemp(command)
+    store = f"redis://127.0.0.1:{redis.port}/0" if kind == "redis" else f"lmdb://{folder}/state"
+    with deployed(folder, COMMANDS[command], store) as served:
         yield served
 
 

@@ -24,7 +24,7 @@ from folders import DOCS, ROOT, SUPPORT
 from gateway_site import site_of
 
 SEED: Final = os.environ.get("DIFFERENTIAL_SEED", "1")
-QUICK: Final = 400
+QUICK: Final = 250
 TARGETS: Final = int(os.environ.get("DIFFERENTIAL_TARGETS", QUICK))
 GATEWAYS: Final = ("nginx", "caddy")
 SHOWN: Final = 5

@@ -40,7 +40,17 @@ SPELLINGS = [
 ]
 
 
-@pytest.fixture(params=PLACES, ids="-".join)
+USUAL = [
+    ("starlette", "h11"),
+    ("fastapi", "httptools"),
+    ("adjango", "h11"),
+    ("wflask", "gunicorn"),
+    ("wdjango", "gunicorn"),
+]
+ALL = [pytest.param(place, marks=() if place in USUAL else pytest.mark.thorough) for place in PLACES]
+
+
+@pytest.fixture(params=ALL, ids="-".join)
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Run one application in one server."""
     name, server = request.param

@@ -279,7 +279,7 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["returns", "exits", "is terminated"])
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("redis", marks=pytest.mark.thorough)])
 def test_processes_lose_no_record(tmp_path: Path, redis_server: Server, store: str, ending: str) -> None:
     """Four processes, each with a forked child, record in one log, even in their last moment."""
     prefix = f"?prefix={tmp_path.name}:"
