@@ -36,8 +36,8 @@ def check_recorded(settings: Settings, needs_clients: bool = False) -> str:
     name = settings.source or "the application"
     if settings.traffic_log is None:
         missing = 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'
-    elif needs_clients and settings.record != "clients":
-        missing = 'does not record clients. Add record = "clients"'
+    elif needs_clients and not settings.traffic_clients:
+        missing = "does not record clients. Add traffic_clients = true"
     else:
         return settings.traffic_log
     raise ConfigError(f"{name} {missing}, and restart your application")

@@ -28,7 +28,7 @@ from .source import Source
 def top(source: Source, name: str | None, last: float, limit: int, as_json: bool) -> None:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
-    The numbers are those of the traffic log, so they include all workers, which need the setting record = "clients".
+    The numbers are those of the traffic log, so they include all workers. They need the setting traffic_clients = true.
     The log keeps a bounded number of clients, so a client may have been rejected more often than shown: at most by the
     number under "error".
     """

@@ -60,8 +60,8 @@ class DashboardData:
         """The clients with the most requests and rejections, if the view has them."""
         limiter = self.limiter
         log = limiter.traffic_log
-        if log is None or limiter.settings.record != "clients":
-            return {"missing": 'Clients need `traffic_log` and `record = "clients"` in your settings.'}
+        if log is None or not limiter.settings.traffic_clients:
+            return {"missing": "Clients need `traffic_log` and `traffic_clients = true` in your settings."}
         if not self.view.clients:
             return {"hidden": "Clients are personal data, so they are hidden."}
         if "error" in self.traffic:
@@ -122,7 +122,7 @@ class DashboardData:
             "on_store_error": limiter.settings.on_store_error,
             "local_decisions": limiter.local_decisions,
             "traffic_log": limiter.traffic_log.name if limiter.traffic_log else None,
-            "record": limiter.settings.record,
+            "traffic_clients": limiter.settings.traffic_clients,
             "settings": limiter.settings.source,
         }
 

@@ -5,6 +5,7 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,10 +27,8 @@ from .chain.failover import FailoverStore
 from .chain.leases import QuotaLeases
 from .chain.rejection_cache import RejectionCache
 from .chain.start import StartingStore
-from .history import History
 from .inspection import Inspection
 from .observers.observers import Observer, Observers
-from .observers.recorder import recorder_of
 from .observers.traffic import check_eviction, feed_of
 from .overrides.overrides import RunTimeOverrides
 from .overrides.reader import OverrideReader, keeps_records
@@ -40,7 +39,7 @@ from .settlement import Settlement
 from .slots.slots import Slots
 
 
-class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, History, Settlement):
+class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settlement):
     """Decides requests by rules.
 
     Args:
@@ -104,14 +103,12 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
             self._starting = StartingStore(cache, self.store, self._start_chain, self._override_reader)
         self.breaker = self._failover.breaker if self._failover else None
         with self.located(*arguments):
-            with error_path("record"):
-                self.recorder = recorder_of(self)
             with error_path("observers"):
                 functions = self.settings.observers if observers is None else checked_observers(observers)
             with error_path("traffic_log"):
                 feed = feed_of(self)
             self.traffic_log = None if feed is None else feed.log
-            functions = (*functions, *(own for own in (self.recorder, feed) if own is not None))
+            functions = (*functions, *filter(None, [feed]))
             self.observers = Observers(functions, self.settings.event_features, self.store)
             self.is_observed = bool(functions)
             self._check(self.rules)
@@ -145,6 +142,20 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Histor
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
         return self._failover.tally.local if self._failover else 0
+
+    def close(self) -> None:
+        """Write what is counted, return unused leases, and close the store. A second call changes nothing."""
+        self.observers.write_counts()
+        if self.traffic_log is not None:
+            self.traffic_log.close_or_log()
+        super().close()
+
+    async def aclose(self) -> None:
+        """Async form of ``close``. It waits for the corrections that are being sent."""
+        await asyncio.to_thread(self.observers.write_counts)  # an exporter may wait for its server
+        if self.traffic_log is not None:
+            await asyncio.to_thread(self.traffic_log.close_or_log)
+        await super().aclose()
 
     def _policies(self) -> list[str]:
         return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]

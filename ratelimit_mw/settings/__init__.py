@@ -49,7 +49,7 @@ from .values import (
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 _DEFAULTS: Final = defaults_of(SettingsDict)
-OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "record", "traffic_log")
+OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "traffic_log", "traffic_clients")
 """The arguments of a middleware that its limiter needs."""
 AT_START: Final = (
     "store",
@@ -61,8 +61,8 @@ AT_START: Final = (
     "secret",
     "observers",
     "event_features",
-    "record",
     "traffic_log",
+    "traffic_clients",
 )
 """The settings that take effect when an application starts, and not when they are read again."""
 _SHOWN: Final = 3
@@ -112,8 +112,8 @@ class Settings:
     store: str | Store = field(repr=False)  # may hold a password
     observers: tuple[str | Callable[[Any], object], ...]
     event_features: tuple[str, ...]
-    record: str
     traffic_log: str | None = field(repr=False)  # may hold a password
+    traffic_clients: bool
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int

@@ -30,13 +30,10 @@ class HttpOptions(TypedDict, total=False):
         option('Functions that receive an event for each request: `"module:function"`.', []),
     ]
     event_features: Annotated[Sequence[str], option("Names of key features whose values are included in events.", [])]
-    record: Annotated[
-        Literal["nothing", "outcomes", "clients"],
-        option("Record outcomes in the store for `report`, or outcomes and clients for `top`.", "nothing"),
-    ]
     traffic_log: Annotated[
         str | None, option("The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.")
     ]
+    traffic_clients: Annotated[bool, option("Whether the traffic log also counts clients, for `top`.", False)]
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[
         str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")

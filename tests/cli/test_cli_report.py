@@ -71,7 +71,7 @@ def outcomes(file: Path, *options: str) -> dict[str, tuple[int, int, int]]:
 
 def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
     """Those of processes that have ended, too. A rule without a request is in the table."""
-    file = place(record="clients")
+    file = place(traffic_clients=True)
     for how in ("close", "end"):
         with worker(file, how) as process:
             assert process.wait(60) == 0
@@ -87,7 +87,7 @@ def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
 
 
 def test_the_tables_show_rules_and_clients(place: Place) -> None:
-    file = place(record="clients", lists={"deny": {"user": ["eve"]}})
+    file = place(traffic_clients=True, lists={"deny": {"user": ["eve"]}})
     assert "there is no traffic log at" in run("report", file).stderr
     with worker(file) as process:
         process.wait(60)
@@ -107,7 +107,7 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
     rule = {"name": "api", "key": ["user", "ip"], "limits": "1/hour"}
     client = {"user": "100% ann", "ip": "192.0.2.7"}
     log = f"sqlite:///{tmp_path}/traffic.db"
-    file = Files(tmp_path).rules(rule, store=f"lmdb://{tmp_path}/limits", traffic_log=log, record="clients")
+    file = Files(tmp_path).rules(rule, store=f"lmdb://{tmp_path}/limits", traffic_log=log, traffic_clients=True)
     limiter = Limiter.from_settings(file)
     for _ in range(2):
         limiter.hit(client)
@@ -115,7 +115,7 @@ def test_top_names_clients_as_inspect_does(tmp_path: Path) -> None:
     (shown,) = read("inspect", file)["keys"]
     assert [each["client"] for each in read("top", file)["clients"]] == [shown["client"]]
     assert run("reset", file, "api", "user=100% ann", "ip=192.0.2.7").exit_code == 0
-    asked = Asked(rule, traffic_log="memory://", record="clients")
+    asked = Asked(rule, traffic_log="memory://", traffic_clients=True)
     for _ in range(2):
         asked.check(features=client)
     assert [each["client"] for each in asked.ask("GET", "/v1/top").json()["clients"]] == [shown["client"]]
@@ -126,7 +126,7 @@ def test_top_names_clients_with_a_secret(tmp_path: Path, key: list[str]) -> None
     """The key of a client without personal features begins with a digest that is no value."""
     places = {"store": f"lmdb://{tmp_path}/limits", "traffic_log": f"sqlite:///{tmp_path}/traffic.db"}
     rule = {"name": "api", "key": key, "limits": "1/hour"}
-    file = Files(tmp_path).rules(rule, **places, record="clients", secret="correct horse battery staple")
+    file = Files(tmp_path).rules(rule, **places, traffic_clients=True, secret="correct horse battery staple")
     limiter = Limiter.from_settings(file)
     for _ in range(2):
         limiter.hit({"path": "/a/b", "method": "GET", "user": "ann"})
@@ -157,8 +157,8 @@ def test_rejected_includes_the_parts_beside_it(place: Place) -> None:
     ("command", "settings", "missing"),
     [
         ("report", {}, 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
-        ("top", {"record": "clients"}, 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
-        ("top", {"traffic_log": "sqlite:///traffic.db"}, 'does not record clients. Add record = "clients"'),
+        ("top", {"traffic_clients": True}, 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
+        ("top", {"traffic_log": "sqlite:///traffic.db"}, "does not record clients. Add traffic_clients = true"),
     ],
 )
 def test_the_error_names_the_setting(tmp_path: Path, command: str, settings: dict[str, Any], missing: str) -> None:
@@ -186,7 +186,7 @@ def test_an_impossible_time_is_misused(tmp_path: Path, last: str) -> None:
 def test_requests_outside_the_range_are_left_out(tmp_path: Path) -> None:
     """A range without a request says so."""
     url = f"sqlite:///{tmp_path}/traffic.db"
-    file, log = Files(tmp_path).rules(*RULES, traffic_log=url, record="clients"), TrafficLog(url)
+    file, log = Files(tmp_path).rules(*RULES, traffic_log=url, traffic_clients=True), TrafficLog(url)
     log.record("rule:api:rejected", "ip=192.0.2.7", n=5, at=time.time() - 30 * 86_400)
     log.close()
     assert outcomes(file, "--last", "7d")["api"] == (0, 0, 0)
@@ -197,14 +197,14 @@ def test_requests_outside_the_range_are_left_out(tmp_path: Path) -> None:
 
 
 def test_an_unknown_rule_is_an_error(place: Place) -> None:
-    assert "unknown rule" in run("top", place(record="clients"), "--rule", "none").stderr
+    assert "unknown rule" in run("top", place(traffic_clients=True), "--rule", "none").stderr
 
 
 def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -> None:
     """Within Flask, the commands need no file."""
     app = Flask("site")
     app.add_url_rule("/", view_func=limit("1/hour", name="home")(lambda: "hello"))
-    limiter = RateLimiter(app, settings=json.loads(place(record="clients").read_text()))
+    limiter = RateLimiter(app, settings=json.loads(place(traffic_clients=True).read_text()))
     for _ in range(2):
         app.test_client().get("/")
     with app.app_context():
@@ -218,7 +218,7 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
 
 def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
     """Even with a log in memory, which no command can reach."""
-    asked = Asked(API, traffic_log="memory://", record="clients")
+    asked = Asked(API, traffic_log="memory://", traffic_clients=True)
     for _ in range(5):
         asked.check(features={"ip": "192.0.2.7"})
     (row,) = asked.ask("GET", "/v1/report?last=1h").json()["rules"]

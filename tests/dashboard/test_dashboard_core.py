@@ -25,7 +25,7 @@ HOSTILE = [
 
 
 def limiter_with_log(rules: list[Rule] | None = None) -> Limiter:
-    settings = load_settings({"traffic_log": "memory://", "record": "clients"})
+    settings = load_settings({"traffic_log": "memory://", "traffic_clients": True})
     rules = [Rule(name="api", limits="2/minute")] if rules is None else rules
     return Limiter(rules, settings=settings, clock=ManualClock(NOW))
 

@@ -81,12 +81,12 @@ def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None
     assert "To start a new log, move the file away" in page(limiter)
 
 
-@pytest.mark.parametrize("settings", [{}, {"record": "clients"}, {"traffic_log": "memory://"}])
+@pytest.mark.parametrize("settings", [{}, {"traffic_clients": True}, {"traffic_log": "memory://"}])
 def test_the_page_names_the_settings_that_it_needs(settings: dict[str, Any]) -> None:
     """The rest of the page is there."""
     shown = page(limiter_of(**settings), "clients=yes")
     assert ("traffic_log = &quot;sqlite:///traffic.db&quot;" in shown) == ("traffic_log" not in settings)
-    assert "Clients need <code>traffic_log</code> and <code>record = &quot;clients&quot;</code>" in shown
+    assert "Clients need <code>traffic_log</code> and <code>traffic_clients = true</code>" in shown
     assert "The rules that apply now" in shown
 
 
@@ -120,7 +120,7 @@ def test_functions_in_a_rule_are_shown_by_their_names() -> None:
 
 def test_text_that_is_no_utf_8_is_no_error() -> None:
     """Half a surrogate pair may come with a value of a client."""
-    limiter = limiter_of(record="clients", traffic_log="memory://")
+    limiter = limiter_of(traffic_clients=True, traffic_log="memory://")
     assert limiter.traffic_log is not None
     limiter.traffic_log.record("rule:a\udcff:rejected", by="b\udcff")
     for name in ("", "data.json"):
@@ -167,7 +167,7 @@ def test_a_shared_limit_names_all_its_views() -> None:
 
 def test_clients_of_the_log_are_hidden_by_default() -> None:
     """The view shows them with their counts, in JSON, too."""
-    limiter = limiter_of(record="clients", traffic_log="memory://")
+    limiter = limiter_of(traffic_clients=True, traffic_log="memory://")
     for _ in range(5):
         limiter.hit({"ip": "192.0.2.7"})
     for name in ("", "data.json"):
@@ -180,7 +180,7 @@ def test_clients_of_the_log_are_hidden_by_default() -> None:
 def test_a_client_is_listed_once_with_all_its_rejections() -> None:
     """Those of a ban count together with those of the limit."""
     rule = Rule(name="api", limits="2/minute", ban={**BAN, "after": 3})
-    limiter = limiter_of([rule], record="clients", traffic_log="memory://")
+    limiter = limiter_of([rule], traffic_clients=True, traffic_log="memory://")
     for _ in range(8):
         limiter.hit({"ip": "192.0.2.7"})
     (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
@@ -205,7 +205,7 @@ def test_a_log_that_cannot_be_read_is_asked_once(tmp_path: Path, monkeypatch: py
     """Where a log does not respond, the page waits for it once, even with its clients."""
     file = tmp_path / "traffic.db"
     file.write_bytes(b"no database" * 1_000)
-    limiter = limiter_of(traffic_log=f"sqlite:///{file}", record="clients")
+    limiter = limiter_of(traffic_log=f"sqlite:///{file}", traffic_clients=True)
     calls: list[str] = []
     for name in ("events", "curves", "top"):
         read = getattr(TrafficLog, name)

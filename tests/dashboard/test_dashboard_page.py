@@ -26,7 +26,7 @@ HOSTILE = "/<script>document.title = 'hacked'</script>\"'\u202e\n"
 
 
 def site_limiter(folder: Path, clock: ManualClock | None = None) -> Limiter:
-    settings = load_settings({"traffic_log": f"sqlite:///{folder}/traffic.db", "record": "clients"})
+    settings = load_settings({"traffic_log": f"sqlite:///{folder}/traffic.db", "traffic_clients": True})
     terms = {"after": 100, "within": "10m", "for": "1h"}
     rules = [
         Rule(name="api", limits="3/minute", ban=terms),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -110,6 +111,22 @@ def test_most_requests_need_no_event() -> None:
     assert [event.outcome for event in alone.events] == ["rejected"]  # for the log
     assert [event.outcome for event in beside.events] == [event.outcome for event in events] == ["allowed", "rejected"]
     assert alone.counts.totals() == beside.counts.totals()
+
+
+def test_a_forked_child_asks_its_observers_for_new_counters() -> None:
+    """Those of the parent may count what the parent reports."""
+    asked: list[Labels] = []
+
+    def observe(event: Event) -> None: ...
+
+    vars(observe).update(counter_of=lambda labels: asked.append(labels) or repeat(None))
+    limiter = Limiter([Rule(name="api", limits="9/minute")], observers=[observe])
+    for _ in range(2):
+        limiter.hit({"ip": "192.0.2.7"})
+    assert asked == [("api", "allowed", "memory")]
+    limiter.observers.start_over()
+    limiter.hit({"ip": "192.0.2.7"})
+    assert asked == [("api", "allowed", "memory")] * 2
 
 
 def test_names_of_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ RULES = [Rule(name="api", limits="2/minute"), Rule(name="new", limits="1/minute"
 
 
 def limiter(rules: Any = RULES, **settings: Any) -> Limiter:
-    loaded: Any = {"traffic_log": "memory://", "record": "clients", **settings}
+    loaded: Any = {"traffic_log": "memory://", "traffic_clients": True, **settings}
     return Limiter(rules, clock=ManualClock(NOW), settings=load_settings(loaded))
 
 

@@ -49,14 +49,14 @@ def test_a_request_without_a_rule_counts_for_its_endpoint() -> None:
     }
 
 
-@pytest.mark.parametrize("record", ["nothing", "outcomes", "clients"])
-def test_clients_are_recorded_only_where_the_settings_ask_for_them(record: str) -> None:
-    """``record = "clients"`` includes the clients of allowed and of rejected requests."""
-    limiter, log = logged(Rule(name="api", limits="1/minute"), record=record)
+@pytest.mark.parametrize("has_clients", [False, True])
+def test_clients_are_recorded_only_where_the_settings_ask_for_them(has_clients: bool) -> None:
+    """``traffic_clients = true`` includes the clients of allowed and of rejected requests."""
+    limiter, log = logged(Rule(name="api", limits="1/minute"), traffic_clients=has_clients)
     for client in ("192.0.2.7", "192.0.2.7", "192.0.2.7", "192.0.2.8"):
         limiter.hit({"ip": client})
     clients = {outcome: log.top(f"rule:api:{outcome}", NOW, NOW) for outcome in ("allowed", "rejected")}
-    if record == "clients":
+    if has_clients:
         assert [client[:2] for client in clients["allowed"]] == [("ip=192.0.2.7", 1), ("ip=192.0.2.8", 1)]
         assert [client[:2] for client in clients["rejected"]] == [("ip=192.0.2.7", 2)]
     else:
@@ -65,10 +65,10 @@ def test_clients_are_recorded_only_where_the_settings_ask_for_them(record: str) 
     limiter.close()
 
 
-@pytest.mark.parametrize("record", ["nothing", "clients"])
-def test_a_request_with_several_rules_counts_once_for_its_endpoint(record: str) -> None:
+@pytest.mark.parametrize("has_clients", [False, True])
+def test_a_request_with_several_rules_counts_once_for_its_endpoint(has_clients: bool) -> None:
     """Also with several limits in a rule, whether all of them allow the request or one rejects it."""
-    limiter, log = logged(Rule(name="api", limits=["2/minute", "9/hour"]), RULES[1], record=record)
+    limiter, log = logged(Rule(name="api", limits=["2/minute", "9/hour"]), RULES[1], traffic_clients=has_clients)
     app = RateLimitMiddleware(Starlette(routes=[Route("/x", lambda _: PlainTextResponse(""))]), limiter=limiter)
     for _ in range(3):
         ask(app, "/x")
@@ -86,7 +86,7 @@ def test_a_request_with_several_rules_counts_once_for_its_endpoint(record: str) 
 
 def test_clients_are_digests_with_a_secret() -> None:
     """They are the digests in the keys of the store."""
-    limiter, log = logged(Rule(name="api", limits="1/minute"), record="clients", secret="x" * 16)
+    limiter, log = logged(Rule(name="api", limits="1/minute"), traffic_clients=True, secret="x" * 16)
     for _ in range(2):
         limiter.hit({"ip": "192.0.2.7"})
     ((client, _),) = log.top("rule:api:rejected", NOW, NOW)

@@ -28,7 +28,7 @@ class Simulation:
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
-        settings = replace(settings, amendments={}, enabled=True, observers=(), record="nothing", traffic_log=None)
+        settings = replace(settings, amendments={}, enabled=True, observers=(), traffic_log=None)
         self.max_keys = _max_keys(settings.store)
         # An empty store, without a snapshot of live counts.
         self._store = MemoryStore(self.max_keys)

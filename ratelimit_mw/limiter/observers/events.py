@@ -111,11 +111,6 @@ class Event:
         return verdicts[0].decisions[0] if len(verdicts) == 1 and len(verdicts[0].decisions) == 1 else None
 
     @property
-    def rejections(self) -> list[Decision]:
-        """The decisions that rejected, including rules in shadow mode, with their keys. Internal."""
-        return [decision for verdict in self._verdicts for decision in verdict.decisions if not decision.allowed]
-
-    @property
     def endpoint(self) -> str | None:
         """The template of the route, in the event that counts the request for it. Internal."""
         return self._endpoint

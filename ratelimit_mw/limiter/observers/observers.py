@@ -60,7 +60,7 @@ class Observers:
         self._left_out: dict[str, int] = {}
 
     def start_over(self) -> None:
-        """Ask the observers for new counters: in a forked child, or after the recorder was stopped."""
+        """Ask the observers for new counters, in a forked child."""
         for counters in self._counters.values():
             counters.by_endpoint.clear()
 

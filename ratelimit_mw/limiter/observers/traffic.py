@@ -37,7 +37,7 @@ def feed_of(limiter: Limiter) -> TrafficFeed | None:
         return None
     log = TrafficLog(settings.traffic_log, clock=limiter._time)
     finalize(limiter, log.abandon).atexit = False
-    return TrafficFeed(log, settings.record == "clients")
+    return TrafficFeed(log, settings.traffic_clients)
 
 
 def check_eviction(log: TrafficLog, store: Store) -> None:

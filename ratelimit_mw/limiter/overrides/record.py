@@ -5,6 +5,7 @@ They are one record. Another record has its first line, so that workers see whet
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ...errors import ConfigError, StateError, StoreError
@@ -12,7 +13,6 @@ from ...rules.overrides import ClientOverride, Overrides, dump_overrides, head_o
 from ...stores import redacted_url
 from ...stores.base import MAX_RECORD, Store
 from ...stores.blocking import Call
-from ..records import update
 
 RECORD: Final = "overrides"
 HEAD: Final = "overrides.head"
@@ -116,3 +116,31 @@ def _uncertain(error: StoreError) -> StoreError:
 def _damage(store: Store, error: Exception) -> StoreError:
     hint = "clear_overrides(), or the command `override clear`, removes all of them"
     return StoreError(f"store {redacted_url(store)}: {error}. Workers keep the last overrides they know. {hint}")
+
+
+async def update(
+    call: Call,
+    store: Store,
+    name: str,
+    change: Callable[[bytes | None], Awaitable[bytes | None]],
+    tries: int,
+    lifetime: int | None = None,
+) -> bool:
+    """Change a record by compare-and-swap.
+
+    Args:
+        call: Calls a method of the store.
+        store: The store.
+        name: The name of the record.
+        change: Returns the new data for those that were read. It is called again if another process was faster.
+        tries: How often to try.
+        lifetime: As for ``Store.write_record``.
+
+    Returns:
+        Whether the record is written. Otherwise other processes were faster each time.
+    """
+    for _ in range(tries):
+        before = await call(store, "read_record", name)
+        if await call(store, "write_record", name, await change(before), before, lifetime):
+            return True
+    return False
