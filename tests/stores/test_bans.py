@@ -37,8 +37,8 @@ class OwnWindow(FixedWindow):
     name = "own-window"
 
 
-def limiter_of(clock: ManualClock, limits: str, ban: dict[str, Any]) -> Limiter:
-    return Limiter([Rule(limits=limits, ban=ban)], clock=clock)
+def limiter_of(store: Store, clock: ManualClock, limits: str, ban: dict[str, Any]) -> Limiter:
+    return Limiter([Rule(name=uuid4().hex, limits=limits, ban=ban)], store, clock)
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -77,10 +77,10 @@ def check_definition(store: Store, kind: str) -> None:
             now += chance.choices(pauses, (6, 6, 3, 3, 2, 3, 0.5))[0]
 
 
-def test_the_tenth_rejection_starts_the_ban() -> None:
+def test_the_tenth_rejection_starts_the_ban(each_store: Store) -> None:
     """It is rejected by its limit, and waits for the end of the ban. Later requests are rejected by the ban."""
     clock = ManualClock(START)
-    limiter = limiter_of(clock, "5/minute", {"after": 10, "within": "10m", "for": "1h"})
+    limiter = limiter_of(each_store, clock, "5/minute", {"after": 10, "within": "10m", "for": "1h"})
     assert [limiter.hit(WHO).allowed for _ in range(5)] == [True] * 5
     for _ in range(9):
         verdict = limiter.hit(WHO)
@@ -97,10 +97,10 @@ def test_the_tenth_rejection_starts_the_ban() -> None:
     assert limiter.hit(WHO).allowed
 
 
-def test_rejections_longer_apart_start_no_ban() -> None:
+def test_rejections_longer_apart_start_no_ban(each_store: Store) -> None:
     """The window of ``within`` is open at its start: a rejection exactly that long ago no longer counts."""
     clock = ManualClock(START)
-    limiter = limiter_of(clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
+    limiter = limiter_of(each_store, clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
     limiter.hit(WHO)
     for _ in range(5):
         assert not limiter.hit(WHO).banned
@@ -111,10 +111,10 @@ def test_rejections_longer_apart_start_no_ban() -> None:
     assert limiter.hit(WHO).banned
 
 
-def test_bans_grow_up_to_a_maximum_and_are_forgotten() -> None:
+def test_bans_grow_up_to_a_maximum_and_are_forgotten(each_store: Store) -> None:
     """The n-th ban lasts for * growth**(n-1), at most max. After max without a ban, it starts again."""
     clock = ManualClock(START)
-    limiter = limiter_of(clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
+    limiter = limiter_of(each_store, clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
     lengths = []
     for quiet in (0, 0, 0, 59.999999, 60, 0):
         assert limiter.hit(WHO).allowed

@@ -89,55 +89,52 @@ def test_error_of_another_thread_is_raised_at_once() -> None:
         clock.result(Future(), clock.time())
 
 
-def on_a_loop(test: Callable[[LoopClock], Any], seconds: float = BUDGET) -> None:
-    async def run() -> None:
-        await test(LoopClock(seconds))
+def on_a_loop(test: Callable[[LoopClock], Any]) -> Callable[[], None]:
+    """Run a test on an event loop, with the clock of that loop."""
 
-    asyncio.run(run())
+    def run() -> None:
+        async def with_clock() -> None:
+            await test(LoopClock(BUDGET))
+
+        asyncio.run(with_clock())
+
+    run.__doc__ = test.__doc__
+    return run
 
 
-def test_busy_loop_does_not_use_up_the_budget() -> None:
+@on_a_loop
+async def test_busy_loop_does_not_use_up_the_budget(clock: LoopClock) -> None:
     """Code of the application holds the loop for three times the budget, ten times."""
-
-    async def test(clock: LoopClock) -> None:
-        with clock.timeout_at(clock.time() + BUDGET):
-            for _ in range(10):
-                time.sleep(3 * BUDGET)
-                await asyncio.sleep(0)
-
-    on_a_loop(test)
+    with clock.timeout_at(clock.time() + BUDGET):
+        for _ in range(10):
+            time.sleep(3 * BUDGET)
+            await asyncio.sleep(0)
 
 
-def test_clock_stops_while_a_beat_is_late() -> None:
+@on_a_loop
+async def test_clock_stops_while_a_beat_is_late(clock: LoopClock) -> None:
     """A call that starts on a busy loop has its whole budget. A busy turn counts as a twentieth of it."""
-
-    async def test(clock: LoopClock) -> None:
-        hands = set_by_hand(clock)
-        start = clock.time()
-        with clock.timeout_at(start + 60):
-            for turn in (1, 1, 2):  # the loop continues the task before it beats for the first time
-                hands.now += 3 * BUDGET
-                assert clock.time() - start == pytest.approx(turn * BUDGET / 20)
-                await asyncio.sleep(0)
-        assert clock.time() - start == pytest.approx(2 * BUDGET / 20)
-
-    on_a_loop(test)
+    hands = set_by_hand(clock)
+    start = clock.time()
+    with clock.timeout_at(start + 60):
+        for turn in (1, 1, 2):  # the loop continues the task before it beats for the first time
+            hands.now += 3 * BUDGET
+            assert clock.time() - start == pytest.approx(turn * BUDGET / 20)
+            await asyncio.sleep(0)
+    assert clock.time() - start == pytest.approx(2 * BUDGET / 20)
 
 
-def test_pause_at_any_place_does_not_use_up_the_budget() -> None:
+@on_a_loop
+async def test_pause_at_any_place_does_not_use_up_the_budget(clock: LoopClock) -> None:
     """The process is stopped for 30 s after each look at the clock, in the middle of a beat as well."""
-
-    async def test(clock: LoopClock) -> None:
-        hands = set_by_hand(clock)
-        start = clock.time()
-        hands.pause = 30
-        with clock.timeout_at(start + 60):
-            for turn in range(1, 10):
-                await asyncio.sleep(0)
-                assert clock.time() - start <= turn * BUDGET / 20 + 1e-6
-        hands.pause = 0
-
-    on_a_loop(test)
+    hands = set_by_hand(clock)
+    start = clock.time()
+    hands.pause = 30
+    with clock.timeout_at(start + 60):
+        for turn in range(1, 10):
+            await asyncio.sleep(0)
+            assert clock.time() - start <= turn * BUDGET / 20 + 1e-6
+    hands.pause = 0
 
 
 def set_by_hand(clock: LoopClock) -> Hands:
@@ -147,72 +144,61 @@ def set_by_hand(clock: LoopClock) -> Hands:
     return hands
 
 
-def test_timeout_ends_a_block_that_waits() -> None:
+@on_a_loop
+async def test_timeout_ends_a_block_that_waits(clock: LoopClock) -> None:
     """Blocks one after another and at the same time, each at its own deadline."""
+    ended: list[int] = []
 
-    async def test(clock: LoopClock) -> None:
-        ended: list[int] = []
+    async def wait(number: int, timeout: LoopTimeout) -> None:
+        with pytest.raises(TimeoutError), timeout:
+            await asyncio.sleep(60)
+        ended.append(number)
 
-        async def wait(number: int, timeout: LoopTimeout) -> None:
-            with pytest.raises(TimeoutError), timeout:
-                await asyncio.sleep(60)
-            ended.append(number)
-
-        start = clock.time()
-        await asyncio.gather(*(wait(n, clock.timeout_at(start + n * BUDGET)) for n in (3, 1, 2)))
-        assert ended == [1, 2, 3]
-        reused = clock.timeout_at(clock.time() + BUDGET)
-        await wait(4, reused)
-        with reused.until(clock.time() + 60):
-            await asyncio.sleep(2 * BUDGET)
-        assert clock.time() >= start + 4 * BUDGET - 0.001
-
-    on_a_loop(test)
+    start = clock.time()
+    await asyncio.gather(*(wait(n, clock.timeout_at(start + n * BUDGET)) for n in (3, 1, 2)))
+    assert ended == [1, 2, 3]
+    reused = clock.timeout_at(clock.time() + BUDGET)
+    await wait(4, reused)
+    with reused.until(clock.time() + 60):
+        await asyncio.sleep(2 * BUDGET)
+    assert clock.time() >= start + 4 * BUDGET - 0.001
 
 
-def test_reply_that_was_read_in_the_last_turn_counts() -> None:
+@on_a_loop
+async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock) -> None:
     """The deadline has passed, but the loop has the reply."""
-
-    async def test(clock: LoopClock) -> None:
-        loop = asyncio.get_running_loop()
-        reply = loop.create_future()
-        with clock.timeout_at(clock.time()):
-            loop.call_soon(reply.set_result, "reply")
-            assert await reply == "reply"
-
-    on_a_loop(test)
+    loop = asyncio.get_running_loop()
+    reply = loop.create_future()
+    with clock.timeout_at(clock.time()):
+        loop.call_soon(reply.set_result, "reply")
+        assert await reply == "reply"
 
 
-def test_block_that_gets_more_time_ends_later() -> None:
+@on_a_loop
+async def test_block_that_gets_more_time_ends_later(clock: LoopClock) -> None:
     """The clock is turned back after the deadline has passed, and before the block has ended."""
+    loop, start = asyncio.get_running_loop(), clock.time()
 
-    async def test(clock: LoopClock) -> None:
-        loop, start = asyncio.get_running_loop(), clock.time()
+    async def wait() -> None:
+        with clock.timeout_at(start):
+            loop.call_at(loop.time(), clock.turn_back, start - BUDGET)
+            await asyncio.sleep(60)
 
-        async def wait() -> None:
-            with clock.timeout_at(start):
-                loop.call_at(loop.time(), clock.turn_back, start - BUDGET)
-                await asyncio.sleep(60)
-
-        with pytest.raises(TimeoutError):
-            await wait()
-        assert loop.time() >= start + BUDGET
-
-    on_a_loop(test)
+    with pytest.raises(TimeoutError):
+        await wait()
+    assert loop.time() >= start + BUDGET
 
 
-def test_cancelling_from_outside_stays_a_cancellation() -> None:
+@on_a_loop
+async def test_cancelling_from_outside_stays_a_cancellation(clock: LoopClock) -> None:
     """The client disconnected before the deadline."""
 
-    async def test(clock: LoopClock) -> None:
-        async def wait() -> None:
-            with clock.timeout_at(clock.time() + 60):
-                await asyncio.sleep(60)
+    async def wait() -> None:
+        with clock.timeout_at(clock.time() + 60):
+            await asyncio.sleep(60)
 
-        task = asyncio.create_task(wait())
-        await asyncio.sleep(BUDGET)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    on_a_loop(test)
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(BUDGET)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -76,7 +76,7 @@ def entries(state: Series | None) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", LOGS.values(), ids=LOGS)
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), amount=st.sampled_from((3, 70, 200, 700)))
 def test_chunks_decide_as_arrays_do(spec: object, seed: int, amount: int) -> None:
     """Hits, looks, charges, refunds of old and new hits, pauses, a clock that goes back: no decision differs."""

@@ -68,6 +68,7 @@ def count_leased(path: Path, tries: int, results: Any) -> None:
     results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(tries)))
 
 
+@pytest.mark.thorough
 def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
     """And at least the limit without one unused lease for each process."""
     results = SPAWN.Queue()
@@ -114,6 +115,7 @@ def admit(path: Path, kinds: list[str], seed: int, notes: Any) -> None:
             notes[(seed * len(kinds) + kind) * KEYS + key] += 1
 
 
+@pytest.mark.thorough
 def test_fifty_kills_leave_the_store_usable_and_exact(tmp_path: Path) -> None:
     """Fifty workers are killed at any moment. Each next call succeeds, and no count is lost."""
     chance = random.Random(1)

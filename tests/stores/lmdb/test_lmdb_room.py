@@ -20,9 +20,10 @@ from ratelimit_mw.stores.lmdb.keys import META
 from ratelimit_mw.testing import ManualClock
 
 pytestmark = pytest.mark.slow
+OTHERS = [pytest.param(f"sliding-window-{kind}", marks=pytest.mark.thorough) for kind in ("log", "counter")]
 
 
-@pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-log", "sliding-window-counter"])
+@pytest.mark.parametrize("algorithm", ["fixed-window", *OTHERS])
 def test_full_store_never_fails_and_never_allows_more(path: Path, algorithm: str) -> None:
     """When a flood of keys fills the store, known keys keep their state, new keys share, and no client gets more."""
     chance = random.Random(1)
@@ -49,6 +50,7 @@ def test_full_store_never_fails_and_never_allows_more(path: Path, algorithm: str
     store.close()
 
 
+@pytest.mark.thorough
 def test_nearly_full_store_logs_one_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The operator reads it once, not for each key."""
     store = open_at(path, size=4 << 20, clock=ManualClock(NOW))
@@ -58,6 +60,7 @@ def test_nearly_full_store_logs_one_warning(path: Path, caplog: pytest.LogCaptur
     assert ["new clients share" in each.getMessage() for each in caplog.records] == [True]
 
 
+@pytest.mark.thorough
 def test_no_ban_starts_without_room(path: Path) -> None:
     """A neighbour's ban would be a client's own. Known bans stay, and rejections write nothing."""
     clock = ManualClock(NOW)
@@ -81,6 +84,7 @@ def test_no_ban_starts_without_room(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_shared_state_can_be_reset_and_refunded(path: Path) -> None:
     """A client that came during a flood can be reset, and its hits can be refunded."""
     store = open_at(path, size=4 << 20, clock=ManualClock(NOW))
@@ -101,6 +105,7 @@ def test_shared_state_can_be_reset_and_refunded(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_hit_is_rejected_when_no_record_may_grow(path: Path) -> None:
     """Long logs fill the store. No call fails, each allowed hit is counted, and short records change."""
     clock = ManualClock(NOW)
@@ -154,6 +159,7 @@ def test_reader_that_does_not_end_is_a_store_error(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_many_short_logs_are_bounded_too(path: Path) -> None:
     """No log needs a chunk, but all of them together need more than there is. Hits that need more are rejected."""
     clock = ManualClock(NOW)
@@ -193,6 +199,7 @@ def test_dead_reader_keeps_no_pages(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_process_with_a_larger_size_may_use_it(path: Path) -> None:
     """While workers restart with a new size, the old workers continue."""
     store, limit = open_at(path, size=4 << 20), limit_of("2/day", "gcra")

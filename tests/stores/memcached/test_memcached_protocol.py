@@ -212,8 +212,8 @@ def test_tiers_grow_by_a_factor_of_60_up_to_64_blocks(span: int, expected: tuple
 
 
 def test_a_day_by_the_second_is_read_in_at_most_143_counters() -> None:
-    """At any second of the day."""
-    most = max(len(cover(tiers(86_400), 86_400, 20_000 * 86_400 + second)) for second in range(0, 86_400, 7))
+    """At seconds of each kind: 179 and 60 have no common divisor."""
+    most = max(len(cover(tiers(86_400), 86_400, 20_000 * 86_400 + second)) for second in range(0, 86_400, 179))
     assert most == 24 + 59 + 59 + 1
 
 

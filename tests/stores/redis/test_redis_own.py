@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,38 +62,27 @@ class Whole(Algorithm):
         return state[0], state[1] - cost
 
 
-@pytest.mark.parametrize("way", ["blocking", "on a loop"])
-def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Redis, way: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_are_those_of_the_algorithm(own_server: Server, way: str) -> None:
     """Hits, counted rejections, peeks, charges and refunds, beside limits with Lua: all equal the reference store."""
-    own, twin, shadow = (
-        limit_of("5/10s", "whole-pause"),
-        limit_of("9/10s"),
-        limit_of("3/7s", "whole-pause", shadow=True),
-    )
-    chance, model, now = random.Random(3), ReferenceStore(), NOW
+    own, shadow = limit_of("5/10s", "whole-pause"), limit_of("3/7s", "whole-pause", shadow=True)
+    twin, chance, model, now = limit_of("9/10s"), random.Random(3), ReferenceStore(), NOW
     consumed: list[Correction] = []
-    with opened(own_server) as store, asyncio.Runner() as runner:
-        apply: Callable[..., list[Decision]] = store.apply
-        correct: Callable[..., list[int]] = store.correct
-        if way != "blocking":
-            apply = lambda *asked: runner.run(store.aapply(*asked))  # noqa: E731
-            correct = lambda *asked: runner.run(store.acorrect(*asked))  # noqa: E731
+    with closing(WAYS[way](open_store(address(own_server), PATIENT))) as handle:
         for _ in range(400):
             now += chance.choice((0, 1, 1_000_000, 4_000_000, 12_000_000))
             limits = chance.sample((own, twin, shadow), chance.randint(1, 3))
             hits = [hit(limit, chance.choice("ab"), chance.choice((0, 1, 1, 2, 6))) for limit in limits]
             consume = chance.random() < 0.85
             expected = model.apply(hits, now, consume)
-            assert all_values(apply(hits, now, consume)) == all_values(expected)
+            assert all_values(handle.apply(hits, now, consume)) == all_values(expected)
             if consume and all(decision.allowed for decision in expected):
                 consumed += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
             if consumed and chance.random() < 0.3:
                 charges = [Correction(limit, limit.prefix + "a", 1, None) for limit in (own, twin)]
                 changes = [consumed.pop(), *charges]
                 model.correct(changes, now)
-                assert correct(changes, now) == [now] * 3
-        if way != "blocking":
-            runner.run(store.aclose())
+                assert handle.correct(changes, now) == [now] * 3
 
 
 def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, server: redis.Redis) -> None:

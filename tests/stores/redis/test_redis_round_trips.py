@@ -36,91 +36,86 @@ async def opened(server: Server, timeout_us: int = 5_000_000) -> AsyncIterator[R
         await store.aclose()
 
 
-def on_a_loop(server: Server, test: Callable[[RedisStore], Awaitable[None]], timeout_us: int = 5_000_000) -> None:
-    async def run() -> None:
-        async with opened(server, timeout_us) as store:
-            await test(store)
+def on_a_loop(timeout_us: int = 5_000_000) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test on an event loop, with a store and a client of its server."""
 
-    asyncio.run(run())
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def run(own_server: Server, server: redis.Redis) -> None:
+            async def with_store() -> None:
+                async with opened(own_server, timeout_us) as store:
+                    await test(store, server)
+
+            asyncio.run(with_store())
+
+        run.__doc__ = test.__doc__
+        return run
+
+    return decorate
 
 
-def test_many_requests_share_few_calls(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_many_requests_share_few_calls(store: RedisStore, server: redis.Redis) -> None:
     """500 requests at the same time are a handful of commands, and a lone one is one."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("1000/hour", "gcra")
-        server.config_resetstat()
-        await store.aapply([hit(limit)])
-        assert calls(server)["evalsha"] == 1
-        await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(500)))
-        assert calls(server)["evalsha"] <= 1 + 16
-        (look,) = await store.aapply([hit(limit, cost=0)])
-        assert look.remaining == 499
-
-    on_a_loop(own_server, test)
+    limit = limit_of("1000/hour", "gcra")
+    server.config_resetstat()
+    await store.aapply([hit(limit)])
+    assert calls(server)["evalsha"] == 1
+    await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(500)))
+    assert calls(server)["evalsha"] <= 1 + 16
+    (look,) = await store.aapply([hit(limit, cost=0)])
+    assert look.remaining == 499
 
 
-def test_requests_that_share_a_call_are_decided_one_after_another(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_requests_that_share_a_call_are_decided_one_after_another(store: RedisStore, server: redis.Redis) -> None:
     """Of 100 at the same time the first 10 pass, in their order; those rejected leave their other limits alone."""
-
-    async def test(store: RedisStore) -> None:
-        narrow, wide = limit_of("10/hour", "gcra"), limit_of("1000/hour", "gcra")
-        found = await asyncio.gather(*(store.aapply([hit(wide), hit(narrow)]) for _ in range(100)))
-        assert [decisions[1].allowed for decisions in found] == [True] * 10 + [False] * 90
-        assert {decisions[0].remaining for decisions in found[10:]} == {990}
-
-    on_a_loop(own_server, test)
+    narrow, wide = limit_of("10/hour", "gcra"), limit_of("1000/hour", "gcra")
+    found = await asyncio.gather(*(store.aapply([hit(wide), hit(narrow)]) for _ in range(100)))
+    assert [decisions[1].allowed for decisions in found] == [True] * 10 + [False] * 90
+    assert {decisions[0].remaining for decisions in found[10:]} == {990}
 
 
-def test_a_bad_key_fails_only_its_own_request(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_a_bad_key_fails_only_its_own_request(store: RedisStore, server: redis.Redis) -> None:
     """A key that holds something else fails the one request that needs it, not those in the same call."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("5/hour", "gcra")
-        server.lpush("rl:" + limit.prefix + "7", "not a state")
-        found = await asyncio.gather(*(store.aapply([hit(limit, str(i))]) for i in range(20)), return_exceptions=True)
-        assert isinstance(found.pop(7), StoreError)
-        assert all(isinstance(answer, list) and answer[0].remaining == 4 for answer in found)
-
-    on_a_loop(own_server, test)
+    limit = limit_of("5/hour", "gcra")
+    server.lpush("rl:" + limit.prefix + "7", "not a state")
+    found = await asyncio.gather(*(store.aapply([hit(limit, str(i))]) for i in range(20)), return_exceptions=True)
+    assert isinstance(found.pop(7), StoreError)
+    assert all(isinstance(answer, list) and answer[0].remaining == 4 for answer in found)
 
 
-def test_a_cancelled_request_does_not_affect_others(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_a_cancelled_request_does_not_affect_others(store: RedisStore, server: redis.Redis) -> None:
     """Cancelled requests do not cancel their call or the other requests in it."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("1000/hour", "gcra")
-        tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(60)]
-        await asyncio.sleep(0)
-        for task in tasks[::2]:
-            task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(answer, asyncio.CancelledError) for answer in found[::2])
-        assert all(isinstance(answer, list) for answer in found[1::2])
-        assert (await store.aapply([hit(limit)]))[0].allowed
-
-    on_a_loop(own_server, test)
+    limit = limit_of("1000/hour", "gcra")
+    tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(60)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in found[::2])
+    assert all(isinstance(answer, list) for answer in found[1::2])
+    assert (await store.aapply([hit(limit)]))[0].allowed
 
 
-def test_a_call_that_fails_fails_its_members_only(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop(timeout_us=1_000_000)
+async def test_a_call_that_fails_fails_its_members_only(store: RedisStore, server: redis.Redis) -> None:
     """When the connection is cut under a call, its requests fail; the next one goes over a new connection."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("1000/hour", "gcra")
-        server.client_pause(60_000, all=False)
-        lost = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(10)]
-        await asyncio.sleep(0.05)
-        server.client_kill_filter(_type="normal", skipme=True)
-        found = await asyncio.gather(*lost, return_exceptions=True)
-        server.client_unpause()
-        assert all(isinstance(answer, StoreError) for answer in found)
-        with hurried(store, 5.0):
-            assert (await store.aapply([hit(limit)]))[0].remaining == 999
-
-    on_a_loop(own_server, test, timeout_us=1_000_000)
+    limit = limit_of("1000/hour", "gcra")
+    server.client_pause(60_000, all=False)
+    lost = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(10)]
+    await asyncio.sleep(0.05)
+    server.client_kill_filter(_type="normal", skipme=True)
+    found = await asyncio.gather(*lost, return_exceptions=True)
+    server.client_unpause()
+    assert all(isinstance(answer, StoreError) for answer in found)
+    with hurried(store, 5.0):
+        assert (await store.aapply([hit(limit)]))[0].remaining == 999
 
 
-def test_every_request_has_its_own_time_budget(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop(timeout_us=200_000)
+async def test_every_request_has_its_own_time_budget(store: RedisStore, server: redis.Redis) -> None:
     """Requests that wait for a silent server fail when they are due, each after its own 0.2 s, not one much later."""
 
     async def timed(store: RedisStore) -> float:
@@ -137,69 +132,57 @@ def test_every_request_has_its_own_time_budget(own_server: Server, server: redis
             await asyncio.sleep(0.015)
         return await asyncio.gather(*tasks)
 
-    async def test(store: RedisStore) -> None:
-        server.client_pause(60_000, all=False)
-        rounds = [await waits(store)]
-        # Those that came last would wait for 0.5 s with the first, in every round. A busy machine delays some.
-        while len(rounds) < 20 and max(rounds[-1]) >= 0.4:
-            rounds.append(await waits(store))
-        server.client_unpause()
-        assert min(map(min, rounds)) > 0.19
-        assert max(rounds[-1]) < 0.4
-
-    on_a_loop(own_server, test, timeout_us=200_000)
+    server.client_pause(60_000, all=False)
+    rounds = [await waits(store)]
+    # Those that came last would wait for 0.5 s with the first, in every round. A busy machine delays some.
+    while len(rounds) < 20 and max(rounds[-1]) >= 0.4:
+        rounds.append(await waits(store))
+    server.client_unpause()
+    assert min(map(min, rounds)) > 0.19
+    assert max(rounds[-1]) < 0.4
 
 
-def test_a_request_cancelled_before_its_call_consumes_nothing(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_a_request_cancelled_before_its_call_consumes_nothing(store: RedisStore, server: redis.Redis) -> None:
     """Requests that were given up before they left cost nothing."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("1000/hour", "gcra")
-        first, second = (asyncio.create_task(store.aapply([hit(limit)])) for _ in range(2))
-        await asyncio.sleep(0)
-        second.cancel()  # the first is out, so it waits
-        assert (await first)[0].remaining == 999
-        assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
-
-    on_a_loop(own_server, test)
+    limit = limit_of("1000/hour", "gcra")
+    first, second = (asyncio.create_task(store.aapply([hit(limit)])) for _ in range(2))
+    await asyncio.sleep(0)
+    second.cancel()  # the first is out, so it waits
+    assert (await first)[0].remaining == 999
+    assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
 
 
-def test_a_cancelled_lone_request_delays_no_other(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop()
+async def test_a_cancelled_lone_request_delays_no_other(store: RedisStore, server: redis.Redis) -> None:
     """A lone request that is cancelled during its call delays no waiting and no later request."""
-
-    async def test(store: RedisStore) -> None:
-        limit = limit_of("1000/hour", "gcra")
-        for _ in range(20):
-            tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(3)]
-            await asyncio.sleep(0)
-            tasks[0].cancel()
-            found = await asyncio.gather(*tasks, return_exceptions=True)
-            assert isinstance(found[0], asyncio.CancelledError)
-            assert all(isinstance(answer, list) for answer in found[1:])
-        assert 940 <= (await store.aapply([hit(limit, cost=0)]))[0].remaining <= 960
-
-    on_a_loop(own_server, test)
+    limit = limit_of("1000/hour", "gcra")
+    for _ in range(20):
+        tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert all(isinstance(answer, list) for answer in found[1:])
+    assert 940 <= (await store.aapply([hit(limit, cost=0)]))[0].remaining <= 960
 
 
-def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Redis) -> None:
+@on_a_loop(timeout_us=200_000)
+async def test_a_lone_request_has_its_time_budget(store: RedisStore, server: redis.Redis) -> None:
     """Requests one after another, each alone, fail in their own time while the server is silent, then pass again."""
-
-    async def test(store: RedisStore) -> None:
-        limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
-        server.client_pause(60_000, all=False)
-        await asyncio.sleep(0.05)  # the command above has blocked the event loop
-        start = loop.time()
-        try:
-            for turn in (1, 2):
-                with pytest.raises(StoreError, match="time budget"):
-                    await store.aapply([hit(limit)])
-                assert loop.time() - start > 0.19 * turn
-        finally:
-            server.client_unpause()
-        with hurried(store, 5.0):
-            assert (await store.aapply([hit(limit)]))[0].allowed
-
-    on_a_loop(own_server, test, timeout_us=200_000)
+    limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
+    server.client_pause(60_000, all=False)
+    await asyncio.sleep(0.05)  # the command above has blocked the event loop
+    start = loop.time()
+    try:
+        for turn in (1, 2):
+            with pytest.raises(StoreError, match="time budget"):
+                await store.aapply([hit(limit)])
+            assert loop.time() - start > 0.19 * turn
+    finally:
+        server.client_unpause()
+    with hurried(store, 5.0):
+        assert (await store.aapply([hit(limit)]))[0].allowed
 
 
 def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:
@@ -221,29 +204,24 @@ def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Red
     store.close()
 
 
-def test_an_eager_task_that_has_ended_does_not_hold_up_the_next_call(own_server: Server) -> None:
+@on_a_loop()
+async def test_an_eager_task_that_has_ended_holds_up_no_call(store: RedisStore, server: redis.Redis) -> None:
     """``asyncio.eager_task_factory`` of Python 3.12 runs a task until its first wait. A call that is late has none."""
+    batcher: Any = store._callers.get()
+    limit = limit_of("5/minute", "gcra")
 
-    async def test(store: RedisStore) -> None:
-        batcher: Any = store._callers.get()
-        limit = limit_of("5/minute", "gcra")
+    def start_at_once(work: Any) -> asyncio.Future[None]:
+        ended = asyncio.get_running_loop().create_future()
+        with suppress(StopIteration):
+            work.send(None)
+            pytest.fail("it had to wait")
+        ended.set_result(None)
+        return ended
 
-        def start_at_once(work: Any) -> asyncio.Future[None]:
-            ended = asyncio.get_running_loop().create_future()
-            with suppress(StopIteration):
-                work.send(None)
-                pytest.fail("it had to wait")
-            ended.set_result(None)
-            return ended
-
-        late = [HitOperation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batcher, "_loop", SimpleNamespace(create_task=start_at_once, create_future=asyncio.Future))
-            await batcher.ask_each(late, batcher.time() - 1)
-        assert [type(each.result) for each in late] == [NotRunError] * 2
-        assert batcher.is_idle
-        assert all(
-            decisions[0].allowed for decisions in await asyncio.gather(*(store.aapply([hit(limit)]) for _ in "ab"))
-        )
-
-    on_a_loop(own_server, test)
+    late = [HitOperation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batcher, "_loop", SimpleNamespace(create_task=start_at_once, create_future=asyncio.Future))
+        await batcher.ask_each(late, batcher.time() - 1)
+    assert [type(each.result) for each in late] == [NotRunError] * 2
+    assert batcher.is_idle
+    assert all(decisions[0].allowed for decisions in await asyncio.gather(*(store.aapply([hit(limit)]) for _ in "ab")))
