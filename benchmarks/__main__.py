@@ -31,6 +31,7 @@ PARTS = {
     "lmdb": "lmdb_store",
     "traffic": "traffic",
     "capacity": "capacity",
+    "capacity-check": "capacity.check",
 }
 
 

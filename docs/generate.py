@@ -11,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,26 +107,6 @@ def _names_of(group: click.Group) -> Iterator[str]:
             yield name
 
 
-FIFTY: Final = "--workers 50 --machines 10 --rate 100000"
-CAPACITIES: Final = {
-    "one": "--workers 8 --rate 4000 --limits 1",
-    "fifty-server": f"{FIFTY} --limits 1 --nodes 1",
-    "fifty-one": f"{FIFTY} --limits 1 --nodes 10",
-    "fifty-three": f"{FIFTY} --limits 3 --nodes 12",
-    "fifty-different": f"{FIFTY} --limits 3 --nodes 30 --tags different",
-    "fifty-threads": f"{FIFTY} --limits 3 --nodes 12 --threads 20",
-    "many": "--workers 10000 --machines 500 --rate 1000000 --limits 3 --nodes 120 --replicas 1",
-    "leased": f"{FIFTY} --limits 1 --nodes 3 --clients 1000 --consistency leased --lease 1% --quota 100000/minute",
-}
-
-
-def capacity(options: str) -> str:
-    """A simulation, as a command and its output."""
-    output = CliRunner().invoke(ratelimit_mw, ["capacity", *options.split()]).output
-    lines = "\n".join(line.rstrip() for line in output.rstrip().splitlines())
-    return f"```sh\nratelimit-mw capacity {options}\n```\n\n```text\n{lines}\n```"
-
-
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
@@ -138,7 +117,6 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,
     "command-help": command_help,
-    **{f"capacity-{name}": partial(capacity, options) for name, options in CAPACITIES.items()},
 }
 
 

@@ -4,7 +4,6 @@ import click
 
 from .. import __version__
 from ..settings import schema as settings_schema
-from .capacity.command import capacity
 from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
 from .forecast.command import forecast
@@ -32,5 +31,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*COMMANDS, capacity, demo, diff, forecast, init, replay, schema, serve, traffic):
+for _command in (*COMMANDS, demo, diff, forecast, init, replay, schema, serve, traffic):
     ratelimit_mw.add_command(_command)

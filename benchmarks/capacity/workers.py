@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .calls import REPORTED_EVERY
-from .processes import Machine, Process
+from benchmarks.capacity.processes import Machine, Process
 
 if TYPE_CHECKING:
-    from .simulation import SimulatedFleet
+    from benchmarks.capacity.simulation import SimulatedFleet
 
 SLOTS: Final = 16_384
 MOST: Final = 256  # A test compares these with the store.
@@ -109,8 +108,6 @@ class SimulatedWorker(Process):
         self.fleet = fleet
         self._calls: dict[int, SimulatedCalls] = {}
         self._await_request()
-        if fleet.shares.reports:
-            fleet.clock.after(fleet.random.uniform(0, REPORTED_EVERY * 1e6), self._report)
 
     def _await_request(self) -> None:
         fleet = self.fleet
@@ -125,18 +122,6 @@ class SimulatedWorker(Process):
         request.rounds = iter(rounds)
         decision = fleet.client.decision if any(rounds) else fleet.measured.local
         self.submit(lambda: (decision, partial(self.proceed, request)))
-
-    def _report(self) -> None:
-        """Send the sums of the clients since the last report."""
-        fleet = self.fleet
-        fleet.clock.after(REPORTED_EVERY * 1e6, self._report)
-        self.send_apart(int(fleet.shares.reports + fleet.random.random()))
-
-    def send_apart(self, clients: int) -> None:
-        """Send the operations of some clients that no request waits for."""
-        request = SimulatedRequest(self.fleet.clock.now)
-        request.rounds = iter([[each for _ in range(clients) for each in self.fleet.operations(request)]])
-        self.proceed(request)
 
     def proceed(self, request: SimulatedRequest) -> None:
         """Send the next round of a request."""

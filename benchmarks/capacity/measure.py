@@ -1,4 +1,7 @@
-"""Measures the cost of decisions on your servers and on this machine, with keys of its own that expire within 40 s."""
+"""Measure the costs of decisions: ``python -m benchmarks.capacity.measure``, or with the URLs of your own stores.
+
+The keys have a prefix of their own, and expire within 40 s if they are not removed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import selectors
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -14,17 +18,17 @@ from itertools import pairwise
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
-from ...limiter.limiter import Limiter
-from ...rules.options import Consistency
-from ...rules.rule import Rule
-from ...settings import Settings
-from ...stores import check_store_url
-from ...stores.redis.address import Address
-from ...stores.redis.store import RedisStore
-from ..output import Failure
-from .fit import fit
-from .inputs import Costs, MeasuredCosts
-from .servers import Servers, Totals, subtract
+from benchmarks.capacity.costs import Costs, MeasuredCosts, save_costs
+from benchmarks.capacity.fit import fit
+from benchmarks.capacity.servers import Servers, Totals, subtract
+from benchmarks.servers import redis_nodes
+from benchmarks.timing import progress
+from ratelimit_mw.limiter.limiter import Limiter
+from ratelimit_mw.rules.options import Consistency
+from ratelimit_mw.rules.rule import Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import check_store_url
+from ratelimit_mw.stores.redis.store import RedisStore
 
 _PHASE: Final = 0.6  # seconds
 _WARM_UP: Final = 0.15
@@ -35,13 +39,9 @@ _CLIENTS: Final = [{f"f{i}": f"client-{n}" for i in range(3)} for n in range(500
 _PERIODS: Final = ("10s", "15s", "20s")
 _TABLES: Final = 70
 """Bytes in the tables of a server for each key, besides MEMORY USAGE."""
-_REPLICATED: Final = 145.0  # bytes of a hit, measured with replicas of Redis 7.0.
 _CONNECTION: Final = 20_000.0  # bytes, measured with CLIENT LIST of Redis 7.0.
-_MAXCLIENTS: Final = 10_000  # the default of Redis. Before Redis 7, INFO does not contain it.
 _BUDGET: Final = 5.0  # seconds of a call.
 _KEYS_PER_CALL: Final = 500
-STEPS: Final = 14
-"""How often ``measure`` calls ``advance`` on a cluster."""
 
 
 class Phase(NamedTuple):
@@ -54,18 +54,11 @@ class Phase(NamedTuple):
 
 
 class Measurement:
-    """The phases on one store, on an event loop. ``advance`` is called after each."""
+    """The phases on one store, on an event loop."""
 
-    def __init__(self, settings: Settings, advance: Callable[[], object], phase: float) -> None:
-        url = str(settings.store)
-        split, address = check_store_url(url)
-        if not isinstance(address, Address):
-            raise Failure(
-                f"--measure: expected a store on Redis, for example redis://cache:6379; got {split.scheme}://"
-            )
-        prefix = f"{address.prefix}capacity:{token_hex(5)}:"
+    def __init__(self, url: str, phase: float) -> None:
+        prefix = f"{check_store_url(url)[1].prefix}capacity:{token_hex(5)}:"
         self._store = RedisStore(url, prefix, int(_BUDGET * 1e6))
-        self._advance = advance
         self._seconds = phase
 
     async def run(self) -> MeasuredCosts:
@@ -100,7 +93,6 @@ class Measurement:
         await asyncio.sleep(1)
         second = subtract(subtract(self._servers.totals(), totals[-1]), self._reading)
         self._idle = second["server"] / second["wall"]
-        self._advance()
 
     async def _phase(
         self,
@@ -130,8 +122,7 @@ class Measurement:
         totals["client"] -= generator
         totals["wall"] -= generator
         if limiter.local_decisions:
-            raise Failure(f"store {self._store.name} failed during the measurement. Measure it when it is healthy")
-        self._advance()
+            raise SystemExit(f"store {self._store.name} failed during the measurement. Measure it when it is healthy")
         parts = {"decision": 1.0, "operation": float(slots), "hit": float(limits)}
         return Phase({name: total / decisions for name, total in totals.items()} | parts, times)
 
@@ -145,8 +136,6 @@ class Measurement:
         of_bytes = ("command", "operation", "hit")
         wakes, idle = _wakes("client", alone[0], paused), round(self._idle / len(infos) * 1e6, 1)
         one = alone[0].each
-        copies = sum(info.get("connected_slaves", 0) for info in infos)
-        copied = sum(each.each["replicated"] for each in calls) / sum(each.each["hit"] for each in calls)
         return MeasuredCosts(
             about=f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()} on {platform.machine()}"
             f" with {os.cpu_count()} cores",
@@ -158,12 +147,9 @@ class Measurement:
             local=round(max(0.0, local.each["client"]), 2),
             sent=_costs("sent", of_bytes, calls),
             received=_costs("received", of_bytes, calls),
-            replicated=round(copied / copies * len(infos) if copies else _REPLICATED, 1),
             state=round(self._servers.memory(self._keys()[:20]) + _TABLES, 1),
             connection=_CONNECTION,
-            nodes=len(infos),
             is_cluster=is_cluster,
-            maxclients=int(min(info.get("maxclients", _MAXCLIENTS) for info in infos)),
         )
 
     async def _clean_up(self) -> None:
@@ -220,8 +206,22 @@ def _jitter(paused: Sequence[Phase]) -> tuple[float, ...]:
     return tuple(round(found[(2 * i + 1) * len(found) // 200], 1) for i in range(100))
 
 
-def measure(settings: Settings, advance: Callable[[], object], phase: float = _PHASE) -> MeasuredCosts:
-    """Measure the store of the settings. This takes about 15 s, with phases of 0.6 s."""
+def measure(url: str, phase: float = _PHASE) -> MeasuredCosts:
+    """Measure a store on Redis. This takes about 15 s, with phases of 0.6 s."""
     # epoll would round each pause up to a millisecond.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
-        return runner.run(Measurement(settings, advance, phase).run())
+        return runner.run(Measurement(url, phase).run())
+
+
+def main(urls: Sequence[str]) -> None:
+    """Measure these stores, or a server and a cluster on this machine, and save the costs."""
+    for url in urls:
+        save_costs(measure(url))
+    for nodes in () if urls else (1, 3):
+        progress(f"measuring {nodes} server{'s' * (nodes > 1)}")
+        with redis_nodes(nodes) as servers:
+            save_costs(measure(servers.url))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,12 +1,13 @@
-"""Inputs of the simulation: your deployment, and the costs of a decision. The default costs are in measured.json."""
+"""Inputs of the simulation: a deployment, and the costs of a decision, which are in measured.json."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from ...errors import ConfigError
+FILE: Final = Path(__file__).with_name("measured.json")
 
 
 class Costs(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,31 +52,25 @@ class MeasuredCosts(msgspec.Struct, frozen=True):
     sent: Costs
     """Bytes to a server."""
     received: Costs
-    replicated: float
-    """Bytes of an allowed hit to each replica."""
     state: float
     """Bytes of memory for each client and limit."""
     connection: float
     """Bytes of memory for each connection."""
-    nodes: int = 1
     is_cluster: bool = False
-    maxclients: int = 10_000
     jitter: tuple[float, ...] = (0.0,)
     """100 percentiles of the difference between the time of a decision and its mean, in microseconds."""
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """The deployment to simulate: the options of the command. Rates are per second, times in microseconds."""
+    """The deployment to simulate. Rates are per second, times in microseconds."""
 
     workers: int
     rate: float
     limits: int = 1
     nodes: int = 1
     rtt: float = 500.0
-    machines: int = 1
     cores: int | None = None
-    is_shared: bool = False
-    """Whether the servers run on the first machine of the workers, too."""
+    """The cores of the machine that workers and servers share. Without it, each process has a core."""
     threads: int = 0
     has_tags: bool = True
     """Whether all limits of a request have one hash tag."""
@@ -83,12 +78,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     rejected: float = 0.0
     rejected_clients: int = 1_000
     second_calls: float = 0.0
-    held_slots: int = 0
-    consistency: str = "exact"
+    is_leased: bool = False
     amount: int = 1_000
     period: float = 60e6
     lease: float = 0.02
-    replicas: int = 0
     application_cpu: float = 0.0
 
     @property
@@ -96,21 +89,13 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return self.nodes > 1
 
 
-def default_costs() -> dict[bool, MeasuredCosts]:
-    """Return the costs of a server and of a cluster, as they were measured for this version."""
-    return read_costs(Path(__file__).with_name("measured.json"))
-
-
-def read_costs(file: Path) -> dict[bool, MeasuredCosts]:
-    """Read the costs that ``save_costs`` has written."""
-    try:
-        costs = msgspec.json.decode(file.read_bytes(), type=list[MeasuredCosts])
-    except msgspec.DecodeError as error:
-        raise ConfigError(
-            f"cannot read the measured costs: {error}. Write the file with --measure FILE --save JSON", str(file)
-        ) from None
+def read_costs() -> dict[bool, MeasuredCosts]:
+    """Return the costs of one server, and those of a cluster under ``True``."""
+    costs = msgspec.json.decode(FILE.read_bytes(), type=list[MeasuredCosts])
     return {each.is_cluster: each for each in costs}
 
 
-def save_costs(file: Path, costs: MeasuredCosts) -> None:
-    file.write_bytes(msgspec.json.format(msgspec.json.encode([costs])) + b"\n")
+def save_costs(costs: MeasuredCosts) -> None:
+    """Replace the costs of the same kind of store."""
+    found = {**read_costs(), costs.is_cluster: costs}
+    FILE.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found.values())) + b"\n]\n")

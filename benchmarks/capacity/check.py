@@ -1,4 +1,4 @@
-"""Compare ``ratelimit-mw capacity`` with fleets of real processes and servers: ``python -m benchmarks capacity``
+"""Compare the simulation with fleets of real processes and servers: ``python -m benchmarks capacity-check``.
 
 Each fleet runs several times, and the medians are compared. The costs are measured before and after each run: the cores
 of a shared machine can take twice as long for the same work some seconds later. The simulation knows that workers,
@@ -18,14 +18,13 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks import fleet, timing
+from benchmarks.capacity.costs import Deployment, MeasuredCosts
+from benchmarks.capacity.measure import measure
+from benchmarks.capacity.simulation import simulate
 from benchmarks.machine import real_time
 from benchmarks.servers import redis_nodes
 from benchmarks.timing import progress, table
 from benchmarks.worker import Load
-from ratelimit_mw.cli.capacity.inputs import Deployment, MeasuredCosts
-from ratelimit_mw.cli.capacity.measure import measure
-from ratelimit_mw.cli.capacity.simulation import simulate
-from ratelimit_mw.settings import load_settings
 
 LOADS = {
     1: [
@@ -72,7 +71,7 @@ def rows_of_fleets(is_short: bool) -> list[tuple[str, ...]]:
         for load in loads[: 1 if is_short else None]:
             runs = []
             for i in range(rounds):
-                progress(f"capacity: {name(load)}: {i + 1}/{rounds}")
+                progress(f"capacity-check: {name(load)}: {i + 1}/{rounds}")
                 run = fleet.measure(replace(load, seconds=seconds))
                 before, costs = costs, costs if is_short else measured(nodes)
                 runs.append((run, [simulated(load, run, each) for each in (before, costs)]))
@@ -82,7 +81,7 @@ def rows_of_fleets(is_short: bool) -> list[tuple[str, ...]]:
 
 def measured(nodes: int) -> MeasuredCosts:
     with redis_nodes(nodes) as servers:
-        return measure(load_settings({"store": servers.url}), lambda: None, PHASE)
+        return measure(servers.url, PHASE)
 
 
 def compared(load: Load, runs: list[tuple[dict[str, Any], list[dict[str, float]]]]) -> tuple[str, ...]:
@@ -105,7 +104,6 @@ def simulated(load: Load, run: dict[str, Any], costs: MeasuredCosts) -> dict[str
         nodes=load.nodes,
         rtt=costs.rtt,
         cores=os.cpu_count(),
-        is_shared=True,
         threads=load.threads if load.mode == "threads" else 0,
         has_tags=load.keys == "client",
         clients=load.clients,

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Final
 
-from .inputs import Costs
+from benchmarks.capacity.costs import Costs
 
 _SLICE: Final = 1_000.0  # microseconds until a process leaves its core to another one
 

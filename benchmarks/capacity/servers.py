@@ -8,13 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from redis import ResponseError
-
-from ...stores.blocking import run_blocking
-from ...stores.redis.client.cluster import Cluster, slot_of
-from ...stores.redis.client.transport import call
-from ...stores.redis.store import RedisStore
-from ..output import Failure
+from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
+from ratelimit_mw.stores.redis.client.transport import call
+from ratelimit_mw.stores.redis.store import RedisStore
 
 _NUMBER: Final = re.compile(r"^(\w+):([\d.]+)\r?$", re.MULTILINE)
 _SECTIONS: Final = (b"cpu", b"stats", b"clients", b"replication")
@@ -53,13 +50,7 @@ class Servers:
         setattr(target, name, counted)
 
     def _ask(self, pool: Any, *command: bytes) -> Any:
-        try:
-            return run_blocking(call(pool, command, time.monotonic() + self._budget))
-        except ResponseError as error:
-            raise Failure(
-                f"the server rejects {command[0].decode()}: {error}. Give the user of the store the rights +info and"
-                " +memory|usage, or leave out --measure"
-            ) from error
+        return run_blocking(call(pool, command, time.monotonic() + self._budget))
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
@@ -81,14 +72,12 @@ class Servers:
         def total(*names: str) -> float:
             return sum(info.get(name, 0.0) for info in infos for name in names)
 
-        replicated = total("total_net_repl_output_bytes")
         return {
             "wall": time.perf_counter() * 1e6,
             "client": time.process_time() * 1e6,
             "server": total("used_cpu_user", "used_cpu_sys") * 1e6,
             "sent": total("total_net_input_bytes") - total("total_net_repl_input_bytes"),
-            "received": total("total_net_output_bytes") - replicated,
-            "replicated": replicated,
+            "received": total("total_net_output_bytes") - total("total_net_repl_output_bytes"),
             "message": self._messages,
             "command": self._commands,
         }

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple
 
-from .calls import RENEWED_EVERY, CallShares
-from .inputs import Deployment, MeasuredCosts
-from .processes import Clock, Machine, Process
-from .workers import SLOTS, SimulatedRequest, SimulatedWorker, SlotOperation
+from benchmarks.capacity.calls import CallShares
+from benchmarks.capacity.costs import Deployment, MeasuredCosts
+from benchmarks.capacity.processes import Clock, Machine, Process
+from benchmarks.capacity.workers import SLOTS, SimulatedRequest, SimulatedWorker, SlotOperation
 
 REQUESTS: Final = 25_000  # A second of work.
 _SPANS: Final = (0.25e6, 20e6)  # The shortest and the longest simulation, in microseconds.
@@ -57,7 +57,7 @@ class SimulatedFleet:
     def __init__(self, plan: Deployment, measured: MeasuredCosts, seed: int, requests: int) -> None:
         self.plan, self.measured = plan, measured
         self.client = measured.blocking if plan.threads else measured.client
-        self.random = random.Random(seed)  # noqa: S311 - a simulation that can be repeated
+        self.random = random.Random(seed)
         self.shares = CallShares(plan)
         self.clock = Clock()
         is_even = plan.clients >= _EVEN * plan.nodes
@@ -66,14 +66,10 @@ class SimulatedFleet:
         nodes = max(1, round(plan.nodes * part))
         self.part = nodes / plan.nodes
         workers = max(1, round(plan.workers * self.part))
-        machines = max(1, round(plan.machines * workers / plan.workers))
-        hosts = [Machine(plan.cores) for _ in range(machines)]
-        of_servers = hosts[0] if plan.is_shared else Machine(None)
-        self.nodes = [Process(self.clock, of_servers, measured.server) for _ in range(nodes)]
-        self.workers = [SimulatedWorker(self, hosts[i * machines // workers]) for i in range(workers)]
+        machine = Machine(plan.cores)
+        self.nodes = [Process(self.clock, machine, measured.server) for _ in range(nodes)]
+        self.workers = [SimulatedWorker(self, machine) for _ in range(workers)]
         self._start_counting()
-        if plan.held_slots:
-            self._renew()
 
     def _start_counting(self) -> None:
         self.arrived = self.decided = 0
@@ -113,12 +109,6 @@ class SimulatedFleet:
         if chance() < self.plan.second_calls:
             rounds.append(self.operations(request))
         return rounds
-
-    def _renew(self) -> None:
-        """Renew a slot of one of the workers, in a call of its own."""
-        rate = self.plan.held_slots * self.part / RENEWED_EVERY / 1e6
-        self.clock.after(self.random.expovariate(rate), self._renew)
-        self.random.choice(self.workers).send_apart(1)
 
 
 def simulate(plan: Deployment, measured: MeasuredCosts, seed: int = 1, requests: int = REQUESTS) -> Result:

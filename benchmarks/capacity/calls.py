@@ -8,12 +8,10 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-from .inputs import Deployment
+from benchmarks.capacity.costs import Deployment
 
 ANNOUNCED_EVERY: Final = 30.0  # seconds: limiter/chain/fleet.py
-RENEWED_EVERY: Final = 20.0  # seconds: stores/heartbeat.py
 CACHED_FOR: Final = 1.0  # seconds: the default of ``rejection_cache``
-REPORTED_EVERY: Final = 0.1  # seconds
 _LEASES_PER_PERIOD: Final = 20
 
 
@@ -24,8 +22,7 @@ class CallShares:
         per_worker = plan.rate / plan.workers
         rejected_rate = per_worker * plan.rejected / max(1, plan.rejected_clients)
         unseen = 1 / (1 + rejected_rate * CACHED_FOR)  # of the rejections: they are not in the rejection cache
-        asked, returned, self.reports = _CALLS[plan.consistency](plan)
-        """``reports``: the clients in each report of a worker."""
+        asked, returned = _lease_calls(plan) if plan.is_leased else (1.0, 0.0)
         self.asked = (1 - plan.rejected) * asked + plan.rejected * unseen
         """The requests that call the store."""
         self.rejected = plan.rejected * unseen / self.asked if self.asked else 0.0
@@ -35,34 +32,20 @@ class CallShares:
         self.announced = min(1.0, 1 / ANNOUNCED_EVERY / per_worker)
 
 
-def _report_calls(plan: Deployment) -> tuple[float, float, float]:
-    """Return the calls for each hit, no refunds, and the clients in a report.
-
-    A key without a request between two reports asks the store again, for its next two requests.
-    """
-    expected = plan.rate / plan.workers / plan.clients * REPORTED_EVERY
-    busy = 1 - exp(-expected)
-    return min(1.0, 2 * busy * (1 - busy) / expected), 0.0, plan.clients * busy
-
-
-def _lease_calls(plan: Deployment) -> tuple[float, float, float]:
+def _lease_calls(plan: Deployment) -> tuple[float, float]:
     """Return the calls and the refunds for each hit on leases.
 
     A lease serves its share, or the hits in its life. A key gets a lease when its last hit was within that life.
     """
     life = plan.period / 1e6 / _LEASES_PER_PERIOD
-    share = lease_share(plan)
+    share = max(1, int(plan.amount * plan.lease))
     expected = plan.rate / plan.workers / plan.clients * life
     if share == 1:
-        return 1.0, 0.0, 0.0
+        return 1.0, 0.0
     busy = 1 - exp(-expected)
     served, unused = _served(share, expected)
     hits = busy * served + (1 - busy)
-    return 1 / hits, busy * unused / hits, 0.0
-
-
-def lease_share(plan: Deployment) -> int:
-    return max(1, int(plan.amount * plan.lease))
+    return 1 / hits, busy * unused / hits
 
 
 def _served(share: int, expected: float) -> tuple[float, float]:
@@ -80,6 +63,3 @@ def _served(share: int, expected: float) -> tuple[float, float]:
         if chance < 1e-12 and count > expected:
             break
     return mean + share * (1 - below), below
-
-
-_CALLS: Final = {"exact": lambda _: (1.0, 0.0, 0.0), "leased": _lease_calls, "reported": _report_calls}

@@ -1,1 +1,0 @@
-"""``ratelimit-mw capacity``."""

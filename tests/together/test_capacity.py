@@ -1,0 +1,186 @@
+"""The simulation behind docs/capacity.md: queueing theory, the rules of the store, and measurements of real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from folders import DOCS
+from servers import HOST, STEADY, cluster_running, redis_running
+
+from benchmarks import capacity
+from benchmarks.capacity import measure, simulation, workers
+from benchmarks.capacity.calls import ANNOUNCED_EVERY, CallShares
+from benchmarks.capacity.costs import Costs, Deployment, MeasuredCosts
+from benchmarks.capacity.fit import fit
+from benchmarks.capacity.simulation import Result, simulate
+from ratelimit_mw.limiter.chain import fleet
+from ratelimit_mw.stores.redis import batch
+
+NOTHING = Costs()
+
+
+def costs(server: Costs = NOTHING, client: Costs = NOTHING, **options: Any) -> MeasuredCosts:
+    """Costs of which only those given are not 0."""
+    return MeasuredCosts("test", 0.0, server, client, client, 0.0, NOTHING, NOTHING, 222.0, 20_000.0, **options)
+
+
+SERVER = costs(Costs(command=25.0, hit=8.0, idle=1_000.0), Costs(decision=10.0, message=30.0, hit=4.0))
+CLUSTER = costs(
+    Costs(message=20.0, command=15.0, hit=10.0, idle=2_000.0),
+    Costs(decision=5.0, message=30.0, command=15.0, hit=10.0),
+    is_cluster=True,
+)
+STORES = {False: SERVER, True: CLUSTER}
+
+
+def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **options: Any) -> Result:
+    plan = Deployment(**{"workers": 50, "rate": 1_000.0, **options})
+    return simulate(plan, measured or STORES[plan.is_cluster], requests=requests)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", capacity.DEPLOYMENTS)
+def test_the_page_has_the_rows_that_the_command_prints(name: str) -> None:
+    row = capacity.row_of(name, capacity.DEPLOYMENTS[name], capacity.read_costs())
+    assert f"\n| {' | '.join(row)} |\n" in (DOCS / "capacity.md").read_text()
+
+
+@pytest.mark.thorough
+def test_servers_of_the_table_are_as_few_as_are_enough() -> None:
+    """With 100,000 requests/s, a server less would use more than its share of CPU."""
+    plan, result = capacity.with_servers(Deployment(workers=50, rate=100_000.0), STORES, requests=5_000)
+    assert plan.nodes > 2
+    assert result.node_cpu < capacity.MOST_CPU
+    one_less = simulated(workers=50, rate=100_000.0, nodes=plan.nodes - 1, requests=5_000)
+    assert one_less.node_cpu > capacity.MOST_CPU * 0.98
+
+
+@pytest.mark.parametrize(
+    ("options", "connections"),
+    [({}, 50), ({"nodes": 3}, 150), ({"threads": 4}, 250), ({"nodes": 3, "threads": 4}, 700)],
+)
+def test_connections(options: dict[str, int], connections: int) -> None:
+    """A worker has a connection to each server, or one for each thread, and one more thread reads overrides."""
+    assert capacity.connections_of(Deployment(workers=50, rate=1_000.0, **options)) == connections
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("busy", [0.3, 0.8])
+def test_wait_at_a_server_is_that_of_md1(busy: float) -> None:
+    """Random arrivals and equal service wait for busy * service / (2 * (1 - busy)) in the mean."""
+    result = simulated(costs(Costs(command=100.0)), 40_000, rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
+    assert result.node_cpu == pytest.approx(busy, rel=0.03)
+    assert result.mean == pytest.approx(100 + busy * 100 / (2 * (1 - busy)), rel=0.08)
+
+
+def test_littles_law() -> None:
+    """The requests that are under way are the rate times the mean latency."""
+    plan = Deployment(workers=10, rate=20_000.0, rtt=1_000.0)
+    whole = simulation.SimulatedFleet(plan, costs(Costs(command=20.0), Costs(decision=10.0)), 1, 40_000)
+    under_way = []
+    for _ in range(400):
+        whole.clock.run(whole.clock.now + 2_500)
+        under_way.append(whole.arrived - whole.decided)
+    mean = sum(whole.latencies) / len(whole.latencies)
+    assert sum(under_way) / len(under_way) == pytest.approx(mean * plan.rate / 1e6, rel=0.1)
+
+
+def test_at_a_high_rate_requests_share_commands() -> None:
+    """A worker sends the requests that arrive in a round trip with the next call: about rate times round trip."""
+    result = simulated(costs(), workers=1, rate=20_000.0, rtt=1_000.0)
+    assert result.requests / result.commands == pytest.approx(20, rel=0.15)
+    blocking = simulated(costs(), workers=1, rate=20_000.0, rtt=1_000.0, threads=8)
+    assert blocking.commands == pytest.approx(20_000, rel=0.03)
+
+
+def test_a_cluster_has_a_command_for_each_slot() -> None:
+    """Hash tags make one command of the limits of a request. Without them, a request has a command for each limit."""
+    same, different = (simulated(nodes=3, limits=3, has_tags=tags) for tags in (True, False))
+    assert same.commands == pytest.approx(same.requests, rel=0.02)
+    assert different.commands == pytest.approx(3 * different.requests, rel=0.02)
+
+
+def test_a_rejection_in_several_slots_refunds_the_others() -> None:
+    """Two refunds and two looks at the other two slots: one command for each slot, and a second round trip."""
+    result = simulated(nodes=3, limits=3, has_tags=False, rejected=1.0, rejected_clients=10**9, clients=10**6)
+    assert result.commands == pytest.approx(5 * result.requests, rel=0.02)
+    assert result.operations == pytest.approx(7 * result.requests, rel=0.02)
+    assert result.mean > 1_000
+
+
+def test_the_rejection_cache_saves_calls() -> None:
+    """Each worker asks the store about once per second for a rejected client."""
+    result = simulated(rate=2_000.0, workers=2, rejected=0.5, rejected_clients=1)
+    assert result.commands == pytest.approx(1_002, rel=0.1)
+
+
+def test_second_calls_send_commands() -> None:
+    assert simulated(second_calls=0.5).operations == pytest.approx(1.5 * simulated().operations, rel=0.05)
+
+
+def test_leases_take_the_place_of_calls() -> None:
+    """A lease serves its share. A key with few requests has no lease."""
+    busy = CallShares(Deployment(workers=1, rate=1e6, clients=1, amount=1_000, is_leased=True))
+    assert busy.asked == pytest.approx(1 / 20, rel=0.01)
+    quiet = CallShares(Deployment(workers=10, rate=1.0, is_leased=True))
+    assert quiet.asked == pytest.approx(1.0, rel=0.01)
+    exact, leased = (simulated(workers=10, rate=10_000.0, clients=150, is_leased=each) for each in (False, True))
+    assert leased.commands < exact.commands / 5
+
+
+def test_one_busy_client_is_on_one_server() -> None:
+    result = simulated(nodes=6, rate=5_000.0, clients=1, workers=4)
+    assert result.busiest_node_cpu > 4 * result.node_cpu
+
+
+def test_a_part_of_the_fleet_is_as_the_whole() -> None:
+    """A fleet that is too large to simulate has the loads and latencies of a smaller one with the same ratios."""
+    large = simulated(workers=8_000, rate=800_000.0, nodes=80)
+    small = simulated(workers=800, rate=80_000.0, nodes=8)
+    assert large.requests == pytest.approx(10 * small.requests, rel=0.03)
+    assert large.node_cpu == pytest.approx(small.node_cpu, rel=0.05)
+    assert large.percentile(0.5) == pytest.approx(small.percentile(0.5), rel=0.1)
+
+
+def test_constants_are_those_of_the_package() -> None:
+    assert workers.MOST == batch._MOST
+    assert (workers.WORTHWHILE, workers.MOST_CALLS) == (batch._WORTHWHILE, batch._MOST_CALLS)
+    assert ANNOUNCED_EVERY == fleet._LAST_INTERVAL
+
+
+def test_fit_finds_the_costs_of_parts() -> None:
+    """The costs that made the totals are found; a cost below 0 becomes 0."""
+    rows = [(1, 1, 1), (1, 1, 3), (0.1, 1, 1), (0.1, 1, 3)]
+    totals = [30 + 7 + h * 5 for _, _, h in rows[:2]] + [3 + 7 + h * 5 for _, _, h in rows[2:]]
+    assert fit(rows, totals) == pytest.approx([30, 7, 5])
+    assert min(fit([(1, 0), (1, 1), (1, 2)], [10, 9, 8])) == 0
+
+
+@pytest.mark.thorough
+def test_measure_a_server(tmp_path: Path) -> None:
+    """The costs of a server are measured; the keys of the measurement are removed."""
+    with redis_running(tmp_path) as server, redis.Redis(HOST, server.port) as client:
+        client.set("mine", 1)
+        found = measure.measure(f"redis://{HOST}:{server.port}")
+        assert client.keys() == [b"mine"]
+    assert not found.is_cluster
+    assert found.server.command > 0
+    assert found.client.decision + found.client.message > 0
+    assert found.sent.command + found.sent.hit == pytest.approx(197, rel=0.3)
+    assert 100 < found.state < 500
+
+
+@pytest.mark.thorough
+def test_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The costs of a cluster take the place of those in the file."""
+    file, before = tmp_path / "measured.json", capacity.costs.read_costs()
+    file.write_bytes(capacity.costs.FILE.read_bytes())
+    monkeypatch.setattr(capacity.costs, "FILE", file)
+    with cluster_running(tmp_path, *STEADY) as nodes:
+        measure.main([f"redis+cluster://{HOST}:{nodes[0].port}"])
+    found = capacity.costs.read_costs()
+    assert found[True].server != before[True].server
+    assert found[False] == before[False]
