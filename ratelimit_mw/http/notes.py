@@ -44,8 +44,6 @@ NO_LOGIN: Final = (
 HIDDEN_WAIT: Final = (
     "{} does not expose Retry-After, so scripts of other origins cannot read the time to wait after a rejection. Add {}"
 )
-_SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
-_WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
 _CORS: Final = re.compile("cors", re.IGNORECASE)
 _CORS_OF_STARLETTE: Final = "starlette.middleware.cors"
 _EXPOSED: Final = "Access-Control-Expose-Headers"
@@ -180,10 +178,8 @@ def notes_on_workers(limiter: Limiter) -> Iterator[str]:
 
 
 def count_workers() -> int:
-    """Return the number of worker processes, as far as it is in the environment or the command."""
-    command = " ".join(sys.argv[1:]) if _SERVERS.search(sys.argv[0]) else ""
-    named = _WORKERS.search(f"{command} {os.environ.get('GUNICORN_CMD_ARGS', '')}")
-    text = named[1] if named else os.environ.get("WEB_CONCURRENCY", "")
+    """Return the number of worker processes that ``WEB_CONCURRENCY`` or uWSGI names, or 1."""
+    text = os.environ.get("WEB_CONCURRENCY", "")
     return int(text) if text.isdecimal() and len(text) < 6 else getattr(sys.modules.get("uwsgi"), "numproc", 1)
 
 

@@ -377,7 +377,7 @@ def test_without_a_token_file_the_start_prints_a_token(tmp_path: Path, monkeypat
     settings.write_text('[[rules]]\nlimits = "3/minute"\n')
     file.touch(0o600)
     file.write_text(TOKEN)
-    with patch("uvicorn.run"), patch("ratelimit_mw.cli.serve.sighup.hold"):
+    with patch("uvicorn.run"):
         printed = run("serve", settings).stderr
         assert create_service()._token in printed
         assert run("serve", settings, "--admin-token-file", file).stderr == ""

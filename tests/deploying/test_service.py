@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -116,10 +114,10 @@ def is_ready(port: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
-    """Under load, no request fails, and a mistake keeps the earlier rules. Nothing else looks at the file."""
+def test_a_changed_file_applies_under_load(tmp_path: Path, workers: int) -> None:
+    """No request fails, and a mistake keeps the earlier rules."""
     flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
-    rules = f"reload_interval = 0\n{FIRST.replace('3/day', '1000000/day')}"
+    rules = 'reload_interval = "100ms"\n' + FIRST.replace("3/day", "1000000/day")
     client, seen, ends = new_address(), Counter[tuple[int, str]](), threading.Event()
 
     def ask() -> None:
@@ -147,11 +145,9 @@ def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
                 good = good.replace(f"{before}/day", f"{after}/day")
                 file.write_text(good.replace("/day", "/dya"))
                 mistakes = log().count("/dya")
-                service.send_signal(signal.SIGHUP)
                 wait_for(lambda mistakes=mistakes: log().count("/dya") > mistakes, "the error")  # type: ignore[misc]
                 assert is_limit(before)
                 file.write_text(good)
-                service.send_signal(signal.SIGHUP)
                 wait_for(lambda after=after: is_limit(after), "the new limit")  # type: ignore[misc]
                 before = after
         finally:
@@ -161,49 +157,6 @@ def test_sighup_reads_the_settings_again(tmp_path: Path, workers: int) -> None:
         assert service.poll() is None
     statuses = {line.split('"')[2].split()[0] for line in (tmp_path / "access.log").read_text().splitlines()}
     assert statuses == {"200"}
-
-
-def test_workers_that_start_survive_sighup(tmp_path: Path) -> None:
-    """The signal waits until a worker handles it, even in workers that replace others. All have the last rules."""
-    port, file = free_port(), tmp_path / "ratelimit.toml"
-    head = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "10s"\nreload_interval = 0\n'
-    limits, limit = itertools.count(1), 0
-
-    def log() -> str:
-        return (tmp_path / "servers.log").read_text()
-
-    def write() -> None:
-        nonlocal limit
-        limit = next(limits)
-        (later := tmp_path / "later").write_text(head + FIRST.replace("3/day", f"{limit}/day"))
-        later.replace(file)
-
-    def reload_until_started(count: int) -> bool:
-        write()
-        service.send_signal(signal.SIGHUP)
-        return service.poll() is not None or log().count("startup complete") == count
-
-    def ask() -> int:
-        question = {"features": {"ip": "192.0.2.7"}}
-        response = httpx.post(f"http://127.0.0.1:{port}/v1/check", json=question, headers=WITH_TOKEN, timeout=PATIENCE)
-        decided: int = response.json()["decisions"][0]["limit"]
-        return decided
-
-    write()
-    command = [str(PROGRAM), "serve", str(file), *token_options(tmp_path), "--port", str(port), "--workers", "2"]
-    processes = {"service": (service := start(tmp_path, command))}
-    with ExitStack() as stack:
-        stack.callback(stop, processes)
-        wait_for(lambda: "Started parent" in log(), "the supervisor")
-        wait_for(lambda: reload_until_started(2), "two workers")
-        first = re.findall(r"Started server process \[(\d+)\]", log())
-        for pid in first:
-            os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: reload_until_started(4), "two other workers")
-        wait_for(lambda: {ask() for _ in range(30)} == {limit}, "the last limit in all workers")
-        assert set(re.findall(r"Child process \[(\d+)\] died", log())) == set(first)
-        assert service.poll() is None
-    assert "Traceback" not in log()
 
 
 def test_the_unit_is_valid(tmp_path: Path) -> None:

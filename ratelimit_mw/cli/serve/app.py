@@ -19,7 +19,7 @@ from ...dashboard.asgi import ASGIDashboard
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
-from . import api, sighup
+from . import api
 from .access import ProblemError, check_reader, check_token
 from .gateway import GATEWAYS, Gateway, original_scope, response_sender
 from .rules import ServedRules
@@ -87,21 +87,10 @@ class DecisionService:
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await self.limiter.astart()
-        sighup.handle(self._reload)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.limiter.aclose()
         await send({"type": "lifespan.shutdown.complete"})
-
-    def _reload(self) -> None:
-        """Read the settings again, in a thread. Requests keep the earlier ones meanwhile."""
-        try:
-            self.limiter.reload()
-        except Exception as error:
-            trace = None if isinstance(error, RateLimitError) else error
-            _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
-        else:
-            _log.info("the settings were read again, and are in effect")
 
     async def _decide_original(
         self, gateway: Gateway, decide: ASGIApp, scope: Scope, receive: Receive, send: Send

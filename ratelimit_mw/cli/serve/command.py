@@ -14,7 +14,6 @@ from ...errors import MissingExtraError
 from ...http.token import start_token
 from ...limiter.limiter import Limiter
 from ..output import FILE, Failure, command, note
-from . import sighup
 from .app import DecisionService
 from .gateway import GATEWAYS
 
@@ -59,8 +58,7 @@ def serve(
     admin API shows, resets and bans clients, and changes their limits. Programs and admins need the token of
     --admin-token-file. If there is no file, they need the token that the service prints when it starts.
 
-    The service follows changes of FILE, and reads it at once on SIGHUP. On SIGTERM it finishes the requests that it has
-    begun.
+    The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
     """
     if find_spec("uvicorn") is None:
         raise MissingExtraError("the decision service", "serve")
@@ -76,7 +74,6 @@ def serve(
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
-    sighup.pass_on_to_workers()
     os.environ[_OPTIONS] = json.dumps(options)
     if new_token:
         note(f"/v1/check, the admin API and the dashboard need this token until the service stops: {new_token}")
@@ -110,7 +107,6 @@ def create_service() -> DecisionService:
 def _build(
     file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str
 ) -> DecisionService:
-    sighup.hold()
     token = new_token or _read_token(Path(token_file))
     return DecisionService(Limiter.from_settings(file), token, gateway, user_header)
 
