@@ -14,7 +14,7 @@ from ..http.rules import DECIDED
 from ..http.true_costs import read_costs
 from ..rules.decorators import marks_made
 from ..rules.guard import current
-from .request import WSGIRequest
+from .request import VERDICT, WSGIRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -33,6 +33,9 @@ class WSGIAdmission(Admission):
     def renew(self) -> WSGIRequest:
         self.request.is_late = True
         return self.request
+
+    def show(self) -> None:
+        self.native[VERDICT] = self.shown
 
     def reject(self, verdict: Verdict) -> Iterable[bytes]:
         """Start the response to a rejection, your own or the package's, and return its body."""

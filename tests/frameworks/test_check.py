@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -263,6 +264,110 @@ def test_a_stream_runs_in_its_request(site: Build) -> None:
     helper = served.helper("1/minute", name="helper")
     assert served.call().text == "yes no yes no "
     assert served.left() == [850, 1, 0]
+
+
+# -- many checks in one request --------------------------------------------------------------------------------
+
+
+def mail(limits: str, **options: Any) -> Rule:
+    return Rule(name="mail", limits=limits, match=IN_VIEWS, **options)
+
+
+def test_headers_show_a_limit_once(site: Build) -> None:
+    """A proxy rejects long headers. Of several keys, the headers show the one with the least left."""
+
+    async def view(call: Call) -> int:
+        for to in ("ann", "ben", "ann"):
+            await call.check("mail", to=to)
+        return 200
+
+    response = site(mail("9/minute;20/hour", key=["to"]), view).call()
+    assert response.headers["RateLimit"] == '"mail";r=7;t=60, "mail-2";r=18;t=3600'
+    assert response.headers["RateLimit-Policy"] == '"mail";q=9;w=60, "mail-2";q=20;w=3600'
+    assert response.headers["X-RateLimit-Remaining"] == "7"
+
+
+@pytest.mark.parametrize(("outcome", "left"), [({}, 8), ({"count_when": {"status": 401}}, 9)])
+def test_a_stream_counts_by_the_status_it_has_started_with(site: Build, outcome: dict[str, Any], left: int) -> None:
+    """A rule that counts failures counts no check of a stream with the status 200."""
+
+    async def view(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"part"
+            await call.check("mail")
+
+        return Reply(body=parts())
+
+    served = site(mail("9/minute", **outcome), view)
+    assert (served.call().text, served.left()) == ("part", [left])
+
+
+@pytest.mark.parametrize("by_verdict", [True, False])
+def test_the_true_cost_is_that_of_the_checks_since_the_last_one(site: Build, by_verdict: bool) -> None:
+    """The view checks an estimate twice and settles once, and then checks and settles each part of its work."""
+
+    async def view(call: Call) -> int:
+        async def settle(cost: int) -> None:
+            if by_verdict:
+                call.verdict["mail"].settle(cost)
+            else:
+                await call.check.settle("mail", cost)
+
+        for used in ([140, 150], [20], [30]):
+            for _ in used:
+                await call.check("mail")
+            for cost in used:
+                await settle(cost)
+        return 200
+
+    served = site(mail("1000/day", cost=10), view)
+    assert (served.statuses(1), served.left()) == ([200], [1000 - 150 - 20 - 30])
+
+
+def test_each_key_has_the_true_cost(site: Build) -> None:
+    """The view checks two senders, and settles what it has sent for both."""
+
+    async def view(call: Call) -> int:
+        for sender in ("ann", "ben"):
+            await call.check("mail", sender=sender)
+        await call.check.settle("mail", 150)
+        return 200
+
+    served = site(mail("1000/day", key=["sender"]), view)
+    assert served.statuses(1) == [200]
+    assert [served.left(sender=sender) for sender in ("ann", "ben")] == [[850], [850]]
+
+
+def test_a_header_has_the_true_cost_of_all_checks(site: Build) -> None:
+    """The header of the response is the cost of the request, however often the view has checked."""
+
+    async def view(call: Call) -> Reply:
+        for _ in range(2):
+            await call.check("mail")
+        return Reply(headers=[("x-used", "150")])
+
+    served = site(mail("1000/day", cost_from={"header": "x-used"}), view)
+    assert (served.statuses(1), served.left()) == ([200], [850])
+
+
+@only(BY_ASGI)
+def test_a_rejection_in_a_group_of_tasks_is_a_429(site: Build) -> None:
+    """Python wraps the error of a task in a group. A group with another error is an error of the view."""
+
+    async def view(call: Call) -> int:
+        async def fail() -> None:
+            raise LookupError
+
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as group:
+            group.create_task(call.check("mail"))
+            if "fails" in call.query:
+                outer.create_task(fail())
+        return 200
+
+    served = site(mail("1/minute"), view)
+    responses = [served.call(), served.call(), served.call(path="/?fails")]
+    assert [response.status_code for response in responses] == [200, 429, 500]
+    assert responses[1].headers["RateLimit"] == '"mail";r=0;t=60'
 
 
 # -- usage -----------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class Call:
     site: Site
     native: Any
     """The request of the framework: a scope, an environ or its object."""
-    verdict: Verdict
+    shown: Callable[[], Verdict]
     path: str
     query: Mapping[str, str]
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +136,11 @@ class Call:
     """``await call.check("rule", feature="value")``, and ``check.peek``, ``check.reset``, ``check.settle``."""
     usage: Any = None
     body: Callable[[], Any] = bytes
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that the framework shows now, with the checks of the view."""
+        return self.shown()
 
     async def read(self) -> bytes:
         """Return the body of the request."""
@@ -386,7 +391,7 @@ class ASGISite(Site):
 
     def see_scope(self, scope: Any, request: Any) -> Call:
         query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
-        found = Call(self, request, scope["state"]["ratelimit"], scope["path"], query)
+        found = Call(self, request, lambda: scope["state"]["ratelimit"], scope["path"], query)
         found.check, found.usage = Bound(of_starlette.check, request), Bound(of_starlette.usage, request)
         found.body = request.body
         return found
@@ -419,10 +424,9 @@ class ASGISite(Site):
             self._met += 1
 
     async def meet(self) -> None:
-        self._met, counted = self._met + 1, self._met + 1
+        self._met += 1
         while self._met < self._expected:
             await asyncio.sleep(0)
-        self._expected = min(self._expected, counted)
 
     async def acall(
         self, method: str = "GET", path: str = "/", client: str | None = CLIENT, seen: Any = None, **request: Any
@@ -478,12 +482,13 @@ class WSGISite(Site):
         def body() -> bytes:
             return native["wsgi.input"].read(int(native.get("CONTENT_LENGTH") or 0))  # type: ignore[no-any-return]
 
-        return self.see_environ(native, native["ratelimit_mw.verdict"], native, Bound(of_wsgi.check, native), body=body)
+        check = Bound(of_wsgi.check, native)
+        return self.see_environ(native, lambda: native["ratelimit_mw.verdict"], native, check, body=body)
 
-    def see_environ(self, environ: Any, verdict: Verdict, native: Any, check: Bound, **more: Any) -> Call:
+    def see_environ(self, environ: Any, shown: Callable[[], Verdict], native: Any, check: Bound, **more: Any) -> Call:
         path = environ["PATH_INFO"].encode("latin-1").decode()
         query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
-        return Call(self, native, verdict, path, query, check=check, **more)
+        return Call(self, native, shown, path, query, check=check, **more)
 
     def _at_once(self, times: int, line: tuple[str, str], request: dict[str, Any]) -> Sequence[httpx.Response]:
         begin = threading.Barrier(times)
@@ -667,7 +672,7 @@ class FlaskSite(WSGISite):
 
     def see(self, native: Any) -> Call:
         more = {"usage": Bound(of_flask.usage), "body": native.get_data}
-        return self.see_environ(native.environ, flask.g.ratelimit, native, Bound(of_flask.check), **more)
+        return self.see_environ(native.environ, lambda: flask.g.ratelimit, native, Bound(of_flask.check), **more)
 
     @staticmethod
     def _endpoint(replying: Replying) -> Any:
@@ -719,7 +724,7 @@ class DjangoSite(Project, WSGISite):
 
     def see(self, native: Any) -> Call:
         more = {"usage": Bound(of_django.usage, native), "body": lambda: native.body}
-        return self.see_environ(native.META, native.ratelimit, native, Bound(of_django.check, native), **more)
+        return self.see_environ(native.META, lambda: native.ratelimit, native, Bound(of_django.check, native), **more)
 
 
 class RestSite(DjangoSite):
@@ -762,7 +767,7 @@ class AsyncDjangoSite(Project, ASGISite):
         return self.serve(Handler, make)
 
     def see(self, native: Any) -> Call:
-        found = Call(self, native, native.ratelimit, native.path, native.GET.dict())
+        found = Call(self, native, lambda: native.ratelimit, native.path, native.GET.dict())
         found.check, found.usage = Bound(of_django.acheck, native), Bound(of_django.ausage, native)
         found.body = lambda: native.body
         return found
