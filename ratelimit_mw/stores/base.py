@@ -152,7 +152,7 @@ class Store(ABC):
             name: The name, of 1 to 100 printable ASCII characters without a space.
 
         Returns:
-            The data; None where there is no such record, or its lifetime is over.
+            The data; None where there is no such record.
 
         Raises:
             ConfigError: The store keeps no records.
@@ -163,14 +163,13 @@ class Store(ABC):
         """Async form of ``read_record``."""
         return self.read_record(name)
 
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record in one atomic step, if it is still as it was read.
 
         Args:
             name: The name of the record.
             data: The new data, at most 1,000,000 bytes; None deletes the record.
             before: The data that were read, None without a record. If the record has changed since, nothing is written.
-            lifetime: How long the record stays, in microseconds of the store's own time; None means forever.
 
         Returns:
             Whether the record had the data ``before``, and is written.
@@ -181,11 +180,9 @@ class Store(ABC):
         """
         raise self._without_records()
 
-    async def awrite_record(
-        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
-    ) -> bool:
+    async def awrite_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Async form of ``write_record``."""
-        return self.write_record(name, data, before, lifetime)
+        return self.write_record(name, data, before)
 
     def _without_records(self) -> ConfigError:
         name = self.name or type(self).__name__

@@ -54,13 +54,11 @@ class TwinStore(Store):
     async def aread_record(self, name: str) -> bytes | None:
         return await self._arun(self._read_record, record_key(name))  # type: ignore[no-any-return]
 
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        return self._run(self._write_record, record_key(name, data), data, before, lifetime)  # type: ignore[no-any-return]
+    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        return self._run(self._write_record, record_key(name, data), data, before)  # type: ignore[no-any-return]
 
-    async def awrite_record(
-        self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None
-    ) -> bool:
-        return await self._arun(self._write_record, record_key(name, data), data, before, lifetime)  # type: ignore[no-any-return]
+    async def awrite_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        return await self._arun(self._write_record, record_key(name, data), data, before)  # type: ignore[no-any-return]
 
     def ping(self) -> None:
         self._run(self._ping)

@@ -38,8 +38,8 @@ class StoreHandle:
     def read_record(self, name: str) -> bytes | None:
         return self._call("read_record", name)  # type: ignore[no-any-return]
 
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
-        return self._call("write_record", name, data, before, lifetime)  # type: ignore[no-any-return]
+    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        return self._call("write_record", name, data, before)  # type: ignore[no-any-return]
 
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         return self._call("list_keys", prefix, place)  # type: ignore[no-any-return]

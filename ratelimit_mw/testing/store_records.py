@@ -3,13 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-from ..clock import SECOND
 from ..errors import ConfigError
 from ..stores import Store
 from ..stores.base import MAX_RECORD, RECORDS
 from .comparison import check_equal
 from .store_handles import NOW, StoreHandle
-from .store_suite import DAY, WAYS, StoreSuite, limit_of
+from .store_suite import WAYS, StoreSuite, limit_of
 
 _ANY = bytes(range(256)) + b"\r\nEND\r\n"
 
@@ -50,24 +49,6 @@ class RecordTests(StoreSuite):
             check_equal(_is_rejected(store, name, second + b"x"), True, "one byte more")
             check_equal(_is_rejected(store, "a b", b""), True, "a name with a space")
             store.write_record(name, None, second)
-
-    def test_a_record_has_a_lifetime(self, way: str) -> None:
-        """A record ends with its lifetime, and a write without one keeps it."""
-        short, long, kept = _name(), _name(), _name()
-        with self._open(way) as store:
-            if _has_none(store, short):
-                return
-            store.write_record(long, b"1", None, 40 * DAY)
-            store.write_record(kept, b"1", None, 1 * SECOND)
-            store.write_record(kept, b"2", b"1")
-            store.write_record(short, b"1", None, 1 * SECOND)
-            for _ in range(400):
-                if store.read_record(short) is None:
-                    break
-                self.wait(0.05)
-            check_equal(store.read_record(short), None, "a record of one second")
-            check_equal(store.write_record(short, b"2", None), True, "a new record after it")
-            check_equal((store.read_record(long), store.read_record(kept)), (b"1", b"2"), "the others")
 
     def test_records_and_states_do_not_mix(self, way: str) -> None:
         """A rule whose name is that of a record has a key of its own. Where a store lists keys, it lists records."""

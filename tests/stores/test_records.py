@@ -12,7 +12,6 @@ from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.base import MAX_RECORD, record_key
-from ratelimit_mw.stores.memory.documents import Documents
 
 
 class Recordless(Store):
@@ -52,14 +51,6 @@ def test_records_are_in_a_snapshot(tmp_path: Path) -> None:
     before.write_record("overrides", b"\xff", None)
     before.close()
     assert MemoryStore(snapshot=tmp_path / "limits").read_record("overrides") == b"\xff"
-
-
-def test_ended_records_leave_the_memory() -> None:
-    """Each process may write a record of its own, and none deletes those of others."""
-    documents = Documents()
-    assert documents.write("a", b"1", None, 10, now=0)
-    assert documents.write("b", b"1", None, 20, now=10)
-    assert list(documents) == ["b"]
 
 
 def test_inspect_shows_no_records() -> None:

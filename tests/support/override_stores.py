@@ -75,9 +75,9 @@ class Recording(SharedStore):
         await asyncio.sleep(0)
         return self.read_record(name)
 
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         self._called()
-        return self.states.write_record(name, data, before, lifetime)
+        return self.states.write_record(name, data, before)
 
 
 def set_elsewhere(store: Recording, limit: str) -> None:

@@ -124,7 +124,6 @@ async def update(
     name: str,
     change: Callable[[bytes | None], Awaitable[bytes | None]],
     tries: int,
-    lifetime: int | None = None,
 ) -> bool:
     """Change a record by compare-and-swap.
 
@@ -134,13 +133,12 @@ async def update(
         name: The name of the record.
         change: Returns the new data for those that were read. It is called again if another process was faster.
         tries: How often to try.
-        lifetime: As for ``Store.write_record``.
 
     Returns:
         Whether the record is written. Otherwise other processes were faster each time.
     """
     for _ in range(tries):
         before = await call(store, "read_record", name)
-        if await call(store, "write_record", name, await change(before), before, lifetime):
+        if await call(store, "write_record", name, await change(before), before):
             return True
     return False

@@ -105,12 +105,12 @@ class Records:
                 self.txn.delete(self._shared_name(prefix_of(key), key))
 
     def read_document(self, key: str) -> bytes | None:
-        """Return the data of a document; None where there is none, or it has expired."""
+        """Return the data of a document; None where there is none."""
         data = self.txn.get(state_name(STATE, key, self._secret))
-        return None if data is None or int.from_bytes(data[:EXPIRY], "big") <= self.now else data[_HEADER:]
+        return None if data is None else data[_HEADER:]
 
-    def write_document(self, key: str, data: bytes | None, before: bytes | None, lifetime: int | None) -> bool:
-        """Write or delete a document that still is ``before``; None as its lifetime means forever."""
+    def write_document(self, key: str, data: bytes | None, before: bytes | None) -> bool:
+        """Write or delete a document that still is ``before``. It never expires."""
         if self.read_document(key) != before:
             return False
         self.changed, name = True, state_name(STATE, key, self._secret)
@@ -119,8 +119,7 @@ class Records:
             return True
         if self.room >= FROZEN:
             raise StoreError("no room is left, so a record was not written")
-        until = _MAX_TIME if lifetime is None else min(self.now + lifetime, _MAX_TIME)
-        self.txn.put(name, until.to_bytes(EXPIRY, "big") + _DOCUMENT + data)
+        self.txn.put(name, _MAX_TIME.to_bytes(EXPIRY, "big") + _DOCUMENT + data)
         return True
 
     def list_keys(self, prefix: str, place: str) -> KeyPage:

@@ -234,17 +234,15 @@ def read_record(context: StepContext, key: str) -> Steps[bytes | None]:
     return None if known is None else known.value
 
 
-def write_record(
-    context: StepContext, key: str, data: bytes | None, before: bytes | None, lifetime: int | None
-) -> Steps[bool]:
-    """Write or delete a record that still is ``before``. None as its lifetime means forever."""
+def write_record(context: StepContext, key: str, data: bytes | None, before: bytes | None) -> Steps[bool]:
+    """Write or delete a record that still is ``before``. It never expires."""
     token = context.names.token(key)
     known = yield from _stored(context, key)
     if (None if known is None else known.value) != before:
         return False
     if data is None and known is None:
         return True
-    value, expires = (b"", EXPIRED) if data is None else (data, NEVER if lifetime is None else expiry(lifetime))
+    value, expires = (b"", EXPIRED) if data is None else (data, NEVER)
     changed = swap(context.names.state(token), value, expires, known)
     (reply,) = yield [KeyCommands(context.rendezvous.server_of(token), (changed,))]
     return reply.lines == [STORED]

@@ -46,7 +46,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
     secret: bytes
     generations: list[SavedGenerations]
-    documents: dict[str, tuple[bytes, int]] = {}
+    documents: dict[str, bytes] = {}
 
 
 def pack(generations: Generations, dumps: _Dumps) -> SavedGenerations:

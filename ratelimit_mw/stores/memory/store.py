@@ -22,7 +22,6 @@ from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...receipt import Correction
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
-from .documents import NEVER, Documents
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -71,7 +70,7 @@ class MemoryStore(Store):
         self._rotates_at = 1 << 63
         self._dropped: list[Table] = []
         self._keys = 0
-        self._documents = Documents()
+        self._documents: dict[str, bytes] = {}
         self._snapshot = path
         if path and (saved := read(path)):
             self._load(saved)
@@ -204,13 +203,18 @@ class MemoryStore(Store):
 
     def read_record(self, name: str) -> bytes | None:
         with self._lock:
-            return self._documents.read(record_key(name), self.clock())
+            return self._documents.get(record_key(name))
 
-    def write_record(self, name: str, data: bytes | None, before: bytes | None, lifetime: int | None = None) -> bool:
+    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        key = record_key(name, data)
         with self._lock:
-            now = self.clock()
-            until = NEVER if lifetime is None else now + lifetime
-            return self._documents.write(record_key(name, data), data, before, until, now)
+            if self._documents.get(key) != before:
+                return False
+            if data is None:
+                self._documents.pop(key, None)
+            else:
+                self._documents[key] = data
+            return True
 
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""

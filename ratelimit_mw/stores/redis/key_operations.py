@@ -13,7 +13,6 @@ FORGET: Final = 7
 PROBE: Final = 8
 SCAN: Final = 9
 WRITE: Final = 10
-_LONGEST_MS: Final = 10**14
 
 
 class KeyOperation(Operation):
@@ -51,7 +50,6 @@ class KeyCommand(Operation):
         return start + 1
 
 
-def write_arguments(data: bytes | None, before: bytes | None, lifetime: int | None) -> tuple[Any, ...]:
+def write_arguments(data: bytes | None, before: bytes | None) -> tuple[Any, ...]:
     """Return the arguments that write or delete a record which still is ``before``. The reply is 1 if it was."""
-    milliseconds = 0 if lifetime is None else min(max(1, -(-lifetime // 1_000)), _LONGEST_MS)
-    return pack_text(before) or False, pack_text(data) or False, milliseconds
+    return pack_text(before) or False, pack_text(data) or False

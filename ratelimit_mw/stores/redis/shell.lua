@@ -117,13 +117,11 @@ local function correct(count, now, min_ttl)
   end
 end
 
--- Write or delete a record that still has the data it was read with. A lifetime of 0 means forever.
-local function write_record(key, before, data, lifetime)
+-- Write or delete a record that still has the data it was read with.
+local function write_record(key, before, data)
   if (redis.call('GET', key) or false) ~= before then return 0 end
   if not data then
     redis.call('DEL', key)
-  elseif lifetime > 0 then
-    redis.call('SET', key, data, 'PX', lifetime)
   else
     redis.call('SET', key, data)
   end
@@ -142,7 +140,7 @@ local function on_keys(kind, count)
       reply[length] = redis.call('SCAN', numbers[cursor], 'MATCH', numbers[cursor + 1], 'COUNT', numbers[cursor + 2])
     elseif kind == WRITE then
       length = length + 1
-      reply[length] = write_record(KEYS[i], numbers[cursor], numbers[cursor + 1], numbers[cursor + 2])
+      reply[length] = write_record(KEYS[i], numbers[cursor], numbers[cursor + 1])
     else
       length = length + 1
       reply[length] = redis.call('GET', KEYS[i]) or false

@@ -220,10 +220,8 @@ class RedisStore(TwinStore):
         _, (data,) = await caller.ask(self._on_key(READ, key), caller.time() + self._timeout)
         return data  # type: ignore[no-any-return]
 
-    async def _write_record(
-        self, caller: Caller, key: str, data: bytes | None, before: bytes | None, lifetime: int | None
-    ) -> bool:
-        operation = KeyCommand(WRITE, key, *self._place(key), *write_arguments(data, before, lifetime))
+    async def _write_record(self, caller: Caller, key: str, data: bytes | None, before: bytes | None) -> bool:
+        operation = KeyCommand(WRITE, key, *self._place(key), *write_arguments(data, before))
         return bool(await caller.ask(operation, caller.time() + self._timeout) == 1)
 
     def _open_caller(self) -> Caller:
