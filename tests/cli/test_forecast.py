@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Files, run
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,22 +137,21 @@ def test_a_constant_series_is_its_own_forecast() -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """Four days of an access log, with 30 requests an hour by day, and 6 by night. A third is for ``/api``."""
-    lines = []
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Four days of a traffic log, with 30 requests an hour by day, and 6 by night."""
+    now = MONDAY + timedelta(days=4, minutes=30)
+    monkeypatch.setattr(clock, "_WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    log = TrafficLog(f"sqlite:///{tmp_path}/traffic.db")
     for hour in range(4 * 24):
-        number = 30 if 8 <= hour % 24 < 18 else 6
-        for i in range(number):
-            at = MONDAY + timedelta(hours=hour, seconds=i * 60)
-            path = "/api/items" if i % 3 == 0 else "/"
-            lines.append(f'192.0.2.{i} - - [{at:%d/%b/%Y:%H:%M:%S} +0000] "GET {path} HTTP/1.1" 200 1\n')
-    return Files(tmp_path).log(lines)
+        log.record("api", n=30 if 8 <= hour % 24 < 18 else 6, at=START + hour * HOUR + 60)
+    log.close()
+    return log.name
 
 
 @pytest.mark.thorough
-def test_the_next_day_is_forecast_from_an_access_log(log: Path) -> None:
+def test_the_next_day_is_forecast(url: str) -> None:
     """The first and the last hour may be cut, so they do not count."""
-    result = json.loads(run("forecast", log, "--json").stdout)
+    result = json.loads(run("forecast", url, "api", "--json").stdout)
     assert (result["hours"], result["first"], result["last"]) == (
         94,
         "2026-01-05T01:00:00+00:00",
@@ -161,21 +160,10 @@ def test_the_next_day_is_forecast_from_an_access_log(log: Path) -> None:
     assert (result["period"], result["peak"]["requests"]) == ("day", 30)
     assert result["forecast"]["start"] == START + 95 * HOUR
     assert result["settings"] == {"limits": ["24/hour"], "schedule": {"08:00-18:00": ["1/hour"]}, "timezone": "UTC"}
-    text = run("forecast", log).stdout
+    text = run("forecast", url, "api").stdout
     assert 'schedule = { "08:00-18:00" = ["1/hour"] }' in text
     assert "seasonal naive" in text
     assert "STL with exponential smoothing" in text
-
-
-@pytest.mark.thorough
-def test_a_rule_counts_its_own_requests(log: Path, tmp_path: Path) -> None:
-    settings = Files(tmp_path).rules(
-        {"name": "all", "limits": "1/hour"}, {"name": "api", "limits": "1/hour", "match": {"path": "/api/**"}}
-    )
-    result = json.loads(run("forecast", log, "--rule", "api", "--settings", settings, "--json").stdout)
-    assert result["peak"]["requests"] == 10
-    wrong = run("forecast", log, "--rule", "app", "--settings", settings)
-    assert (wrong.exit_code, wrong.stderr) == (1, f"Error: {settings}: there is no rule 'app'\n")
 
 
 @pytest.mark.thorough
@@ -220,9 +208,9 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("name", "head"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
-def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: str, name: str, head: bytes) -> None:
+def test_the_picture_has_the_form_of_its_name(url: str, tmp_path: Path, theme: str, name: str, head: bytes) -> None:
     picture = tmp_path / name
-    result = run("forecast", log, "--plot", picture, "--theme", theme)
+    result = run("forecast", url, "api", "--plot", picture, "--theme", theme)
     assert (result.exit_code, result.stderr) == (0, f"picture written to {picture}\n")
     assert picture.read_bytes().startswith(head)
     if name.endswith("svg"):
@@ -233,30 +221,23 @@ def test_the_picture_has_the_form_of_its_name(log: Path, tmp_path: Path, theme: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing argument 'LOG...'"),
-        (["absent.log"], "'absent.log' does not exist"),
-        (["memory://"], "give the URL of a traffic log, and one event"),
-        (["memory://", "a", "b"], "give the URL of a traffic log, and one event"),
-        (
-            ["memory://", "--rule", "api", "--settings", "{log}"],
-            "give the URL of a traffic log, and one event",
-        ),
-        (["memory://", "a", "--rule", "api"], "give the URL of a traffic log, and one event"),
-        (["{log}", "{log}"], "is given twice"),
-        (["{log}", "--rule", "api"], "--rule and --settings need each other"),
-        (["{log}", "--plot", "a.jpg"], "expected a file name that ends in .png or .svg"),
+        ([], "Missing argument 'URL'"),
+        (["{url}"], "name an EVENT, or a rule with --rule"),
+        (["{url}", "a", "--rule", "api"], "name an EVENT, or a rule with --rule"),
+        (["{url}", "a", "b"], "unexpected extra argument"),
+        (["{url}", "api", "--plot", "a.jpg"], "expected a file name that ends in .png or .svg"),
     ],
 )
-def test_misuse_is_explained(log: Path, arguments: list[str], message: str) -> None:
-    result = run("forecast", *(argument.format(log=log) for argument in arguments))
+def test_misuse_is_explained(url: str, arguments: list[str], message: str) -> None:
+    result = run("forecast", *(argument.format(url=url) for argument in arguments))
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
-def test_a_missing_library_is_named(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the log is read."""
     monkeypatch.setitem(sys.modules, "statsmodels", None)
     monkeypatch.setitem(sys.modules, "statsmodels.tsa.api", None)
     monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.forecast.model", raising=False)
-    result = run("forecast", log)
+    result = run("forecast", url, "api")
     assert result.exit_code == 2
     assert 'pip install "ratelimit-mw[forecast]"' in result.stderr

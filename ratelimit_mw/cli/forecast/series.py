@@ -1,21 +1,15 @@
-"""Counts the requests of a log by hour: of access logs, or of one event of a traffic log."""
+"""Counts events of a traffic log by hour."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...clock import SECOND, now_us
-from ...settings import load_settings
 from ...stores import redacted_url
-from ...traffic import TrafficLog
-from ..json_lines import LineParser
 from ..output import Failure
-from ..replay.logs import open_logs
-from ..replay.simulation import Simulation
+from ..traffic.source import open_log
 
 HOUR: Final = 3600
 _MOST: Final = 26 * 7 * 24
@@ -29,8 +23,6 @@ class HourlyCounts(NamedTuple):
 
     start: int
     counts: list[int]
-    formats: Mapping[str, int] = {}
-    """The formats of access logs, with the number of their lines."""
 
     @property
     def end(self) -> int:
@@ -42,35 +34,9 @@ class HourlyCounts(NamedTuple):
         return "{:%Y-%m-%d %H:%M} to {:%Y-%m-%d %H:%M} UTC".format(*moments)
 
 
-def count_access_logs(
-    paths: tuple[str, ...], rule: str | None, file: Path | None, fields: dict[str, str]
-) -> HourlyCounts:
-    """Count the requests of access logs. With a rule of a settings file, count those that the rule applies to."""
-    simulation = None if rule is None or file is None else _simulation(rule, file)
-    needs = (
-        [simulation.client.header, *(name for each in simulation.rules for name in each.needs)] if simulation else []
-    )
-    hours, requests = Counter[int](), 0
-    with open_logs(paths, LineParser(fields, needs), "counting") as logs:
-        for entry in logs:
-            requests += 1
-            if simulation is None or simulation.decide(entry).decisions:
-                hours[int(entry.time) // HOUR] += 1
-    logs.finish(requests)
-    return _without_ends(hours)._replace(formats=logs.formats)
-
-
-def _simulation(name: str, file: Path) -> Simulation:
-    settings = load_settings(file)
-    rules = tuple(rule for i, rule in enumerate(settings.rules) if name == (rule.name or f"rule-{i + 1}"))
-    if not rules:
-        raise Failure(f"{file}: there is no rule {name!r}")
-    return Simulation(replace(settings, rules=rules))
-
-
 def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
     """Count events of a traffic log together, as far back as the log keeps hours."""
-    log, end = TrafficLog.open(url), now_us() // SECOND // HOUR * HOUR
+    log, end = open_log(url), now_us() // SECOND // HOUR * HOUR
     try:
         for days in (_MOST // 24, 90, 28, 7, 4):
             start = end - (24 * days - 1) * HOUR  # within the retention, also later in this hour
