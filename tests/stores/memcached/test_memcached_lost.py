@@ -291,7 +291,7 @@ def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
     with opened(memcached_server) as other:
         other.apply([hit(shadow)], NOW)
         meddle = lambda: next(left, None) is not None and other.apply([hit(shadow)], NOW)  # noqa: E731
-        handle = WAYS[way](Meddling(memcached_server, 900_000, meddle))
+        handle = WAYS[way](Meddling(memcached_server, PATIENT if races == 1 else 300_000, meddle))
         handle.apply([hit(limit, 0)], NOW)
         for remaining in (8, 7):
             decisions = handle.apply([hit(shadow), hit(limit), hit(shadow, 0)], NOW)

@@ -65,20 +65,21 @@ def test_200_requests_for_one_key_are_allowed_within_the_budget(memcached_server
     assert found == [True] * TOGETHER
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_batch_decides_as_if_requests_came_one_after_the_other(memcached_server: Server, seed: int) -> None:
+def test_a_batch_decides_as_if_requests_came_one_after_the_other(memcached_server: Server) -> None:
     """With several limits, shadow limits, different costs and few keys, the decisions are those of the memory store."""
-    chance = random.Random(seed)
-    quotas = ("5/minute", "40/hour", "1000/day")
-    limits = [limit_of(chance.choice(quotas), spec, shadow=chance.random() < 0.2) for spec in StoreSuite.algorithms]
-    requests = [
-        [hit(limit, chance.choice((0, 1, 1, 2, 7)), f"c{chance.randrange(3)}") for limit in chance.sample(limits, 3)]
-        for _ in range(300)
-    ]
-    memory = open_store("memory://")
-    expected = [shown(memory.apply(hits, NOW)) for hits in requests]
-    with opened(memcached_server) as store:
-        assert [shown(decisions) for decisions in decided(store, requests)] == expected
+    for seed in range(5):
+        chance, memory, quotas = random.Random(seed), open_store("memory://"), ("5/minute", "40/hour", "1000/day")
+        limits = [limit_of(chance.choice(quotas), spec, shadow=chance.random() < 0.2) for spec in StoreSuite.algorithms]
+        requests = [
+            [
+                hit(limit, chance.choice((0, 1, 1, 2, 7)), f"c{chance.randrange(3)}")
+                for limit in chance.sample(limits, 3)
+            ]
+            for _ in range(300)
+        ]
+        expected = [shown(memory.apply(hits, NOW)) for hits in requests]
+        with opened(memcached_server) as store:
+            assert [shown(decisions) for decisions in decided(store, requests)] == expected, seed
 
 
 def test_places_in_a_queue_are_given_out_in_order(memcached_server: Server) -> None:
@@ -153,12 +154,11 @@ def test_a_cancelled_request_consumes_nothing_and_delays_no_other(memcached_serv
         assert store.apply([hit(limit, 0)], NOW)[0].remaining == 860
 
 
-@pytest.mark.parametrize("turns", range(12))
-def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_server: Server, turns: int) -> None:
+def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_server: Server) -> None:
     """All tasks are cancelled at different moments, including those of the store. The next request is decided."""
-    limit = limit_of("1000/day")
 
-    async def scenario(store: MemcachedStore) -> int:
+    async def scenario(store: MemcachedStore, turns: int) -> int:
+        limit = limit_of("1000/day")
         await store.aapply([hit(limit, 0)], NOW)
         requests = asyncio.gather(*(store.aapply([hit(limit)], NOW) for _ in range(10)), return_exceptions=True)
         for _ in range(turns):
@@ -169,8 +169,9 @@ def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_serv
         await asyncio.gather(requests, *others, return_exceptions=True)
         return (await store.aapply([hit(limit)], NOW))[0].remaining
 
-    with opened(memcached_server, timeout_us=1_000_000) as store:
-        assert 989 <= asyncio.run(closing(store, scenario(store))) <= 999
+    for turns in range(12):
+        with opened(memcached_server, timeout_us=1_000_000) as store:
+            assert 989 <= asyncio.run(closing(store, scenario(store, turns))) <= 999, turns
 
 
 def test_many_long_names_fit_in_one_batch(memcached_server: Server) -> None:

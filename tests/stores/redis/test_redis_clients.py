@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from own_time import hurried
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
@@ -67,7 +68,7 @@ def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -
             store.apply([hit(limit)])
             proxy.heard.clear()
             proxy.swallows = True
-            with pytest.raises(StoreError, match="time budget"):
+            with hurried(store, 0.3), pytest.raises(StoreError, match="time budget"):
                 store.apply([hit(limit)])
             assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
             proxy.swallows = False
@@ -83,7 +84,7 @@ def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -
             await astore.aapply([hit(limit)])
             proxy.heard.clear()
             proxy.swallows = True
-            with pytest.raises(StoreError, match="time budget"):
+            with hurried(astore, 0.3), pytest.raises(StoreError, match="time budget"):
                 await astore.aapply([hit(limit)])
             assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
             proxy.swallows = False
@@ -284,7 +285,7 @@ def test_a_stopped_server_holds_no_call_beyond_its_budget(tmp_path: Path) -> Non
         server.pause()
         started = time.monotonic()
         for _ in range(2):
-            with pytest.raises(StoreError):
+            with hurried(store, 0.3), pytest.raises(StoreError):
                 store.apply([hit(limit)])
         assert time.monotonic() - started < 25, "one call with the client's timeouts takes 30 s"
         server.resume()
