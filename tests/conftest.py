@@ -30,12 +30,6 @@ for profile in ("quick", "usual"):
 settings.load_profile("usual")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start slow files first, so that no worker is left alone with one at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 def pytest_runtest_setup() -> None:
     """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
     real = time.monotonic_ns() + WALL_AT_ZERO

@@ -146,5 +146,5 @@ class _SetCookie(Morsel[str]):
         self.set(name.strip(), value.strip(), value.strip())
         self._line = line
 
-    def output(self, *_: Any, **__: Any) -> str:
+    def OutputString(self, attrs: Any = None) -> str:  # noqa: N802 - the name of the standard library
         return self._line

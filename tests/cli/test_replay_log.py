@@ -148,7 +148,6 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
         ("replay", old, bad, "--suggest", "1%"),
         ("diff", old, new, fine, bad),
         ("traffic", "import", url, fine, bad),
-        ("forecast", bad),
     ):
         result = run(*command)
         assert (result.exit_code, result.stdout) == (1, "")

@@ -182,7 +182,8 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
 @both
 def test_the_stack_stays_sync_or_async(is_async: bool) -> None:
     """Django adds no adapter around the middleware: it is a coroutine function only in an async stack."""
-    middleware = RateLimitMiddleware(ahello if is_async else hello)
+    with project():
+        middleware = RateLimitMiddleware(ahello if is_async else hello)
     assert (middleware.sync_capable, middleware.async_capable) == (True, True)
     assert iscoroutinefunction(middleware) is is_async
 

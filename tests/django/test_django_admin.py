@@ -73,7 +73,9 @@ def _project() -> Iterator[None]:
             user = User.objects.create_user(name, is_staff=True)
             user.user_permissions.set(Permission.objects.get(codename=f"{each}_limitedclient") for each in permissions)
         yield
-        User.objects.all().delete()  # other files share the database, without the tables of the admin
+        # Other files share the database, and do not know the tables of the admin.
+        admin.models.LogEntry.objects.all().delete()
+        User.objects.all().delete()
 
 
 def site(store: Any = None, *rules: Rule) -> Any:
