@@ -137,6 +137,14 @@ def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
         assert [served.ask(method="HEAD").status_code, *served.statuses(times=2)] == [200, 200, 429]
 
 
+def test_an_exempt_method_of_a_class_is_exempt_for_head_too() -> None:
+    """HEAD counts as GET: the site's limit holds for neither of them, and for POST it does."""
+    free = subclass(Items, get=exempt(Items.get))
+    with project(one_rule("1/minute"), path("", free.as_view())) as served:
+        statuses = [served.ask(method=method).status_code for method in ("HEAD", "GET", "HEAD", "POST", "POST")]
+        assert statuses == [200] * 4 + [429]
+
+
 def passing(view: Any) -> Any:
     """Decorate a view, as one that asks for a password would."""
     return functools.wraps(view)(lambda request, *args, **kwargs: view(request, *args, **kwargs))

@@ -114,6 +114,14 @@ def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
     assert [ask(app, method="HEAD").status_code, *statuses(app, times=2)] == [200, 200, 429]
 
 
+def test_an_exempt_method_of_a_class_is_exempt_for_head_too() -> None:
+    """HEAD counts as GET: the site's limit holds for neither of them, and for POST it does."""
+    app = app_of(one_rule("1/minute"), {"/": type("Free", (Items,), {"get": exempt(Items.get)}).as_view("items")})
+    assert [ask(app, method=method).status_code for method in ("HEAD", "GET", "HEAD", "POST", "POST")] == [200] * 4 + [
+        429
+    ]
+
+
 def test_a_plain_class_view_is_limited() -> None:
     """A View with one dispatch_request is limited, even when it is async."""
 

@@ -103,6 +103,17 @@ def test_a_function_has_its_name_before_its_first_call(site: Build, use: str) ->
     assert [status(path) for path in ("left", "mail", "mail", "left")] == [200, 200, 429, 200]
 
 
+def test_two_functions_of_one_name_have_none_before_their_first_calls(site: Build) -> None:
+    """Nobody knows which of them is meant, so the name is an error until then."""
+    mail, sms = (limit("1/minute", unrouted=True)(hidden(name)) for name in ("mail", "sms"))
+
+    async def read(call: Call) -> Any:
+        return await call.check.peek(f"{__name__}.hidden.<locals>.wrapper")
+
+    status = serve(site, rate(), {"left": read, "mail": mail, "sms": sms})
+    assert [status(path) for path in ("left", "mail", "left")] == [500, 200, 200]
+
+
 def test_the_settings_override_a_function_that_no_view_has_called(site: Build) -> None:
     """The application starts, and starts again in the next test: its decorator has one line."""
     settings = load_settings({"rules": [{"overrides": f"sms-{site.name[:5]}", "limits": "1/minute"}]})

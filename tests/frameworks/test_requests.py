@@ -54,6 +54,13 @@ def test_head_consumes_like_get_and_has_no_body(site: Build) -> None:
     assert int(rejected.headers["content-length"]) == len(served.call().content) > 0
 
 
+def test_an_invalid_host_does_not_evade_a_rule(site: Build) -> None:
+    """A rule for one host applies to it in every spelling, and where nobody knows the host."""
+    served = site(Rule(limits="3/minute", match={"host": "shop.example"}, key=[]))
+    hosts = ("shop.example", "other.example", "SHOP.example.:80", "shop example", "other.example", "a b")
+    assert [served.call(headers={"host": host}).status_code for host in hosts] == [200] * 5 + [429]
+
+
 @pytest.mark.filterwarnings("ignore:Unknown REQUEST_METHOD")
 def test_a_lowercase_method_does_not_evade_a_rule(site: Build) -> None:
     """Servers pass methods on unchanged and some frameworks capitalise them, so rules ignore the case."""

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, Required, TypedDict
 
 import pytest
 from calls import http_scope, limited, send_bare
+from starlette.authentication import SimpleUser
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 from websocket_calls import connect, kinds
@@ -114,6 +115,13 @@ def test_the_types_of_declared_features_are_checked_at_the_start(part: str, prob
     with pytest.raises(ConfigError, match=problem):
         limiter.reload()
     assert send_bare(app, http_scope())[0]["status"] == 200
+
+
+@pytest.mark.parametrize(("returned", "statuses"), [({"user": None}, [200, 200, 200]), ({}, [200, 200, 429])])
+def test_none_is_no_user(returned: Any, statuses: list[int]) -> None:
+    """A function that returns None for a feature says that it is missing. One that leaves it out says nothing."""
+    app = limited(_plain, plans("user"), features=lambda request: returned)
+    assert [send_bare(app, http_scope(user=SimpleUser("ann")))[0]["status"] for _ in range(3)] == statuses
 
 
 def test_a_similar_name_in_a_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,6 +41,7 @@ _numbers = itertools.count()
         ({"count_unless": {"status": ["2xx", "3xx"]}}, [401, 403, 404, 500]),
         ({"count_when": {"status": "4xx"}, "count_unless": {"status": 404}}, [401, 403]),
         (MARKED, []),
+        ({**MARKED, "count_unless": {"status": 404}}, []),
         ({"count_when": {"marked": True, "status": 401}}, [401]),
         ({"count_when": {"marked": False, "status": 401}}, [401]),
     ],

@@ -68,8 +68,14 @@ def test_a_denied_client_is_never_served(limiter: Limiter, features: dict[str, s
 
 
 def test_other_clients_are_limited_as_usual(limiter: Limiter) -> None:
-    """Rules apply to a client on no list, without an address, or with an invalid address."""
-    for features in ({"ip": "192.0.2.7"}, {}, {"ip": "somewhere"}):
+    """Rules apply to a client on no list, without an address, or with an invalid address.
+
+    Another spelling of an allowed value is on no list.
+    """
+    spellings = (
+        {"ip": f"192.0.2.{i}", "user": user} for i, user in enumerate(("MONITORING", " monitoring", "m\u00f3nitoring"))
+    )
+    for features in ({"ip": "192.0.2.7"}, {}, {"ip": "somewhere"}, *spellings):
         assert limiter.hit({**features, "path": "/api"})
         verdict = limiter.hit({**features, "path": "/api"})
         assert (verdict.allowed, verdict.denied) == (False, False)

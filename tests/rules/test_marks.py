@@ -77,6 +77,15 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
     assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
 
 
+def test_a_limit_with_a_name_leaves_the_numbers_to_the_others() -> None:
+    """Of three limits on one view, the one with a name takes no number."""
+    view = limit("9/hour")(limit("5/minute", name="burst")(limit("99/day")(lambda: None)))
+    rate = Limiter()
+    rate.adopt(marks_of(view).marks)
+    name = "test_marks.test_a_limit_with_a_name_leaves_the_numbers_to_the_others.<locals>.<lambda>"
+    assert [rule.name for rule in rate.rules.rules] == [name, "burst", f"{name}#2"]
+
+
 def test_a_view_with_the_same_limit_twice_counts_once() -> None:
     """A class and its method, or a blueprint and its view, may have one limit object."""
     once = limit("1/minute", name="once")

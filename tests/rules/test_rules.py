@@ -138,10 +138,11 @@ HOSTS = named(
         ("localhost", "/", ["sub", "every"]),
         ("[2001:db8::1]", "/", ["ip", "every"]),
         ("", "/x", ["every"]),
+        ("no host", "/", ["one", "sub", "ip", "every"]),
     ],
 )
 def test_a_rule_matches_hosts_and_subdomains(host: str, path: str, expected: list[str]) -> None:
-    """A rule may match single hosts, or all subdomains of a name without the name itself."""
+    """A rule may match single hosts, or all subdomains of a name without the name itself. An invalid host matches."""
     assert rules_for(HOSTS, path=path, host=host) == expected
     assert RuleSet(HOSTS).needs_host
     assert not RuleSet(SHOP).needs_host
