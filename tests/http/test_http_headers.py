@@ -125,6 +125,9 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
         assert rejected["retry-after"] == rejected["x-ratelimit-reset"] == "1"
         assert rejected["ratelimit"] == '"login";r=0;t=1'
     assert Scene(rule("1/s")).hit(cost=0)["x-ratelimit-reset"] == "1"
+    several = Scene(rule("5/minute; 20/hour", algorithm="fixed-window"))
+    several.clock.advance(0.5)
+    assert several.hit()["ratelimit"] == '"login";r=4;t=20, "login-2";r=19;t=800'
 
 
 @pytest.mark.parametrize("limits", ["5/500ms", "5/1500ms"])

@@ -148,6 +148,10 @@ class SlowStore(SharedStore):
         await self.go.wait()
         return decisions
 
+    async def acorrect(self, *arguments: Any) -> Any:
+        await self.go.wait()
+        return await super().acorrect(*arguments)
+
 
 async def cancelled(limiter: Limiter, store: SlowStore, features: dict[str, str]) -> None:
     """Cancel a request while the store decides it."""
@@ -193,6 +197,22 @@ def test_the_share_of_a_cancelled_request_is_not_lost() -> None:
         return rest(limiter)
 
     assert asyncio.run(scenario()) == {"ip": 997, "all": 397, "endpoint": 57}
+
+
+def test_the_return_of_an_ended_lease_is_not_lost_with_its_request() -> None:
+    """The first request of another client returns the share, and takes none of its own."""
+
+    async def scenario() -> dict[str, int]:
+        store, clock = SlowStore(), ManualClock(1_000_020.0)
+        limiter = Limiter([IP, ENDPOINT], store, clock, Settings(rejection_cache=0, fleet_size=1))
+        for _ in range(3):
+            await limiter.ahit(WHO)
+        clock.advance(3.5)
+        await cancelled(limiter, store, {"ip": "198.51.100.1", "path": "/another"})
+        await limiter.aclose()
+        return rest(limiter)
+
+    assert asyncio.run(scenario()) == {"ip": 997, "endpoint": 57}
 
 
 def test_a_cancelled_request_ignores_the_failure_of_its_share() -> None:
