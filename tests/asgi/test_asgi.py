@@ -87,11 +87,12 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
         ({"headers": ((b"a", b"1"), (b"b", b"2"))}, [(b"a", b"1"), (b"b", b"2")]),
         ({"headers": [[b"a", b"1"]]}, [[b"a", b"1"]]),
         ({"headers": [(b"set-cookie", b"1"), (b"a", b"2"), (b"set-cookie", b"3")]}, None),
+        ({"headers": [(b"RateLimit", b"9"), (b"a", b"1"), (b"X-RATELIMIT-LIMIT", b"9")]}, [(b"a", b"1")]),
     ],
-    ids=["missing", "none", "empty", "tuple", "lists", "repeated"],
+    ids=["missing", "none", "empty", "tuple", "lists", "repeated", "replaced"],
 )
 def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], expected: list[Any] | None) -> None:
-    """The middleware copies the headers in order into a new list and appends its own fields."""
+    """The middleware copies the headers in order into a new list and appends its own fields, which replace others."""
     expected = headers["headers"] if expected is None else expected
     sent = send_bare(limited(sending({"type": "http.response.start", "status": 200, **headers}, BODY)), http_scope())
     assert sent[0]["headers"][: len(expected)] == expected

@@ -13,7 +13,7 @@ from django.urls.resolvers import RegexPattern, RoutePattern
 from django.utils.functional import lazy
 from django.utils.translation import get_language, override
 from django_calls import MIDDLEWARE, hello, one_rule, project, urls
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_mw.django import limit
@@ -53,6 +53,7 @@ ZOO = urls(
     re_path(r"^plain/$", view()),
     re_path(r"(?i)^loud/$", view()),
     re_path(r"end/$", view()),
+    path("fixed/<slug:mode>", view(), {"mode": "edit"}),
     path("<path:rest>!", view()),
 )
 SEGMENTS = (
@@ -62,6 +63,7 @@ SEGMENTS = (
 
 
 @given(st.lists(st.sampled_from(["/", "/", "/", "//", "", *SEGMENTS]), max_size=10).map("".join))
+@example("fixed/plain")
 def test_the_index_agrees_with_the_resolver_of_django(path: str) -> None:
     """For any path, the view, the parameters and the template are those of Django's own resolver."""
     resolver = get_resolver(ZOO)

@@ -77,6 +77,15 @@ def test_a_rejected_request_gives_back_what_it_took(is_async: bool) -> None:
 
 
 @both
+def test_a_shadow_rule_gives_nothing_back(is_async: bool) -> None:
+    """It would reject, so the request is allowed, and the leases count it."""
+    (limiter,), _ = setup(IP, ALL, Rule(name="endpoint", limits="5/minute", key="path", mode="shadow"))
+    assert all(hit(limiter, WHO, is_async) for _ in range(30))
+    limiter.close()
+    assert rest(limiter) == {"ip": 970, "all": 370, "endpoint": 0}
+
+
+@both
 def test_a_share_is_not_taken_by_a_rejected_request(is_async: bool) -> None:
     """The exact limit rejects in the call with a share: the store counts none, and no second call is made."""
     (limiter,), store = setup(IP, Rule(name="endpoint", limits="1/minute", key="path"))
