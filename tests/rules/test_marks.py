@@ -77,6 +77,21 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
     assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
 
 
+def test_a_shared_limit_has_the_name_of_its_first_view() -> None:
+    """The order in which the routes are read does not matter."""
+
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    thrice = limit("3/minute")
+    marks = [mark for view in (thrice(first), thrice(second)) for mark in marks_of(view).marks]
+    for read in (marks, marks[::-1]):
+        rate = Limiter()
+        rate.adopt(read)
+        assert [rule.name.rpartition(".")[2] for rule in rate.rules.rules] == ["first"]
+
+
 def test_a_limit_with_a_name_leaves_the_numbers_to_the_others() -> None:
     """Of three limits on one view, the one with a name takes no number."""
     view = limit("9/hour")(limit("5/minute", name="burst")(limit("99/day")(lambda: None)))
