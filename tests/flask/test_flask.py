@@ -213,6 +213,7 @@ def test_the_user_is_the_user_of_flask_login() -> None:
     assert statuses(app, "/?user=alice", 2) == [200, 429]
     assert ask(app, "/?user=bob").status_code == 200
     assert [ask(app, auth=(name, "x")).status_code for name in ("eve", "mallory")] == [200, 429]
+    assert ask(app, client="192.0.2.8").status_code == 200  # anonymous users are not one user
 
 
 def test_without_flask_login_remote_user_is_the_user() -> None:
