@@ -95,8 +95,10 @@ class _FileCounts(OutcomeCounts):
 
     def write(self) -> None:
         with self._writing:
-            for labels, number in self.take().items():
-                self._counter.labels(*labels).inc(number)
+            with self._lock:
+                new = {labels: count for labels, number in self._numbers.items() if (count := number.take())}
+            for labels, count in new.items():
+                self._counter.labels(*labels).inc(count)
 
 
 class _Collector(Collector):

@@ -68,8 +68,3 @@ class OutcomeCounts:
         """Return the counts by their labels."""
         with self._lock:
             return {labels: number.read() for labels, number in self._numbers.items()}
-
-    def take(self) -> dict[Labels, int]:
-        """Return the counts since the last call."""
-        with self._lock:
-            return {labels: new for labels, number in self._numbers.items() if (new := number.take())}
