@@ -38,8 +38,8 @@ _DROPPED: Final = "SELECT error, sketch, missed FROM dropped WHERE step = ? AND 
 _CLIENT_COUNT: Final = "SELECT count(*) FROM clients WHERE step = ? AND event = ? AND start = ?"
 _CLIENTS_OF_BUCKET: Final = "SELECT client, n FROM clients WHERE step = ? AND event = ? AND start = ?"
 _DROP_CLIENTS: Final = (
-    "DELETE FROM clients WHERE step = ? AND event = ? AND start = ? AND n <= ?",
-    "UPDATE clients SET n = n - ?4 WHERE step = ?1 AND event = ?2 AND start = ?3",
+    "DELETE FROM clients WHERE step = :step AND event = :event AND start = :start AND n <= :loss",
+    "UPDATE clients SET n = n - :loss WHERE step = :step AND event = :event AND start = :start",
 )
 _EXPIRE: Final = (
     """
@@ -286,7 +286,7 @@ def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int],
     own.sketch = own.sketch_with(counts, salt)
     if loss := own.drop_clients(salt):
         for statement in _DROP_CLIENTS:
-            db.execute(statement, (*place, loss))
+            db.execute(statement, {**dict(zip(("step", "event", "start"), place, strict=True)), "loss": loss})
     db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch), own.missed))
 
 
