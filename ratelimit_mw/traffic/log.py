@@ -244,7 +244,7 @@ class TrafficLog(CountWriter):
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: name_of("event", event) for event in events}
         client = None if by is None else name_of("by", by)
-        step, run = self._kept(client is not None).curve(*self._range(start, end), points)
+        step, run = self._retention_of(client is not None).curve(*self._range(start, end), points)
         found = self._store.counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
@@ -260,9 +260,9 @@ class TrafficLog(CountWriter):
         return int(start), math.ceil(end), self._now()
 
     def _runs(self, start: float, end: float, of_clients: bool = False) -> list[Run]:
-        return self._kept(of_clients).runs(*self._range(start, end))
+        return self._retention_of(of_clients).runs(*self._range(start, end))
 
-    def _kept(self, of_clients: bool) -> Retention:
+    def _retention_of(self, of_clients: bool) -> Retention:
         """Return the resolutions that have what is asked for."""
         return self._of_clients if of_clients else self._retention
 
