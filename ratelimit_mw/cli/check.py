@@ -24,7 +24,7 @@ from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .application import SourceCommand
 from .connect import FACT, NOTE, PROBLEM, examine
-from .output import command, json_option, print_json, print_table, print_text
+from .output import Answer, Line, Table, command, json_flag
 from .source import Source
 
 _ID = re.compile(
@@ -47,8 +47,8 @@ _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(email:)?(header|c
 )
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there are notes, too.")
 @click.option("--connect", is_flag=True, help="Also examine the store, its servers, its clock and its workers.")
-@json_option
-def check(source: Source, strict: bool, connect: bool, as_json: bool) -> None:
+@json_flag
+def check(source: Source, strict: bool, connect: bool) -> Answer:
     """Check the settings, and show the rules with notes about them.
 
     The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, and when
@@ -64,20 +64,16 @@ def check(source: Source, strict: bool, connect: bool, as_json: bool) -> None:
         found = list(examine(source))
         for kind in (FACT, NOTE, PROBLEM):
             report[kind] = [*report.get(kind, ()), *(each.text for each in found if each.kind == kind)]
-    if as_json:
-        print_json(report)
-    else:
-        print_table(source.title, list(map(source.overview.row, source.rules.rules)))
-        for line in () if source.overview.is_file else source.overview.notes():
-            print_text(line)
-        for fact in report.get(FACT, ()):
-            print_text(fact)
-        for problem in report["problems"]:
-            print_text(f"problem: {problem}", "bold red")
-        for line in report["notes"]:
-            print_text(f"note: {line}")
-    if report["problems"] or (strict and report["notes"]):
-        raise click.exceptions.Exit(1)
+    problems, notes, facts = report["problems"], report["notes"], report.get(FACT, ())
+    lines = [] if source.overview.is_file else list(source.overview.notes())
+    shown = [
+        Table(source.title, list(map(source.overview.row, source.rules.rules))),
+        *lines,
+        *facts,
+        *(Line(f"problem: {problem}", "bold red") for problem in problems),
+        *(f"note: {note}" for note in notes),
+    ]
+    return Answer(report, shown, found_wrong=bool(problems or (strict and notes)))
 
 
 def _check_source(source: Source) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A group of commands that turns errors into messages and exit codes."""
+"""A group of commands that prints their answers, and turns answers and errors into exit codes."""
 
 import sys
 from typing import Any, Final
@@ -6,20 +6,26 @@ from typing import Any, Final
 import click
 
 from ..errors import MissingExtraError, RateLimitError
-from .output import Failure, print_json
+from .output import Answer, Failure, print_answer, print_json, wants_json
 
 HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class CommandGroup(click.Group):
-    """Prints errors as messages, and with ``--json`` as ``{"error": ...}`` on stdout, too."""
+    """Prints the ``Answer`` of a command, as JSON with ``--json``.
+
+    It prints an error as a message, and with ``--json`` as ``{"error": ...}`` on stdout, too.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         as_json = "--json" in ctx.args
         try:
-            result = super().invoke(ctx)
+            answer = super().invoke(ctx)
+            if isinstance(answer, Answer):
+                print_answer(answer, wants_json())
             sys.stdout.flush()  # a closed pipe raises here, where click ends quietly, and not at exit
-            return result
+            if isinstance(answer, Answer) and answer.found_wrong:
+                ctx.exit(1)
         except BrokenPipeError:
             raise
         except (click.ClickException, RateLimitError, OSError) as error:

@@ -14,7 +14,7 @@ from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .application import SourceCommand
 from .clients import as_counted, check_used, read_features
-from .output import Cell, command, json_option, note, parsed, print_json, print_table, print_text
+from .output import Answer, Cell, Table, command, json_flag, parsed
 from .source import Source
 
 _QUERY: Final = "query:"
@@ -49,10 +49,10 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
               help="A feature of the request: ip=..., user=..., header:NAME=... Repeat it for several"
                    " features.")  # fmt: skip
 @click.option("--host", default="", help="The host of the request.")
-@json_option
+@json_flag
 def explain(
-    source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any], host: str, as_json: bool
-) -> None:
+    source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any], host: str
+) -> Answer:
     """Show which rules apply to a request for METHOD and PATH, with the key of each rule.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
@@ -60,8 +60,9 @@ def explain(
     """
     settings, overview, rules = source.settings, source.overview, source.rules.rules
     check_used(source, rules, features, {*BUILT_IN, *source.rules.lists.needs})
+    notes = []
     if "ip" not in features and "ip" in source.rules.needs:
-        note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
+        notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, host)
     sent_path, to, params, given = source.route(request)
     values = _features(request, as_counted(source, {"ip": UNKNOWN_IP, **given, **features}), source.rules.needs)
@@ -73,17 +74,16 @@ def explain(
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
     lists = settings.lists.at(sent_path, to, lambda: params)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
-    if as_json:
-        print_json({"features": values, "list": list_name, "rules": list(explanations.values())})
-    else:
-        _print(values, explanations)
     amendments = list(describe_amendments(settings.amendments)) if overview.is_file else []
-    note(*amendments)
+    notes += amendments
     if list_name is not None:
-        note(f"the {list_name} list decides this request before any rule")
-    if list_name == "allow" or (list_name is None and not any(each["applies"] for each in explanations.values())):
-        note(f"no {'other ' if amendments else ''}rule limits this request")
-        raise click.exceptions.Exit(1)
+        notes.append(f"the {list_name} list decides this request before any rule")
+    no_rule = not any(each["applies"] for each in explanations.values())
+    is_unlimited = list_name == "allow" or (list_name is None and no_rule)
+    if is_unlimited:
+        notes.append(f"no {'other ' if amendments else ''}rule limits this request")
+    report = {"features": values, "list": list_name, "rules": list(explanations.values())}
+    return Answer(report, _show(values, explanations), notes, is_unlimited)
 
 
 def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRequest:
@@ -132,14 +132,16 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     }
 
 
-def _print(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) -> None:
+def _show(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) -> list[Table | str]:
     title = f"{features['method']} {features['path']}"
-    if "endpoint" in features:
-        print_text(f"{title} is routed to {features['endpoint']}")
+    routed = [f"{title} is routed to {features['endpoint']}"] if "endpoint" in features else []
     applying = [_row(rule, each) for rule, each in explanations.items() if each["applies"]]
-    print_table(f"Rules that apply to {title}", applying)
     others = [{"rule": each["rule"], "reason": each["reason"]} for each in explanations.values() if not each["applies"]]
-    print_table(f"Rules that do not apply to {title}", others)
+    return [
+        *routed,
+        Table(f"Rules that apply to {title}", applying),
+        Table(f"Rules that do not apply to {title}", others),
+    ]
 
 
 def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from ..keys.features import INVALID
@@ -21,6 +21,66 @@ from ..traffic.estimate import error_of
 Cell = str | Sequence[str] | int | float
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_AS_JSON: Final = "ratelimit_mw.json"
+
+
+class Table(NamedTuple):
+    """A table with a column for each key of its rows. Without rows, it is not shown."""
+
+    title: str
+    rows: Sequence[Mapping[str, Cell]]
+
+
+class Line(NamedTuple):
+    """A line of text with a style of rich, such as "bold"."""
+
+    text: str
+    style: str = ""
+
+
+class Answer(NamedTuple):
+    """The result of a command. ``print_answer`` prints it, and ``CommandGroup`` sets the exit code.
+
+    A command only returns it: it prints nothing, so a test reads values instead of text.
+
+    Args:
+        json: The value that ``--json`` prints.
+        shown: Tables and lines for a person, in this order. An empty text is an empty line.
+        notes: Messages for stderr, in both forms.
+        found_wrong: Whether the exit code is 1.
+    """
+
+    json: Any
+    shown: Sequence[Table | Line | str] = ()
+    notes: Sequence[str] = ()
+    found_wrong: bool = False
+
+
+def _set_json(ctx: click.Context, _param: click.Parameter, is_set: bool) -> None:
+    ctx.meta[_AS_JSON] = is_set
+
+
+json_flag = click.option("--json", is_flag=True, expose_value=False, callback=_set_json,
+                         help="Print JSON, even for errors.")  # fmt: skip
+"""The option ``--json`` of a command that returns an ``Answer``."""
+
+
+def wants_json() -> bool:
+    """Return whether the current command prints JSON."""
+    return bool(click.get_current_context().meta.get(_AS_JSON))
+
+
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the result of a command on stdout, and its notes on stderr."""
+    if as_json:
+        print_json(answer.json)
+    for part in () if as_json else answer.shown:
+        if isinstance(part, Table):
+            print_table(*part)
+        else:
+            print_text(*([part] if isinstance(part, str) else part))
+    note(*answer.notes)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, even for errors.")
 
@@ -66,8 +126,11 @@ def command(
     *examples: str,
     cls: type[AnyCommand] = click.Command,  # type: ignore[assignment]
     name: str | None = None,
-) -> Callable[[Callable[..., None]], AnyCommand]:
-    """Make a function a command, and show the examples at the end of its help text."""
+) -> Callable[[Callable[..., Answer | None]], AnyCommand]:
+    """Make a function a command, and show the examples at the end of its help text.
+
+    The function returns an ``Answer``, and has ``json_flag``; or it prints its results while it works.
+    """
     return click.command(name, cls=cls, epilog=examples_of(examples))
 
 
@@ -99,7 +162,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
     if not rows:
         return
     columns = {name: [_format_cell(row[name]) for row in rows] for name in rows[0]}
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name, cell in rows[0].items():
         table.add_column(name, justify="right" if isinstance(cell, int | float) else "left", overflow="fold")
     for cells in zip(*columns.values(), strict=True):

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from folders import ROOT
 
 from ratelimit_mw.cli.group import ratelimit_mw
+from ratelimit_mw.cli.output import Answer, Table
 
 EXAMPLE = ROOT / "examples" / "ratelimit.toml"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
@@ -53,6 +54,23 @@ limits = "1000/second"
 def run(*args: object, **options: Any) -> Result:
     """Run the command in this process. A traceback fails the test."""
     return CliRunner().invoke(ratelimit_mw, [str(arg) for arg in args], catch_exceptions=False, **options)
+
+
+def answer_of(name: str, *args: object) -> Answer:
+    """Return what a command returns, without printing it. ``name`` may be that of a group, such as "override"."""
+    answer: Answer = ratelimit_mw.commands[name].main([str(arg) for arg in args], name, standalone_mode=False)
+    return answer
+
+
+def rows_of(answer: Answer) -> list[dict[str, Any]]:
+    """Return the rows of all tables of an answer."""
+    return [dict(row) for part in answer.shown if isinstance(part, Table) for row in part.rows]
+
+
+def lines_of(answer: Answer) -> list[str]:
+    """Return the lines of an answer outside its tables."""
+    parts = (part for part in answer.shown if not isinstance(part, Table))
+    return [part if isinstance(part, str) else part.text for part in parts]
 
 
 def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:

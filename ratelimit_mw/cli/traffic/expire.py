@@ -4,7 +4,7 @@ from contextlib import closing
 
 import click
 
-from ..output import command, json_option, print_json
+from ..output import Answer, command, json_flag
 from .source import open_log
 
 
@@ -14,8 +14,8 @@ from .source import open_log
     name="expire",
 )
 @click.argument("url")
-@json_option
-def expire(url: str, as_json: bool) -> None:
+@json_flag
+def expire(url: str) -> Answer:
     """Drop the expired counts of the traffic log at URL, and free their disk space.
 
     Your application drops expired counts, too, but its SQLite file does not shrink. The command rewrites the file, and
@@ -24,7 +24,4 @@ def expire(url: str, as_json: bool) -> None:
     """
     with closing(open_log(url)) as log:
         freed = log.expire()
-    if as_json:
-        print_json({"bytes": freed})
-    else:
-        click.echo(f"{log.name}: {freed:,} bytes of disk space freed")
+    return Answer({"bytes": freed}, [f"{log.name}: {freed:,} bytes of disk space freed"])
