@@ -20,7 +20,6 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist loadfile $(addprefix -W ignore:,:
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-FAST = -m "not slow and not thorough" --hypothesis-profile=quick
 
 # Tests start many processes, which then need not compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,11 +43,11 @@ demo: $(STAMP) ## start a real server, send traffic to it, show which clients we
 test: $(STAMP) ## run every test that may fail alone, with real servers
 	$(PYTEST) -m "not thorough"
 
-test-fast: $(STAMP) ## run the tests that need no processes, with few random examples
-	$(PYTEST) $(FAST)
+test-fast: $(STAMP) ## run the tests that need no servers or processes, with few random examples
+	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick
 
-cover: $(STAMP) ## run the fast tests with the coverage of the core: every line and branch of it is needed
-	$(PYTEST) $(FAST) --cov --cov-report=term-missing:skip-covered
+cover: $(STAMP) ## run the tests of `make test` with the coverage of the core: every line and branch of it is needed
+	$(PYTEST) -m "not thorough" --cov --cov-report=term-missing:skip-covered
 
 test-all: export DIFFERENTIAL_REQUESTS := 10000
 test-all: export DIFFERENTIAL_TARGETS := 4000

@@ -4,6 +4,7 @@ Hypothesis runs the same examples in every run: at most 30 of a test, with `--hy
 `make test-fast` does, and with `full` all of them, as `make test-all` does.
 """
 
+import gc
 import math
 import threading
 import time
@@ -28,6 +29,24 @@ settings.register_profile("full", derandomize=True, deadline=None, suppress_heal
 for profile in ("quick", "usual"):
     settings.register_profile(profile, settings.get_profile("full"), max_examples=MOST[profile])
 settings.load_profile("usual")
+
+SERVERS = {"redis_server", "own_server", "server", "memcached_server"}
+
+gc.disable()  # thousands of tests are collected and kept, so there is nothing to collect until they are there
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server of the session, which `make test-fast` leaves out."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests out of all later garbage collections."""
+    gc.enable()
+    gc.freeze()
+
 
 
 def pytest_runtest_setup() -> None:
