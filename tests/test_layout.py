@@ -75,8 +75,8 @@ def public_objects() -> list[Any]:
 
 IMPORT_PATHS = [
     "ratelimit_mw",
-    *("ratelimit_mw." + name for name in ("asgi", "wsgi", "starlette", "fastapi", "flask", "flask.signals", "django")),
-    *("ratelimit_mw.django." + name for name in ("drf", "signals")),
+    *("ratelimit_mw." + name for name in ("asgi", "wsgi", "starlette", "fastapi", "flask", "django")),
+    "ratelimit_mw.django.drf",
     *("ratelimit_mw.metrics." + name for name in ("prometheus", "opentelemetry")),
     *("ratelimit_mw." + name for name in ("dashboard", "stores", "traffic", "algorithms", "testing")),
 ]

@@ -9,7 +9,7 @@ from contextlib import aclosing, nullcontext
 from importlib import import_module
 from typing import Any, Final
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 
 from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
@@ -22,7 +22,6 @@ from ..rules.guard import current
 from ..rules.plan import Plan
 from ..wsgi.response import ResponseBody
 from .request import DjangoRequest
-from .signals import request_limited
 
 ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""
@@ -48,9 +47,6 @@ class DjangoAdmission(Admission):
     """Shows all decisions together in ``request.ratelimit``, even when a throttle rejects."""
 
     request: Any
-    signal = request_limited
-    sender: type = Admission
-    """The class of the middleware, which sends the signal."""
     raised: RateLimitExceeded | None = None
     """A rejection that other middleware has raised."""
     _throttled: tuple[tuple[Any, Verdict], ...] = ()  # with their views
@@ -101,16 +97,6 @@ class DjangoAdmission(Admission):
             ends = [each for each in rejecting if wait is None or (each.retry_after or 0.0) <= wait]
             self.verdict = combine_verdicts([before, *(ends or rejecting)])
         self._shown["ratelimit"] = self.shown
-
-    def report(self) -> None:
-        if (arguments := self.observe()) and request_limited.receivers:
-            request_limited.send_robust(self.sender, request=self.request.framework_request, **arguments)
-
-    async def areport(self) -> None:
-        if (arguments := self.observe()) and request_limited.receivers:
-            send = getattr(request_limited, "asend_robust", None)  # since Django 5.0
-            send = send or sync_to_async(request_limited.send_robust)
-            await send(self.sender, request=self.request.framework_request, **arguments)
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""

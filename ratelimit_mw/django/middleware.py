@@ -97,7 +97,6 @@ class RateLimitMiddleware:
             elif not plan.is_empty:
                 verdict = decide(limits, plan, request, resolve=resolve)
             admission = DjangoAdmission(limits, request, plan, verdict, is_outer)
-            admission.sender = type(self)
             admission.enter(request.marks)
             try:
                 if verdict:

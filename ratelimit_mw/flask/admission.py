@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from flask import Flask, Response, current_app, g, has_app_context
+from flask import Response, current_app, g, has_app_context
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.rejection import Rejection
-from ..limiter.observers.observers import name_of
 from ..rules.guard import Decider
 from .request import FlaskRequest
-from .signals import request_limited
 
 
 class FlaskAdmission(Admission):
     """Shows all decisions in ``flask.g.ratelimit``."""
 
     request: FlaskRequest
-    signal = request_limited
-    app: Flask
     before: Decider | None
     """The request of this thread before this one."""
 
@@ -33,15 +29,6 @@ class FlaskAdmission(Admission):
     def show(self) -> None:
         if has_app_context():  # a stream may run without one
             g.ratelimit = self.shown
-
-    def report(self) -> None:
-        if arguments := self.observe():
-            arguments["request"] = self.request.framework_request
-            for receiver in request_limited.receivers_for(self.app):
-                try:
-                    receiver(self.app, **arguments)
-                except Exception as error:
-                    self.limits.limiter.observers.log(f"{name_of(receiver)} of request_limited", error)
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return cast(RateLimitExceeded, self.http_error(verdict, _RAISED))

@@ -188,7 +188,7 @@ class FlaskHooks:
     def _admit(self, limits: HttpRules, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
-        admission.app, admission.before = self._app, current.get()
+        admission.before = current.get()
         setattr(request_ctx, _ADMISSION, admission)
         g.ratelimit = environ[VERDICT]
         return admission

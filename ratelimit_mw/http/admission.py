@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ..decision import Verdict, combine_verdicts
 from ..rules.costs import HeaderCost
@@ -63,12 +63,10 @@ class Admission(LaterDecisions):
     """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
     is_streamed = False
     """Whether its response is a stream that is not closed. Checks in it take slots, even after an ``end``."""
-    _settled = 0  # the number of verdicts that are settled
-    _reported = -1  # the number of verdicts that events have, -1 before the first event
-    _inner: tuple[Sequence[Verdict], Verdict] | None = None  # the verdicts, and the last one, of the inner middleware
-    signal: ClassVar[Any] = None
-    """The framework's signal for rejected requests."""
-    _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
+    _settled = 0  # The number of settled verdicts.
+    _reported = -1  # The number of verdicts that events have, -1 before the first event.
+    _inner: tuple[Sequence[Verdict], Verdict] | None = None  # The verdicts of the inner middleware, and the last one.
+    _outer: tuple[Verdict, ...] = ()  # Those of all outer middleware.
     outer: Mapping[Any, Admission] | None = None
     """The admissions of outer middleware, by limiter."""
 
@@ -192,8 +190,8 @@ class Admission(LaterDecisions):
         """
         if due := self._due():
             self.limits.limiter.conclude(combine_verdicts(due), status)
-        if self.limits.is_observed or (self.signal is not None and (self.rejections or not self.verdict.allowed)):
-            self.report()
+        if self.limits.is_observed:
+            self.observe()
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
@@ -201,8 +199,8 @@ class Admission(LaterDecisions):
             if due := self._due():
                 await self.limits.limiter.aconclude(combine_verdicts(due), status)
         finally:
-            if self.limits.is_observed or (self.signal is not None and (self.rejections or not self.verdict.allowed)):
-                await self.areport()
+            if self.limits.is_observed:
+                self.observe()
 
     def _due(self) -> Sequence[Verdict]:
         with lock:
@@ -217,16 +215,8 @@ class Admission(LaterDecisions):
         if not self.verdict.decisions:
             self._reported = len(self.verdicts)
 
-    def report(self) -> None:
-        """Send the event of all decisions that have none yet."""
-        self.observe()
-
-    async def areport(self) -> None:
-        """Async form of ``report``."""
-        self.report()
-
-    def observe(self) -> dict[str, Any]:
-        """Call the observers with the event. Return the arguments of the signal; none without a rejection."""
+    def observe(self) -> None:
+        """Call the observers with the event of all decisions that have none yet."""
         if self._reported < 0 and self.outer is None and self._inner is None:
             is_allowed = self.rejections is None and len(self.verdicts) == 1 and self.verdict.allowed
             if is_allowed or self._take_rejection():  # the short path: nothing else was decided
@@ -235,12 +225,12 @@ class Admission(LaterDecisions):
                 self.limits.limiter.observers.report_one(
                     self.verdicts[0] if is_allowed else self.verdict, self.request.endpoint
                 )
-                return {}
+                return
         with lock:
             first, self._reported = self._reported, len(self.verdicts)
             rejections, self.rejections = self.rejections or [], None
         if first >= self._reported and not rejections:
-            return {}
+            return
         verdicts = [*self.verdicts[max(first, 0) :], *rejections]
         final = Verdict() if self.verdict is self._late_rejection else self.verdict
         if self._inner is not None:
@@ -249,16 +239,12 @@ class Admission(LaterDecisions):
             earlier = () if outer._inner is None else outer._inner[0]
             outer._inner = ([*earlier, *verdicts], final)
             outer.request.endpoint = outer.request.endpoint or self.request.endpoint
-            return {}
-        event = self.limits.limiter.observers.report(verdicts, final, self.request.endpoint if first < 0 else None)
-        if not event.is_rejected:
-            return {}
-        return {"verdict": combine_verdicts(verdicts) if final.allowed else final, "event": event}
+            return
+        self.limits.limiter.observers.report(verdicts, final, self.request.endpoint if first < 0 else None)
 
     def _take_rejection(self) -> bool:
-        """Return whether its one verdict is a rejection, and no receiver of the signal needs the event. Note it."""
-        has_receivers = self.signal is not None and self.signal.receivers
-        if has_receivers or self.verdicts or self.rejections != [self.verdict]:
+        """Return whether its one verdict is a rejection. Note it."""
+        if self.verdicts or self.rejections != [self.verdict]:
             return False
         self.rejections = None
         return True

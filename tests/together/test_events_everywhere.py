@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import flask
-import flask_calls
 import pytest
 from calls import CLIENT, aask, ask, ask_wsgi, http_scope
 from django.urls import path
@@ -20,8 +19,6 @@ from websocket_calls import connect, echo
 from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.django.signals import request_limited as django_signal
-from ratelimit_mw.flask.signals import request_limited as flask_signal
 from ratelimit_mw.starlette import check, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
@@ -206,58 +203,4 @@ def test_a_websocket_that_the_view_rejects_has_one_event() -> None:
     app = socket_of(view, rate)
     for _ in range(2):
         connect(app)
-    assert outcomes(events) == ["allowed", "rejected"]
-
-
-# -- signals -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_observed", [False, True])
-def test_the_signal_of_flask_is_sent_with_the_event(is_observed: bool) -> None:
-    """Once for each rejected request, even without observers."""
-    received: list[tuple[Any, ...]] = []
-
-    def receive(sender: Any, request: Any, verdict: Any, event: Event) -> None:
-        received.append((sender, request.path, verdict.rejected_by[0].rule, event.outcome))
-
-    rate, events = observed(Rule(name="api", limits="1/minute"))
-    app = flask_calls.app_of(rate if is_observed else flask_calls.one_rule("1/minute"))
-    with flask_signal.connected_to(receive):
-        assert flask_calls.statuses(app) == [200, 429, 429]
-    assert received == [(app, "/", "api", "rejected")] * 2
-    assert len(events) == 3 * is_observed
-
-
-def test_a_receiver_of_flask_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Later receivers are called."""
-    received: list[Any] = []
-
-    def broken(sender: Any, **_: Any) -> None:
-        raise ValueError
-
-    def receive(sender: Any, **_: Any) -> None:
-        received.append(sender)
-
-    app = flask_calls.app_of(flask_calls.one_rule("1/minute"))
-    with flask_signal.connected_to(broken), flask_signal.connected_to(receive):
-        assert flask_calls.statuses(app, times=2) == [200, 429]
-    assert received == [app]
-    assert "raised ValueError" in caplog.text
-
-
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_the_signal_of_django_is_sent_with_the_event(is_async: bool) -> None:
-    received: list[Any] = []
-
-    def receive(event: Event, **_: Any) -> None:
-        received.append((event.outcome, event.rules))
-
-    rate, events = observed(Rule(name="api", limits="1/minute"))
-    django_signal.connect(receive)
-    try:
-        with project(rate, is_async=is_async) as served:
-            served.statuses(times=2)
-    finally:
-        django_signal.disconnect(receive)
-    assert received == [("rejected", ("api",))]
     assert outcomes(events) == ["allowed", "rejected"]
