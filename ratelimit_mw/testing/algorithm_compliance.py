@@ -17,7 +17,7 @@ from ..receipt import Charge
 from .comparison import check_equal, values_of
 
 START = 1_767_268_820 * SECOND + 500_000
-_SEEDS = range(8)
+_SEEDS = range(4)
 _STEPS = 50
 
 
@@ -140,7 +140,7 @@ class AlgorithmCompliance:
         """At that time the state equals a new one; a microsecond earlier, one microsecond is left."""
         for step in self._steps(algorithm):
             at = step.now + step.decision.reset_us
-            for later in (at, at + 1, at + algorithm.period // 3, at + 5 * algorithm.period):
+            for later in (at, at + algorithm.period // 3):
                 self._check_same(algorithm, step.kept, None, later, "after reset_us")
             if step.decision.reset_us:
                 check_equal(algorithm.decide(step.kept, at - 1, 0)[1].reset_us, 1, "reset_us, 1 us before")

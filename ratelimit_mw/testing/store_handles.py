@@ -1,16 +1,15 @@
 """Blocking and asyncio access to a store behind the same methods, so that each test of a suite runs through both."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision, Hit
-from ..receipt import Correction
 from ..stores import Store
-from ..stores.base import KeyPage
 
 NOW = 1_767_268_820 * SECOND + 500_000
 CLIENT = "ip=192.0.2.7"
@@ -23,29 +22,12 @@ class StoreHandle:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return a method of the store, such as ``apply``."""
+        return partial(self._call, method)
+
     def _call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.store, method)(*arguments)
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self._call("apply", hits, now, consume)  # type: ignore[no-any-return]
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self._call("correct", changes, now)  # type: ignore[no-any-return]
-
-    def forget(self, keys: Iterable[str]) -> None:
-        self._call("forget", keys)
-
-    def read_record(self, name: str) -> bytes | None:
-        return self._call("read_record", name)  # type: ignore[no-any-return]
-
-    def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
-        return self._call("write_record", name, data, before)  # type: ignore[no-any-return]
-
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return self._call("list_keys", prefix, place)  # type: ignore[no-any-return]
-
-    def ping(self) -> None:
-        self._call("ping")
 
     def close_store(self) -> None:
         self._call("close")
@@ -54,11 +36,13 @@ class StoreHandle:
         self.close_store()
 
     def hit(self, limit: Limit, now: int | None = NOW, cost: int = 1, client: str = CLIENT) -> Decision:
-        return self.apply([Hit(limit, limit.prefix + client, cost)], now)[0]
+        decisions: list[Decision] = self.apply([Hit(limit, limit.prefix + client, cost)], now)
+        return decisions[0]
 
     def peek(self, limit: Limit, now: int | None = NOW, cost: int = 0) -> Decision:
         """Return the decision about a hit without consuming anything."""
-        return self.apply([Hit(limit, limit.prefix + CLIENT, cost)], now, consume=False)[0]
+        decisions: list[Decision] = self.apply([Hit(limit, limit.prefix + CLIENT, cost)], now, False)
+        return decisions[0]
 
     def together(self, requests: Sequence[Sequence[Hit]], now: int) -> list[list[Decision]]:
         """Apply all requests at the same time, from several threads."""

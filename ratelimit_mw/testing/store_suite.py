@@ -1,8 +1,9 @@
 """The base of `StoreCompliance`: the hooks of a subclass, and helpers that build limits and hit them."""
 
+import inspect
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -68,28 +69,49 @@ class StoreSuite:
         time.sleep(seconds)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Run every test with blocking and async methods, and every test with a ``spec`` for each algorithm."""
-        metafunc.parametrize("way", list(WAYS))
-        if "spec" in metafunc.fixturenames:
-            metafunc.parametrize("spec", self.algorithms, ids=label)
+        """Run every test with blocking and async methods."""
+        metafunc.parametrize("way", self._ways_of(metafunc.function.__name__))
+
+    def _ways_of(self, test: str) -> Sequence[str]:
+        return list(WAYS)
+
+    def _specs_of(self, test: str) -> Sequence[Spec]:
+        """Return the algorithms of one test."""
+        return self.algorithms
 
     @contextmanager
-    def _open(self, way: str) -> Iterator[StoreHandle]:
-        """Make a store for one test and close it afterwards."""
-        with closing(WAYS[way](self.make_store())) as handle:
-            yield handle
-
-    @contextmanager
-    def _open_two(self, way: str, other: str) -> Iterator[tuple[StoreHandle, StoreHandle]]:
-        """Make two handles on one state and close them afterwards, the second one first."""
-        store = self.make_store()
-        with closing(WAYS[way](store)) as first, closing(WAYS[other](self.make_second(store))) as second:
-            yield first, second
+    def _open_second(self, first: StoreHandle, way: str = "") -> Iterator[StoreHandle]:
+        """Open a second handle on the state of the first one, with the same methods or those of another way."""
+        handle = WAYS[way] if way else type(first)
+        with closing(handle(self.make_second(first.store))) as second:
+            yield second
 
     def _keeps_time_of(self, specs: Sequence[Spec]) -> bool:
         """Return whether this store keeps the last time of all these algorithms, so that its clock may go back."""
         names = [spec if isinstance(spec, str) else spec["name"] for spec in specs]
         return not set(names) & set(self.keeps_no_time)
+
+
+def store_test(test: Callable[..., None]) -> Callable[[Any, str], None]:
+    """Make a test of pytest from one that takes a store, and perhaps a ``spec``: then it runs for each algorithm."""
+
+    def run(suite: Any, way: str) -> None:
+        with closing(WAYS[way](suite.make_store())) as store:
+            for spec in suite._specs_of(test.__name__) if takes_spec(test) else ():
+                try:
+                    test(suite, store, spec)
+                except AssertionError as error:
+                    error.add_note(f"with the algorithm {label(spec)}")
+                    raise
+            if not takes_spec(test):
+                test(suite, store)
+
+    run.__name__, run.__doc__, run.test = test.__name__, test.__doc__, test  # type: ignore[attr-defined]
+    return run
+
+
+def takes_spec(test: Callable[..., None]) -> bool:
+    return "spec" in inspect.signature(test).parameters
 
 
 def label(spec: Spec) -> str:

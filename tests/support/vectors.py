@@ -112,4 +112,6 @@ def replay(case: Case, path: Answering) -> None:
         else:
             expected = {name: value for name, value in step.items() if name not in ("now", "cost")}
             answer = path.hit(number, now, step["cost"])
-            assert {name: answer[name] for name in expected} == expected, f"step {number}, {case['why']}"
+            assert {name: answer[name] for name in expected} == expected, (
+                f"{case['name']}, step {number}: {case['why']}"
+            )

@@ -1,4 +1,4 @@
-"""The pytest plugin in the tests of a project that has the package installed, each in a pytest process of its own."""
+"""The pytest plugin in the tests of projects that have the package installed, in pytest processes of their own."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ APPLICATIONS = {"flask": FLASK, "starlette": STARLETTE, "fastapi": FASTAPI, "dja
 TESTS = """
 import pytest
 
-from application import client, home
+from APPLICATION import client, home
 
 
 def statuses(times):
@@ -128,71 +128,66 @@ def test_off_takes_precedence_over_the_clock(ratelimit_clock, ratelimit_off):
 """
 
 
-def run(folder: Path, *options: str) -> str:
+AWAITED = """
+import pytest
+
+from ratelimit_mw import Limiter, Rule
+
+limiter = Limiter([Rule(name="api", limits="1/minute", key=[])])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_awaited_limiter_uses_the_clock(ratelimit_clock):
+    assert [bool(await limiter.ahit({})) for _ in range(2)] == [True, False]
+    ratelimit_clock.advance(120)
+    assert await limiter.ahit({})
+"""
+ALONE = """
+import sys
+
+import pytest
+
+
+def test_alone(request):
+    assert request.config.pluginmanager.has_plugin("ratelimit_mw")
+    names = [name.partition(".")[0] for name in sys.modules]
+    assert not {"ratelimit_mw", "msgspec"} & set(names)
+"""
+
+
+def run(folder: Path) -> str:
     """Run pytest in a folder and return its output."""
     warnings = ["-W", "error::pytest.PytestWarning"]  # other warnings are not from the plugin
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *warnings, *options]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *warnings]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS.keys())
-def test_the_fixtures_in_each_framework(application: str, tmp_path: Path) -> None:
-    """The fixtures affect an application that was built on import, and end with their test."""
-    (tmp_path / "application.py").write_text(application)
-    (tmp_path / "test_application.py").write_text(TESTS)
-    assert "9 passed" in run(tmp_path)
-
-
-@pytest.mark.slow
-def test_fixtures_work_in_async_tests(tmp_path: Path) -> None:
-    """An awaited limiter uses the clock."""
-    (tmp_path / "test_awaited.py").write_text(
-        "import pytest\n\nfrom ratelimit_mw import Limiter, Rule\n\n"
-        "limiter = Limiter([Rule(name='api', limits='1/minute', key=[])])\n\n\n"
-        "@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])\n"
-        "async def test_awaited(ratelimit_clock):\n"
-        "    assert [bool(await limiter.ahit({})) for _ in range(2)] == [True, False]\n"
-        "    ratelimit_clock.advance(120)\n"
-        "    assert await limiter.ahit({})\n"
-    )
-    assert "1 passed" in run(tmp_path)
+def test_the_fixtures_in_each_framework(tmp_path: Path) -> None:
+    """The fixtures affect an application that was built on import, and end with their test, even an async one."""
+    for name, application in APPLICATIONS.items():
+        (tmp_path / f"{name}_application.py").write_text(application)
+        (tmp_path / f"test_{name}.py").write_text(TESTS.replace("APPLICATION", f"{name}_application"))
+    (tmp_path / "test_awaited.py").write_text(AWAITED)
+    assert f"{9 * len(APPLICATIONS) + 1} passed" in run(tmp_path)
 
 
 @pytest.mark.slow
 def test_unused_plugin_imports_nothing(tmp_path: Path) -> None:
     """Neither the package nor its dependencies are imported before a fixture is used."""
-    (tmp_path / "test_alone.py").write_text(
-        "import sys\n\n\ndef test_alone(request):\n"
-        "    assert request.config.pluginmanager.has_plugin('ratelimit_mw')\n"
-        "    names = [name.partition('.')[0] for name in sys.modules]\n"
-        "    assert not {'ratelimit_mw', 'msgspec'} & set(names)\n"
-    )
+    (tmp_path / "test_alone.py").write_text(ALONE)
     assert "1 passed" in run(tmp_path)
 
 
-@pytest.mark.slow
-def test_fixtures_have_a_description(tmp_path: Path) -> None:
-    """``pytest --fixtures`` shows it."""
-    (tmp_path / "test_nothing.py").write_text("")
-    output = subprocess.run(
-        [sys.executable, "-m", "pytest", "--fixtures", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    ).stdout
-    for name in ("ratelimit_clock", "ratelimit_off"):
-        assert output.partition(f"\n{name} ")[2].splitlines()[1].strip()
-
-
 def test_plugin_is_installed_with_the_package() -> None:
-    """The entry point exists, and the wheel and the sdist contain the module."""
+    """The entry point exists, the fixtures are described, and the wheel and the sdist contain the module."""
     (plugin,) = entry_points(group="pytest11", name="ratelimit_mw")
-    assert plugin.load().__all__ == ["ratelimit_clock", "ratelimit_off"]
+    module = plugin.load()
+    assert module.__all__ == ["ratelimit_clock", "ratelimit_off"]
+    assert all(getattr(module, name).__doc__ for name in module.__all__)  # `pytest --fixtures` shows it
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
     assert f"{plugin.module}.py" in build["wheel"]["packages"]
     assert f"/{plugin.module}.py" in build["sdist"]["include"]

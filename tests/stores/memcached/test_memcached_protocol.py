@@ -25,7 +25,7 @@ from ratelimit_mw.stores.memcached.client.protocol import (
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
 from ratelimit_mw.stores.memcached.keys import DAY, KeyNames, expiry
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
-from ratelimit_mw.testing.store_keys import HOSTILE
+from ratelimit_mw.testing.store_compliance import HOSTILE
 
 # -- addresses and places --------------------------------------------------------------------------------------
 

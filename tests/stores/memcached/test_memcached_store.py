@@ -29,7 +29,7 @@ from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.store_keys import HOSTILE
+from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
 
 
