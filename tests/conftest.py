@@ -48,7 +48,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-
 def pytest_runtest_setup() -> None:
     """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
     real = time.monotonic_ns() + WALL_AT_ZERO
