@@ -29,7 +29,7 @@ from http_servers import free_port, running
 from servers import program
 from servers import running as proxy_running
 
-QUICK = 500
+QUICK = 250
 SEED = os.environ.get("DIFFERENTIAL_SEED", "1")
 REQUESTS = int(os.environ.get("DIFFERENTIAL_REQUESTS", QUICK))
 
