@@ -15,8 +15,10 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from benchmarks import timing
-from benchmarks.timing import MissingError, progress
+from benchmarks.timing import progress
 
 PARTS = {
     "decisions": "decisions",
@@ -45,7 +47,7 @@ def report(part: str) -> str:
         return str(import_module(f"benchmarks.{PARTS[part]}").report())
     except ImportError as error:
         return f"Not run: {part}: {error}. To install it: pip install --group bench -e '.[all]'\n"
-    except (MissingError, SystemExit) as error:
+    except (pytest.exit.Exception, SystemExit) as error:
         return f"Not run: {part}: {error}\n"
 
 

@@ -20,10 +20,6 @@ most_rounds = 100
 """The maximum number of rounds of each comparison. ``--rounds`` sets it."""
 
 
-class MissingError(Exception):
-    """A package of a comparison is not installed. The message names it and the command to install it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Counters:
     """The counters of a server. Subtract an earlier reading to measure a span."""

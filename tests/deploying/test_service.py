@@ -55,7 +55,7 @@ def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], 
 
 
 def test_restarts_in_turn_fail_no_request(shared: tuple[str, int], tmp_path: Path) -> None:
-    """nginx has two services, as the page recommends. Each stops and starts again twice, without a pause."""
+    """nginx has two services, as the page recommends. Each stops and starts again, without a pause."""
     store, workers = shared
     second = free_port()
     lines = [("# server 127.0.0.1:8430", f"server 127.0.0.1:{second}"), *FLOOD]
@@ -63,7 +63,7 @@ def test_restarts_in_turn_fail_no_request(shared: tuple[str, int], tmp_path: Pat
         ports = {"service": site.service_port, "second": second}
         site.start_service(second, "second")
         with six_clients(site.port) as counts:
-            for name in ("service", "second") * 2:
+            for name in ("service", "second"):
                 wait_for_more(counts, 200, 429)
                 site.stop_service(name=name)
                 wait_for_more(counts, 200, 429)
@@ -113,9 +113,9 @@ def is_ready(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_changed_file_applies_under_load(tmp_path: Path, workers: int) -> None:
-    """No request fails, and a mistake keeps the earlier rules."""
+    """Each worker reads the changed file. No request fails, and a mistake keeps the earlier rules."""
     flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
     rules = 'reload_interval = "100ms"\n' + FIRST.replace("3/day", "1000000/day")
     client, seen, ends = new_address(), Counter[tuple[int, str]](), threading.Event()
@@ -140,7 +140,7 @@ def test_a_changed_file_applies_under_load(tmp_path: Path, workers: int) -> None
         asking = [pool.submit(ask) for _ in range(4)]
         try:
             before, good = "1000000", file.read_text()
-            for i in range(3):
+            for i in range(2):
                 after = f"{2_000_000 + i}"
                 good = good.replace(f"{before}/day", f"{after}/day")
                 file.write_text(good.replace("/day", "/dya"))
@@ -226,21 +226,6 @@ def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: P
     log = (tmp_path / "servers.log").read_text()
     for rule in ("api", "mail"):
         assert log.count(f"rule {rule!r}: overrides of clients are not active: {problem}") == 2, log
-
-
-def test_several_workers_follow_a_changed_file(tmp_path: Path) -> None:
-    """Each worker reads the changed file on its own."""
-    with site_of(tmp_path, FIRST, f"lmdb://{tmp_path}/state", ["--workers", "2"]) as site:
-        assert site.get(client=new_address()).headers["x-ratelimit-limit"] == "3"
-        replace(site.folder / "ratelimit.toml", "3/day", "9/day")
-
-        def all_changed() -> bool:
-            with ThreadPoolExecutor(4) as pool:
-                clients = [new_address() for _ in range(8)]
-                responses = list(pool.map(lambda client: site.get(client=client), clients))
-            return {response.headers["x-ratelimit-limit"] for response in responses} == {"9"}
-
-        wait_for(all_changed, "the new limit in all workers")
 
 
 def test_a_request_that_has_begun_is_finished(tmp_path: Path) -> None:

@@ -258,12 +258,13 @@ def meet(client: redis.Redis, node: Server) -> None:
 
 @contextmanager
 def cluster_running(
-    folder: Path, *options: str, primaries: int = 3, tls: bool = False, **login: Any
+    folder: Path, *options: str, primaries: int = 3, replicas: int = 1, tls: bool = False, **login: Any
 ) -> Iterator[list[Server]]:
-    """Run a cluster of primaries and a replica of each. ``login`` is what redis-py needs to connect."""
+    """Run a cluster of primaries and replicas of each. ``login`` is what redis-py needs to connect."""
 
     with ExitStack() as stack:
-        nodes = [stack.enter_context(node_running(folder, *options, tls=tls)) for _ in range(2 * primaries)]
+        count = primaries * (1 + replicas)
+        nodes = [stack.enter_context(node_running(folder, *options, tls=tls)) for _ in range(count)]
         clients = [stack.enter_context(redis.Redis(host=HOST, port=node.port, **login)) for node in nodes]
         for i, client in enumerate(clients[:primaries]):
             first, last = 16384 * i // primaries, 16384 * (i + 1) // primaries - 1
@@ -272,7 +273,7 @@ def cluster_running(
         for node in nodes[1:]:
             meet(clients[0], node)
         names = [client.execute_command("CLUSTER MYID").decode() for client in clients[:primaries]]
-        for client, name in zip(clients[primaries:], names, strict=True):
+        for client, name in zip(clients[primaries:], names * replicas, strict=True):
             wait_for(lambda client=client, name=name: _replicates(client, name), "a replica to meet its primary")
         wait_for(lambda: all(map(_is_whole, clients)), "the cluster to be whole")
         yield nodes
