@@ -115,7 +115,6 @@ LOADS = {
     "one server, one process: 4,000 per second": Load(1, rate=4_000),
     "one server, four processes: 4,000 per second": Load(4, rate=4_000),
     "the same, 100 clients, leased": Load(4, **BUSY, consistency="leased"),
-    "the same, 100 clients, reported": Load(4, **BUSY, consistency="reported"),
     "one server, four processes: 2,000 per second, three features": Load(4, rate=2_000, limits=3, keys="features"),
     "Cluster, four processes: 2,000 per second, three features": Load(4, 3, rate=2_000, limits=3, keys="features"),
 }

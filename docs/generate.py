@@ -53,7 +53,7 @@ LINKS: Final = {
     "schedule": "[schedules](schedules.md)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
-    "consistency": "[consistency](stores.md#exact-leased-or-reported)",
+    "consistency": "[consistency](stores.md#exact-or-leased)",
     "lease": "[leases](stores.md#leases)",
 }
 

@@ -31,7 +31,6 @@ class BanLimit(Limit):
         self.statuses, self.ban = None, None
         # Without a period: a change of the option lifts no ban.
         self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
-        self.sums = self
 
     def key_of(self, limit: Limit, key: str) -> str:
         """Return the key of the ban of a client, from its key under a limit of the rule."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import unquote
 
-from ..clock import SECOND
 from ..decision import without_hash_tag
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
@@ -48,7 +46,6 @@ class Limit:
         on_store_error: str | None = None,
         lease: int = 0,
         unit: str = "requests",
-        reports: bool = False,
     ) -> None:
         self.rule = self.shown_rule = rule
         self.quota = quota
@@ -64,11 +61,8 @@ class Limit:
         share = self.limit * lease // 100
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
-        self.reports = reports and not quota.concurrent and quota.period_us >= SECOND
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
-        self.sums = self._without_rejections() if self.reports else self
-        """The limit that counts a sum of many requests: it rejects no request, so that all sums share one call."""
 
     def show_as(self, name: str) -> None:
         """Set the name of the rule that clients see, ``shown_rule``, and with it that of the limit, ``policy``."""
@@ -83,11 +77,6 @@ class Limit:
     def __getstate__(self) -> dict[str, object]:
         """Pickle the limit without the functions of its key, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name not in ("values_of", "names_client")}
-
-    def _without_rejections(self) -> Limit:
-        limit = copy.copy(self)
-        limit.shadow = True
-        return limit
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..http.rules import DECIDED
-from ..keys.annotations import check_return
 from ..keys.features import checked_name
 from ..keys.parts import part_of
 from ..rules.marks import Mark
@@ -42,16 +41,13 @@ class DependencyLimit(DependencyObject):
 
 
 def check_provided(limit: DependencyLimit, rule: Rule) -> None:
-    """Raise ``ConfigError`` for a feature of a limit that its rule does not use, or cannot count."""
+    """Raise ``ConfigError`` for a feature of a limit that its rule does not use."""
     try:
-        for name, call in limit.provides.items():
+        for name in limit.provides:
             with error_path(f"features[{name!r}]"):
-                used = [part for part in map(part_of, rule.parts) if part.feature == checked_name(name)]
-                if not used:
+                if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
                     needs = ", ".join(rule.parts)
                     raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
-                for part in used if call else ():
-                    check_return(part, call, provides=True)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, limit.place) from None
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from ..clock import SECOND
 from ..decision import Decision, Hit
 from ..errors import RateLimitError
-from ..limiter.chain.fleet import FLEET, count_processes, takes_slots
+from ..limiter.chain.fleet import FLEET, stated_workers, takes_slots
 from ..limiter.limiter import Limiter
 from ..settings import Settings
 from ..stores import redacted_url
@@ -57,7 +57,7 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     """Yield the findings on a store. If it does not reply, only its servers are examined."""
     store, name = limiter.store, redacted_url(limiter.store)
     if not limiter.waits:
-        if (processes := max(count_processes(), settings.fleet_size or 0)) > 1:
+        if (processes := max(stated_workers(), settings.fleet_size or 0)) > 1:
             text = f"store: {processes} processes with {name} allow up to {processes} times each limit"
             yield Finding(PROBLEM, f"{text}. Set a store that processes share, such as redis://localhost:6379/0")
         return

@@ -6,7 +6,6 @@ from .bans import with_added_hits as with_added_hits
 from .decision import Banned as Banned
 from .decision import BeforeHit as BeforeHit
 from .decision import Decision as Decision
-from .decision import EstimatedRejection as EstimatedRejection
 from .decision import Hit as Hit
 from .decision import SlotCost as SlotCost
 from .decision import build_denial as build_denial

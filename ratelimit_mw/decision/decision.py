@@ -63,7 +63,6 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
     unavailable: ClassVar[bool] = False
     """True when the limit rejected because the store, or the function of the limits, gave no result."""
-    estimated: ClassVar[bool] = False
     banned: ClassVar[bool] = False
     """True when the client is banned from the rule."""
 
@@ -150,12 +149,6 @@ def build_denial(hit: tuple[Limit, str, int], now: int) -> Denial:
     denial = Denial(False, 0, SECOND, SECOND, now)
     denial.hit = hit
     return denial
-
-
-class EstimatedRejection(Decision):
-    """A rejection by the last known state of the store, whose ``retry_us`` may be too long."""
-
-    estimated = True
 
 
 class Banned(Decision):

@@ -8,7 +8,6 @@ instead of the settings themselves.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -35,7 +34,7 @@ from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
-from ..settings.framework import SETTING, check_left_over, check_slips
+from ..settings.framework import SETTING, check_slips
 from .pages import check_pages
 from .request import SCOPE, THROTTLE, DjangoRequest, django_user
 from .routes import URLRoutes
@@ -148,7 +147,6 @@ class ProjectLimits:
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
-        check_left_over(dir(django.conf.settings), sys.modules)  # the views are imported now
         check_pages(resolver)
         rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])

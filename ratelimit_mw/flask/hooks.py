@@ -1,7 +1,6 @@
 """The hooks that Flask calls for each request: decide it, add the headers, settle it."""
 
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,7 @@ from ..rules.describe import Route
 from ..rules.guard import current
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan
-from ..settings.framework import SETTING, check_left_over
+from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
 from ..wsgi.response import ResponseBody
 from ..wsgi.url_map import routes_of as routes_of_map
@@ -61,7 +60,6 @@ class FlaskHooks:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
         applications_read[id(self._app)] = self._app
-        check_left_over(self._app.config, sys.modules)
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)

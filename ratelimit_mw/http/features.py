@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, error_path
 from ..keys.address import MAX_ADDRESS
-from ..keys.annotations import check_return
 from ..keys.email import normalized_email
 from ..keys.features import BUILT_IN, checked_name, is_email
 from ..keys.parts import Part, part_of
@@ -152,8 +151,6 @@ class FeatureReader:
         name, identify = part.feature, self._identify
         if identify is None or not identify.may_return(name):
             return self._read_of(part, need)
-        with error_path(f"features[{name!r}]"):
-            identify.check(part)
         otherwise: Read | None = None
         try:
             otherwise = self._read_of(part_of(name), need)
@@ -165,8 +162,6 @@ class FeatureReader:
     def _read_of(self, part: Part, need: Need) -> Read:
         name = part.feature
         if name in self._own:
-            with error_path(f"features[{name!r}]"):
-                check_return(part, self._functions[name])
             return self._own[name]
         if part.attribute and name in self._built_in:
             raise ConfigError(

@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigError, FeatureTypeError, error_path
-from ..keys.annotations import check_field, returned_types
-from ..keys.parts import Part
+from ..keys.annotations import returned_types
 from .request import Request
 
 Read = Callable[[Request], Any]
@@ -34,18 +33,12 @@ class Identify:
         kinds = [kind for kind in returned_types(function) if kind is not type(None)]
         if wrong := [kind.__name__ for kind in kinds if not issubclass(kind, Mapping)]:
             raise ConfigError(f"expected a function that returns features by name; got one that returns {wrong[0]}")
-        self._kinds = kinds
         self.declared = frozenset(name for kind in kinds for name in getattr(kind, "__annotations__", ()))
         _check_names(self.declared)
 
     def may_return(self, name: str) -> bool:
         """Return whether your function may return a feature. Those of the request itself are read by the package."""
         return name in self.declared if self.declared else _is_own(name)
-
-    def check(self, part: Part) -> None:
-        """Raise ``FeatureTypeError`` when a ``TypedDict`` shows that no value of a feature can be counted."""
-        for kind in self._kinds:
-            check_field(part, kind)
 
     def reader(self, name: str, otherwise: Read | None) -> Read:
         """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it."""

@@ -99,20 +99,6 @@ class Conversions:
 NO_CONVERSIONS: Final = Conversions()
 
 
-def check_type(name: str, kind: type, attribute: str = "") -> None:
-    """Raise ``FeatureTypeError`` for a type of which no value, or no attribute, can be one that features may have."""
-    if attribute:
-        if kind in _TEXTS and not hasattr(kind, attribute):
-            raise lacks_attribute(name, kind, attribute)
-        return
-    try:
-        is_known = kind is type(None) or any(issubclass(kind, known) or issubclass(known, kind) for known in _TEXTS)
-    except TypeError:  # a protocol that classes cannot be compared with
-        return
-    if not is_known:
-        raise FeatureTypeError(_problem(name, kind))
-
-
 def lacks_attribute(name: str, kind: type, attribute: str) -> FeatureTypeError:
     """Return the error for an attribute that the values of a feature do not have."""
     message = f"the feature {name!r} is of type {kind.__name__}, which has no attribute {attribute!r}"

@@ -141,7 +141,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
     @property
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
-        return self._failover.tally.local if self._failover else 0
+        return self._failover.local_decisions if self._failover else 0
 
     def close(self) -> None:
         """Write what is counted, return unused leases, and close the store. A second call changes nothing."""

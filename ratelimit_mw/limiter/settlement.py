@@ -19,7 +19,6 @@ from ..receipt import Correction, PendingCorrection, Receipt, refund_due
 from ..stores import Store
 from .chain.breaker import NotAskedError
 from .chain.start import StartingStore
-from .outcomes import OutcomeWatch
 from .slots.held import HeldSlots
 from .slots.queues import SlotQueues, is_on_event_loop
 
@@ -47,7 +46,6 @@ class Settlement:
     def __init__(self) -> None:
         self._slots = HeldSlots(self._send_now, self._settle_now)
         self._queues = SlotQueues(self._now)
-        self._outcomes = OutcomeWatch()
         self._tasks: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -171,7 +169,6 @@ class Settlement:
         for part in verdict.parts:
             self._slots.release(part)
             part.receipt.has_ended, part.receipt.status = True, status
-            self._outcomes.note(part)
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""

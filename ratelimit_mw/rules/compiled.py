@@ -84,8 +84,7 @@ class CompiledRule:
     def _build(self, quotas: Iterable[Quota]) -> Limits:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
-        reports = rule.consistency == "reported"
-        limits = tuple(Limit(self.name, i, quota, *options, reports) for i, quota in enumerate(quotas))
+        limits = tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
         for limit in limits:
             limit.show_as(self.shown)
             limit.values_of, limit.names_client = self.key.parse, self.key.names_client
@@ -128,7 +127,7 @@ class CompiledRule:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
             return ()
-        quotas = self.source.parse_limits(result, is_result=True)
+        quotas = self.source.parse_limits(result)
         limits = self._found.get(quotas)
         if limits is None:
             limits = self.build_checked(quotas)
@@ -229,7 +228,7 @@ class CompiledRule:
     def may_decide_here(self) -> bool:
         """Whether a process may decide a request without its store."""
         is_inexact = self.source.consistency != "exact"
-        return any(limit.lease or limit.reports for limit in self.all_limits()) or (self.looks_up and is_inexact)
+        return any(limit.lease for limit in self.all_limits()) or (self.looks_up and is_inexact)
 
     @property
     def never_fitting(self) -> list[Limit]:

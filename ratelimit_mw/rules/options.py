@@ -22,7 +22,7 @@ AlgorithmName = Literal[
     "gcra",
 ]
 OnStoreError = Literal["allow", "deny", "local"]
-Consistency = Literal["exact", "leased", "reported"]
+Consistency = Literal["exact", "leased"]
 
 
 class AlgorithmTable(TypedDict, total=False):
@@ -88,8 +88,7 @@ OnStoreErrorOption = Annotated[
 
 
 ConsistencyOption = Annotated[
-    Consistency,
-    option('How a process counts a busy key: `"leased"` takes shares in advance, `"reported"` reports sums.', "exact"),
+    Consistency, option('How a process counts a busy key: `"leased"` takes shares in advance.', "exact")
 ]
 
 

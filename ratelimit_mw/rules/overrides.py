@@ -21,7 +21,6 @@ from .lookup import NO_LIMITS, UNLIMITED
 from .ruleset import RuleSet
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
-_MAX_HEAD: Final = 100
 _NO_DATE: Final = 253_402_300_800 * SECOND
 """The year 10,000, which no date can be in."""
 
@@ -75,11 +74,6 @@ def load_overrides(data: bytes | None) -> Overrides:
         with suppress(ValueError, RecursionError, msgspec.ValidationError):
             return msgspec.convert(json.loads(body), Overrides)
     raise ValueError("the record of overrides is damaged, or of another version")
-
-
-def head_of(record: bytes | None) -> bytes | None:
-    """Return the first line of a record, which differs for each content."""
-    return None if record is None else record[:_MAX_HEAD].partition(b"\n")[0]
 
 
 def _digest(body: bytes) -> bytes:

@@ -137,12 +137,11 @@ class Rule:
                 if callable(value):
                     checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
 
-    def parse_limits(self, limits: object, is_result: bool = False) -> tuple[Quota, ...]:
+    def parse_limits(self, limits: object) -> tuple[Quota, ...]:
         """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
 
         Args:
             limits: Limits in any form that a rule takes, except a function.
-            is_result: Whether a function has returned them. Those that cannot be reported are then exact.
 
         Returns:
             The quotas.
@@ -153,9 +152,7 @@ class Rule:
         quotas = parse_quotas(limits)
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
-                limit = Limit("", 0, quota, self.algorithm, reports=True)
-                if self.consistency == "reported" and not (limit.reports or quota.concurrent or is_result):
-                    raise ConfigError(f'"reported" needs a period of one second or more; got {str(quota)!r}')
+                Limit("", 0, quota, self.algorithm)
         return quotas
 
     def _tables(self, per_key: Any, per: Any) -> Tables:
@@ -196,16 +193,12 @@ class Rule:
         return ban
 
     def _consistency(self, consistency: object) -> str:
-        chosen = one_of(consistency, "exact", "leased", "reported")
+        chosen = one_of(consistency, "exact", "leased")
         if self.options["lease"] is None:
             if chosen != "exact":
                 self._check_consistency(f'consistency = "{chosen}"')
             return chosen
-        if "consistency" not in self.given:
-            return "leased"
-        if chosen == "reported":
-            raise ConfigError('"reported" takes no lease. Remove lease, or write "leased"')
-        return chosen
+        return chosen if "consistency" in self.given else "leased"
 
     def _check_consistency(self, option: str) -> None:
         has_options = isinstance(self.algorithm, Mapping) and len(self.algorithm) > 1

@@ -269,7 +269,7 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     ("option", "shown", "fields"),
     [
         ('consistency = "exact"', "enforce 1", {}),
-        ('consistency = "reported"', "enforce 1 reported", {"consistency": "reported"}),
+        ('consistency = "leased"', "enforce 1 leased", {"consistency": "leased", "lease": "2%"}),
         ('lease = "5%"', "enforce 1 leased 5%", {"consistency": "leased", "lease": "5%"}),
     ],
 )

@@ -52,7 +52,6 @@ NOT_THERE = path("", exempt("missing")(hello))
         ({"rules": [{"limits": "5/minute", "unrouted": True}]}, [], NO_MIDDLEWARE, []),
         ({"rules": [{"limits": "5/minute", "match": {"view": ""}}]}, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.anyone"}}, [], MIDDLEWARE, []),
-        ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, ["ratelimit_mw.E001"]),
         (BY_THROTTLE, [], MIDDLEWARE, []),
         ({}, TRANSLATED, [*MIDDLEWARE, LOCALE], ["ratelimit_mw.W004"]),
         ({}, TRANSLATED, [LOCALE, *MIDDLEWARE], []),
@@ -102,22 +101,6 @@ def test_the_start_names_the_missing_middleware() -> None:
         ready()
     with project(BY_USER, middleware=NO_MIDDLEWARE), pytest.raises(ConfigError, match="set unrouted = True"):
         ready()
-
-
-@pytest.mark.parametrize(
-    ("name", "own"), [("RATELIMIT_USE_CACHE", "store"), ("RATELIMIT_VIEW", "rejection"), ("RATELIMIT_DEFAULT", "rules")]
-)
-def test_settings_of_other_packages_stop_the_start(name: str, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that is left over limits nothing. It stays where its package is in use."""
-    modules = ("django_ratelimit", "flask_limiter")
-    for module in modules:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    with project({}, **{name: "x"}), pytest.raises(ConfigError, match=f"{name}: .*set '{own}' in RATELIMIT_MW"):
-        Client().get("/")
-    for module in modules:
-        monkeypatch.setitem(sys.modules, module, sys)
-    with project({}, **{name: "x"}) as served:
-        assert served.ask().status_code == 200
 
 
 def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:

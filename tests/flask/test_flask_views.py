@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import flask
@@ -268,15 +267,3 @@ def test_a_view_needs_no_request_argument() -> None:
 
     assert (item.__name__, item.__doc__) == ("item", "An item.")
     assert ask(app_of(views={"/items/<int:number>": item}), "/items/7").text == "/items/77"
-
-
-def test_settings_of_flask_limiter_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that is left over limits nothing. It stays where Flask-Limiter is in use."""
-    app = app_of()
-    app.config["RATELIMIT_STORAGE_URI"] = "redis://127.0.0.1"
-    app.config["RATELIMIT_OF_MY_OWN"] = 7
-    monkeypatch.delitem(sys.modules, "flask_limiter", raising=False)
-    with pytest.raises(ConfigError, match="RATELIMIT_STORAGE_URI: a setting of Flask-Limiter, which is not in use"):
-        app.extensions["ratelimit_mw"].read_views()
-    monkeypatch.setitem(sys.modules, "flask_limiter", sys)
-    app.extensions["ratelimit_mw"].read_views()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, TypedDict
 
 import pytest
 from calls import http_scope, limited, send_bare
@@ -88,33 +88,6 @@ def test_annotations_are_checked_at_the_start() -> None:
         limited(_plain, plans("ip"), features=own)
     with pytest.raises(ConfigError, match="features: expected a table of functions by feature, or one function; got 7"):
         limited(_plain, plans("tenant"), features=7)
-
-
-class Account(TypedDict, total=False):
-    user: Required[str]
-    owner: NotRequired[object]
-    groups: NotRequired[list[str] | None]
-
-
-def account(request: Any) -> Account | None: ...
-
-
-@pytest.mark.parametrize(
-    ("part", "problem"),
-    [("groups", "is of type list, which has no stable text"), ("user.id", "is of type str, which has no attribute")],
-)
-def test_the_types_of_declared_features_are_checked_at_the_start(part: str, problem: str) -> None:
-    """Each request would fail. A reload finds such a rule as well, so the earlier rules stay."""
-    limited(_plain, plans("user", "owner", "owner.id"), features=account)
-    with pytest.raises(ConfigError, match=rf"features\['{part.partition('.')[0]}'\]: the feature .* {problem}"):
-        limited(_plain, plans(part), features=account)
-    settings: Any = {"rules": [{"name": "a", "limits": "1/hour", "key": ["user"]}]}
-    limiter = Limiter.from_settings(settings)
-    app = limited(_plain, limiter, features=account)
-    settings["rules"][0]["key"] = [part]
-    with pytest.raises(ConfigError, match=problem):
-        limiter.reload()
-    assert send_bare(app, http_scope())[0]["status"] == 200
 
 
 @pytest.mark.parametrize(("returned", "statuses"), [({"user": None}, [200, 200, 200]), ({}, [200, 200, 429])])

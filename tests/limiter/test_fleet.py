@@ -237,65 +237,14 @@ def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: Manual
     assert store.announcements == 0
 
 
-COUNT = "from ratelimit_mw.limiter.chain.fleet import count_processes; print(count_processes())"
-WORKERS = """
-import multiprocessing, time
-from ratelimit_mw.limiter.chain.fleet import count_processes
-
-def work(barrier, counts):
-    barrier.wait()
-    counts.put(count_processes())
-    barrier.wait()
-
-if __name__ == "__main__":
-    way = multiprocessing.get_context("{way}")
-    barrier, counts = way.Barrier(3), way.SimpleQueue()
-    workers = [way.Process(target=work, args=(barrier, counts)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    print(*(counts.get() for _ in workers))
-"""
-
-
-@pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_the_workers_of_a_server_are_counted(way: str, tmp_path: Path) -> None:
-    """A process sees the processes that its parent has started in the same way."""
-    script = tmp_path / "server.py"
-    script.write_text(WORKERS.format(way=way))
-    assert subprocess.check_output([sys.executable, script], text=True) == "3 3 3\n"
-
-
-@pytest.mark.parametrize(
-    ("commands", "is_spawned", "counted"),
-    [
-        ((b"gunicorn: master [app]", b"gunicorn: worker [app]"), False, 2),
-        ((b"python\0server", b"python\0spawn_main(3)"), True, 2),
-        ((b"python\0supervisor", b"python\0server\08001"), False, 0),
-    ],
-)
-def test_siblings_are_those_that_a_server_has_started(
-    commands: tuple[bytes, bytes], is_spawned: bool, counted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were forked from the parent, or spawned by it. A supervisor starts servers of their own."""
-    parent, own = os.getppid(), os.getpid()
-    for pid, command in {parent: commands[0], own: commands[1], 7: commands[1], 8: b"resource_tracker"}.items():
-        folder = tmp_path / "proc" / str(pid)
-        (folder / "task" / str(pid)).mkdir(parents=True)
-        (folder / "cmdline").write_bytes(command)
-    (tmp_path / "proc" / str(parent) / "task" / str(parent) / "children").write_text(f"{own} 7 8 ")
-    monkeypatch.setattr(fleet, "Path", lambda path: tmp_path / path[1:])
-    monkeypatch.setattr(fleet.multiprocessing, "parent_process", lambda: own if is_spawned else None)
-    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
-    assert fleet.count_processes() == counted
-
-
-@pytest.mark.parametrize(("stated", "counted"), [("4", 4), ("", 0), ("many", 0), ("0", 0), ("9" * 9, 0)])
-def test_the_number_of_workers_can_be_stated(stated: str, counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``WEB_CONCURRENCY`` states it. Other programs of one parent are not counted."""
+@pytest.mark.parametrize(("stated", "allowed"), [("5", 2), ("10", 1), ("", 10), ("many", 10), ("0", 10), ("9" * 9, 10)])
+def test_the_number_of_workers_can_be_stated(stated: str, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WEB_CONCURRENCY`` states it where the store was never reached."""
     monkeypatch.setenv("WEB_CONCURRENCY", stated)
-    assert subprocess.check_output([sys.executable, "-c", COUNT], text=True) == f"{counted}\n"
-    monkeypatch.setattr(fleet, "Path", lambda path: Path("/nowhere") / path[1:])
-    assert fleet.count_processes() == counted, "on a system without /proc"
+    store = SharedStore()
+    store.down = True
+    limiter = process(store)
+    assert sum(limiter.hit(WHO).allowed for _ in range(11)) == allowed
 
 
 def test_an_unknown_number_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -337,8 +286,8 @@ app = RateLimitMiddleware({interface}, limiter=limiter)
 """
 REQUEST = "GET {path} HTTP/1.1\nHost: x\nConnection: close\n\n"
 SERVERS = {
-    "wsgi": ["gunicorn", "--workers", "5", "--bind", f"{HOST}:{{port}}", "application:app"],
-    "asgi": ["uvicorn", "--workers", "5", "--lifespan", "off", "--port", "{port}", "application:app"],
+    "wsgi": ["gunicorn", "--bind", f"{HOST}:{{port}}", "application:app"],
+    "asgi": ["uvicorn", "--lifespan", "off", "--port", "{port}", "application:app"],
 }
 
 
@@ -353,13 +302,13 @@ def body(response: bytes) -> list[str]:
 def test_five_workers_without_redis_allow_ten_and_one_for_each(
     interface: str, had_requests: bool, tmp_path: Path
 ) -> None:
-    """Workers that had requests have learned their number. Others count the workers of their server."""
+    """Workers that had requests have learned their number. Others read it from ``WEB_CONCURRENCY``."""
     port = free_port()
     with redis_running(tmp_path) as redis:
         app = APP.format(interface=interface, url=address(redis))
         (tmp_path / "application.py").write_text(app)
         command = [part.format(port=port) for part in SERVERS[interface]]
-        with running(tmp_path / "output", port, *command, folder=tmp_path):
+        with running(tmp_path / "output", port, *command, folder=tmp_path, WEB_CONCURRENCY="5"):
             learned: dict[str, str] = {}
 
             def all_have_learned() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,35 +172,3 @@ def test_concurrent_failures_reserve_first() -> None:
     assert [bool(each) for each in (first, second, third)] == [True, True, False]
     rate.conclude(first, 200)
     assert left(rate) == [1]
-
-
-@pytest.mark.parametrize(
-    ("options", "statuses", "warned"),
-    [
-        ({"count_when": {"status": 401}}, [200] * 99, 0),
-        ({"count_when": {"status": 401}}, [200] * 60 + [302] * 40 + [200] * 300, 1),
-        ({"count_when": {"status": 401}}, [401] + [200] * 300, 0),
-        ({"count_when": {"status": 401}}, [200] * 99 + [401] + [200] * 300, 0),
-        ({"count_unless": {"status": 200}}, [200] * 300, 1),
-        (MARKED, [200] * 300, 1),
-        ({}, [200] * 300, 0),
-    ],
-)
-def test_a_rule_that_never_counts_is_logged_once(
-    options: Any, statuses: list[int], warned: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first 100 responses decide. Unknown outcomes and rejections are not among them."""
-    rate = limiter(rule("999/minute", "login", **options), rule("99/minute", "burst", key=["user"]))
-    with caplog.at_level(logging.WARNING):
-        for i, status in enumerate(statuses):
-            rate.conclude(rate.hit({**ANN, "user": str(i)}), None)
-            rate.reset("login", ANN)
-            rate.conclude(rate.hit({**ANN, "user": str(i)}), status)
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == warned
-    expected = "rule login: none of its first 100 responses counted, so the rule rejects no client."
-    if 302 in statuses:
-        hint = "Most frequent statuses: 200 and 302. Compare them with count_when or count_unless"
-        assert messages == [f"{expected} {hint}"]
-    if options is MARKED:
-        assert messages == [f'{expected} Mark the requests that count: verdict["login"].count()']

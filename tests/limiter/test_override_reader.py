@@ -13,22 +13,20 @@ import pytest
 import redis
 from httpx import ASGITransport, AsyncClient
 from limiter_ways import WAYS, Blocking
-from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, limits_of, set_elsewhere
+from override_stores import ACME, Recording, learns, limiter_of, limits, limits_of, set_elsewhere
 from servers import HOST, Server, wait_for
 
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.errors import StateError
-from ratelimit_mw.limiter.overrides import reader as override_reader
 from ratelimit_mw.rules.overrides import bare_rules
 from ratelimit_mw.stores import MemoryStore
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data.replace(b"7/m", b"9/m"), lambda _: b"x"])
 def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
-    damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(override_reader, "_WHOLE_EVERY", 0.0)
     store = Recording()
     limiter = limiter_of(store=store)
     limiter.set_override("api", ACME, "7/minute")
@@ -112,7 +110,7 @@ def test_requests_never_wait_for_the_record() -> None:
     limiter = limiter_of(store=store, reload_interval=3_600_000_000)
     for _ in range(100):
         limiter.hit(ACME)
-    assert store.reads == 2  # of the record and of its head
+    assert store.reads == 1
     assert limiter_of().watch is None
 
 
@@ -195,53 +193,6 @@ def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
     assert store.reads == reads
     store.down = False
     learns(worker, ["7/minute"])
-
-
-def test_the_whole_record_is_read_only_after_a_change() -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    for change in range(2):
-        wholes, reads = store.wholes, store.reads
-        wait_for(lambda reads=reads: limiter.match(ACME) and store.reads > reads + 5, "some reads")
-        assert store.wholes == wholes
-        if not change:
-            set_elsewhere(store, "8/minute")
-            learns(limiter, ["8/minute"])
-
-
-def test_a_record_that_was_evicted_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small record with its head is read all the time, so a store evicts the whole record first."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    record = store.states.read_record("overrides")
-    store.states.write_record("overrides", None, record)
-    other = Recording()
-    other.states = store.states
-    newcomer = limiter_of(store=other)
-    for call in (newcomer.overrides, lambda: newcomer.set_override("api", OTHER, "5/minute")):
-        with pytest.raises(StoreError, match=r"evicted the record of overrides; a worker .* within a minute.*clear"):
-            call()
-    monkeypatch.setattr(override_reader, "_WHOLE_EVERY", 0.0)
-    limiter._override_reader._whole_at = 0.0  # type: ignore[union-attr]
-    wait_for(lambda: limiter.match(ACME) and store.states.read_record("overrides") == record, "the record")
-    newcomer.set_override("api", OTHER, "5/minute")
-    assert [each.client for each in newcomer.overrides()] == ["user=acme", "user=other"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_process_that_knows_an_evicted_record_adds_to_it(way: type[Blocking]) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
-    store.states.write_record("overrides", None, store.states.read_record("overrides"))
-    assert [each.client for each in way(limiter).overrides()] == ["user=acme"]
-    way(limiter).set_override("api", OTHER, "5/minute")
-    assert [each.client for each in way(limiter).overrides()] == ["user=acme", "user=other"]
-    store.states.write_record("overrides", None, store.states.read_record("overrides"))
-    way(limiter).clear_overrides()
-    assert way(limiter).overrides() == []
 
 
 def test_an_event_loop_makes_no_blocking_call() -> None:

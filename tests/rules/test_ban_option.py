@@ -70,7 +70,6 @@ def test_a_mistake_names_its_place(ban: Any, message: str) -> None:
         ({"key": ["user|endpoint"]}, "ban: key = ['user|endpoint'] is the same"),
         ({"limits": "2 concurrent", "wait": "1s"}, "ban: ban cannot be combined with wait"),
         ({"consistency": "leased"}, 'consistency: consistency = "leased" cannot be combined with mode = "shadow", ban'),
-        ({"consistency": "reported"}, 'consistency = "reported" cannot be combined with mode = "shadow", ban'),
         ({"lease": "5%"}, "lease: lease cannot be combined with"),
     ],
 )

@@ -306,8 +306,7 @@ def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: s
         ({"consistency": "leased", "lease": "5%"}, "leased", 5),
         ({"consistency": "exact", "lease": "5%"}, "exact", 0),
         ({"consistency": "exact", "lease": "5%", "mode": "shadow"}, "exact", 0),
-        ({"consistency": "reported"}, "reported", 0),
-        ({"consistency": "reported", "limits": ["100/s", "2 concurrent"]}, "reported", 0),
+        ({"consistency": "leased", "limits": ["100/s", "2 concurrent"]}, "leased", 2),
     ],
 )
 def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent: int) -> None:
@@ -326,15 +325,7 @@ def test_a_lease_implies_its_consistency(options: Any, consistency: str, percent
             'consistency: consistency = "leased" cannot be combined with mode = "shadow"',
         ),
         ({"consistency": "leased", "limits": "2 concurrent"}, "concurrency limits are always exact"),
-        (
-            {"consistency": "reported", "lease": "2%"},
-            'consistency: "reported" takes no lease. Remove lease, or write "leased"',
-        ),
-        ({"consistency": "reported", "count_when": {"status": 401}}, 'consistency = "reported" cannot be combined'),
-        (
-            {"consistency": "reported", "limits": ["100/minute", "10/500ms"]},
-            r"limits\[1\]: \"reported\" needs a period of one second or more; got '10/500ms'",
-        ),
+        ({"consistency": "leased", "count_when": {"status": 401}}, 'consistency = "leased" cannot be combined'),
     ],
 )
 def test_a_consistency_that_cannot_be_kept_is_an_error(options: Any, message: str) -> None:

@@ -64,7 +64,7 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
 
 
-@pytest.mark.parametrize("consistency", ["exact", "leased", "reported"])
+@pytest.mark.parametrize("consistency", ["exact", "leased"])
 def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency(consistency: Any) -> None:
     """Only a rule that says "exact" itself ignores its lease."""
     rules: Any = [{"limits": "9/minute", "lease": "5%"}, {"limits": "8/minute", "lease": "5%", "consistency": "exact"}]
@@ -72,8 +72,7 @@ def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency(consist
     assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [("leased", 5), ("exact", 0)]
 
 
-@pytest.mark.parametrize("consistency", ["leased", "reported"])
-def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: Any) -> None:
+def test_a_rule_that_cannot_have_the_default_consistency_is_exact() -> None:
     """The default is for the rules that it fits. A lease of the rule itself has precedence."""
     rules: Any = [
         {"limits": "2 concurrent"},
@@ -84,9 +83,9 @@ def test_a_rule_that_cannot_have_the_default_consistency_is_exact(consistency: A
         {"limits": "100/minute"},
         {"limits": "100/minute", "algorithm": {"name": "gcra"}},
     ]
-    limiter = Limiter.from_settings({"defaults": {"consistency": consistency}, "rules": rules})
+    limiter = Limiter.from_settings({"defaults": {"consistency": "leased"}, "rules": rules})
     found = [rule.source.consistency for rule in limiter.rules.rules]
-    assert found == ["exact"] * 4 + ["leased", consistency, consistency]
+    assert found == ["exact"] * 4 + ["leased"] * 3
 
 
 @pytest.mark.parametrize("table", ["defaults", "overrides"])
@@ -106,10 +105,8 @@ def test_options_without_limits_are_checked_with_no_limits(table: str) -> None:
     ("own", "options", "consistency", "percent"),
     [
         ({"lease": "5%"}, {"consistency": "exact"}, "exact", 0),
-        ({"lease": "5%"}, {"consistency": "reported"}, "reported", 0),
         ({"lease": "5%"}, {"consistency": "leased"}, "leased", 5),
-        ({"consistency": "reported"}, {"lease": "5%"}, "leased", 5),
-        ({"consistency": "reported"}, {"limits": "200/minute"}, "reported", 0),
+        ({"consistency": "leased"}, {"limits": "200/minute"}, "leased", 2),
         ({"consistency": "exact", "lease": "5%"}, {"consistency": "leased"}, "leased", 5),
         ({"consistency": "exact"}, {"lease": "5%"}, "leased", 5),
     ],

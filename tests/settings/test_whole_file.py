@@ -46,7 +46,7 @@ per_key = { "client-42" = ["1000/minute"] }  # one-part keys; or a file: per_key
 per = { plan = { free = ["100/minute"], pro = ["1000/minute"] } }   # by any feature: plan, group, region
 schedule = { "mon-fri 08:00-18:00" = ["50/minute"] }
 ban = { after = 10, within = "10m", for = "1h", growth = 2, max = "7d" }
-consistency = "exact"                        # or "leased", "reported"
+consistency = "exact"                        # or "leased"
 lease = "2%"
 
 [lists]

@@ -12,7 +12,6 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.limiter.overrides import record as override_record
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
@@ -46,7 +45,6 @@ class Recording(SharedStore):
     def __init__(self) -> None:
         super().__init__()
         self.name = uuid4().hex  # threads of an earlier test may still log
-        self.wholes = 0
 
     def start(self) -> None:
         """Take a while, so that other requests arrive meanwhile."""
@@ -65,7 +63,6 @@ class Recording(SharedStore):
 
     def read_record(self, name: str) -> bytes | None:
         self.reads += 1
-        self.wholes += name == override_record.RECORD
         self._called()
         if not self.may_read:
             raise StoreError("NOPERM")

@@ -26,7 +26,6 @@ from .breaker import CircuitBreaker, NotAskedError
 from .fleet import Fleet
 from .last_decision import LastDecision
 from .link import ChainLink
-from .tally import Tally
 
 if TYPE_CHECKING:
     from ...algorithms.limit import Limit
@@ -171,7 +170,7 @@ class FailoverStore(ChainLink):
         self.breaker = BreakerStore(store, policies, settings.fleet_size, settings.fallback_keys)
         super().__init__(self.breaker)
         self.local = MemoryStore(settings.fallback_keys, clock)
-        self.tally = Tally(self.breaker.name)
+        self.local_decisions = 0
         self._now = now
         self._lose = lose
         self._lock = create_lock(self, "_lock", threading.Lock)
@@ -184,12 +183,9 @@ class FailoverStore(ChainLink):
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
-            decisions = self._apply_anew(hits, now, consume)
+            return self._apply_anew(hits, now, consume)
         except StoreError as error:
             return self._decide_by_policy(hits, now, consume, error)
-        if self.tally.report_at:
-            self.tally.add(count_hits(hits))
-        return decisions
 
     def _apply_anew(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         """Decide by the store. Each key whose state cannot be decoded starts anew, once."""
@@ -203,12 +199,9 @@ class FailoverStore(ChainLink):
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
-            decisions = await self._aapply_anew(hits, now, consume)
+            return await self._aapply_anew(hits, now, consume)
         except StoreError as error:
             return self._decide_by_policy(hits, now, consume, error)
-        if self.tally.report_at:
-            self.tally.add(count_hits(hits))
-        return decisions
 
     async def _aapply_anew(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         for _ in hits:
@@ -236,14 +229,12 @@ class FailoverStore(ChainLink):
     def close(self) -> None:
         self.leave_fleet()
         super().close()
-        self.tally.report()
 
     async def aclose(self) -> None:
         if leaving := self.breaker.fleet.leave():
             with suppress(RateLimitError):
                 await self.breaker.acorrect(leaving, self._now())
         await super().aclose()
-        self.tally.report()
 
     def _log_state(self, error: StateError, hits: Sequence[Hit]) -> None:
         """Log a key that starts anew. No client can cause it, but a damaged store may have many such keys."""
@@ -255,7 +246,8 @@ class FailoverStore(ChainLink):
     def _decide_by_policy(
         self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError
     ) -> list[Decision]:
-        self.tally.add_local(count_hits(hits))
+        with self._lock:
+            self.local_decisions += count_hits(hits)
         if consume and not isinstance(error, NotAskedError):
             self._lose(hits)
         local: list[Hit] = []

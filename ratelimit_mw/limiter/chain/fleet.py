@@ -7,12 +7,10 @@ processes. The slot of a process that was killed, or has no requests, expires af
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 from collections.abc import Sequence
 from math import inf
-from pathlib import Path
 from typing import Final, cast
 
 from ...algorithms.concurrency import Concurrency
@@ -28,8 +26,6 @@ from ...testmode import testmode
 
 _FIRST_INTERVAL: Final = 0.25  # seconds between the second and the third announcement; then it doubles up to the last
 _LAST_INTERVAL: Final = 30.0
-_COUNTED_EVERY: Final = 10.0
-_VARYING: Final = re.compile(rb"\d+|master|worker")  # in the command lines of the processes of one server
 
 FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), None, shadow=True)
 """No rule has an empty name. A shadow limit rejects no request, even with more processes than slots."""
@@ -41,8 +37,7 @@ class Fleet:
 
     def __init__(self, store: Store, given_size: int | None) -> None:
         self._given = given_size
-        self._learned = self._counted = 0
-        self._counted_until = 0.0
+        self._learned = 0
         self._announces = given_size is None and takes_slots(store)
         self._start_over()
         run_in_child(self, Fleet._start_over)
@@ -57,12 +52,8 @@ class Fleet:
 
     @property
     def size(self) -> int:
-        """The number of processes: the setting, else the number learned or counted on this machine; 0 if not known."""
-        if self._given is not None:
-            return self._given
-        if (now := monotonic()) >= self._counted_until:
-            self._counted, self._counted_until = count_processes(), now + _COUNTED_EVERY
-        return max(self._learned, self._counted)
+        """The number of processes: the setting, else the number learned or stated for the server; 0 if not known."""
+        return max(self._learned, stated_workers()) if self._given is None else self._given
 
     def join(self, hits: Sequence[Hit]) -> Sequence[Hit]:
         """Add the announcement to the hits of a call."""
@@ -105,24 +96,7 @@ def takes_slots(store: Store) -> bool:
     return True
 
 
-def count_processes() -> int:
-    """Return the number of processes that the server of this process runs on this machine, 0 if it is not known."""
+def stated_workers() -> int:
+    """Return the number of workers of the server of this process, by ``WEB_CONCURRENCY``; 0 if it is not stated."""
     stated = os.environ.get("WEB_CONCURRENCY", "")
-    counts = [int(stated)] if re.fullmatch("[0-9]{1,4}", stated) else [0]
-    try:
-        return max(*counts, _count_siblings())
-    except OSError:  # not Linux
-        return counts[0]
-
-
-def _count_siblings() -> int:
-    """Count the processes that the parent has forked or spawned in the same way as this one."""
-    parent, own = os.getppid(), _command(os.getpid())
-    if multiprocessing.parent_process() is None and _command(parent) != own:
-        return 0
-    lists = Path(f"/proc/{parent}/task").glob("*/children")
-    return sum(_command(int(pid)) == own for each in lists for pid in each.read_text().split())
-
-
-def _command(pid: int) -> bytes:
-    return _VARYING.sub(b"", Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(stated) if re.fullmatch("[0-9]{1,4}", stated) else 0

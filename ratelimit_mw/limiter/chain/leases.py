@@ -1,28 +1,31 @@
-"""Decisions without the store: ``QuotaLeases`` serves busy keys from leases, or from accounts that are reported later.
+"""Decisions without the store: ``QuotaLeases`` serves busy keys from leases.
 
 A process takes a share of a busy key's quota in one call, and consumes the share without asking the store. The store
 counts a share when it is taken, so all processes together never exceed the limit, even when one crashes. A lease ends
 after a twentieth of the period, so consumption is late by at most that time. Near the limit shares get small. The next
 request that asks the store returns the unused part of an ended lease; ``close`` returns the rest.
 
-A hit that is not served here goes into the one call of its request, or a share goes in its place. When the store
-rejects the request, leases and accounts get back what it has consumed from them.
+A hit that no lease serves goes into the one call of its request, or a share goes in its place. When the store rejects
+the request, leases get back what it has consumed from them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from ...clock import Clock
 from ...decision import Decision, Hit
 from ...errors import StoreError
+from ...forksafe import create_lock
 from ...receipt import Correction
+from ...stores import Store
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking
 from .lease_table import Lease, LeaseTable
-from .report_table import Account
-from .reporter import Reporter
+from .link import ChainLink
 
 if TYPE_CHECKING:
     from ...algorithms.limit import Limit
@@ -32,19 +35,17 @@ _RETURNS_PER_CALL: Final = 100  # when no request waits
 
 
 class _Request:
-    """The hits of one request: those that are served here, and those that go into the call of the store."""
+    """The hits of one request: those that leases serve, and those that go into the call of the store."""
 
-    __slots__ = ("accounts", "asked", "hits", "late", "result", "returns", "served", "shares")
+    __slots__ = ("asked", "hits", "result", "returns", "served", "shares")
 
     def __init__(self, hits: Sequence[Hit]) -> None:
         self.hits = hits
         self.result: list[Decision] = []
-        self.served: list[tuple[Lease | Account, Decision] | None] = []  # by position; None for the store
+        self.served: list[tuple[Lease, Decision] | None] = []  # by position; None for the store
         self.asked: list[Hit] = []
         self.shares: dict[int, Lease] = {}  # by position in ``asked``: the leases whose share takes the place of a hit
-        self.accounts: list[tuple[int, Account, int]] = []  # of hits in ``asked``, with the replies before
         self.returns: list[Correction] = []  # Of other leases, to send before.
-        self.late: list[Account] = []  # To report before the request can begin.
 
     @property
     def hits_asked(self) -> list[Hit]:
@@ -52,36 +53,40 @@ class _Request:
         return [hit for hit, here in zip(self.hits, self.served, strict=True) if here is None]
 
 
-class QuotaLeases(Reporter):
-    """Serves hits from leases and accounts, and asks the store for the others."""
+class QuotaLeases(ChainLink):
+    """Serves hits from leases, and asks the store for the others. ``now`` returns the time to pass to it, or None."""
+
+    def __init__(self, store: Store, clock: Clock, now: Callable[[], int | None]) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self._now = now
+        self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
+        self._start_over()
 
     def _start_over(self) -> None:
-        super()._start_over()
         self._leases = LeaseTable()  # after a fork, the shares belong to the parent
         self._calls: set[asyncio.Future[StoreError | None]] = set()
 
     def apply_one(self, limit: Limit, key: str, cost: int) -> Decision | None:
         """Decide the one hit of a request. None when the store must decide it."""
-        if not (limit.lease or limit.reports):
+        if not limit.lease:
             return None
         with self._lock:
-            holder = self._holders(limit).get(key)
-            return None if holder is None else holder.serve((limit, key, cost), self._clock())
+            lease = self._leases.by_key.get(key)
+            return None if lease is None else lease.serve((limit, key, cost), self._clock())
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
             return self.store.apply(hits, now, consume)
-        while late := (request := self._begin(hits)).late:
-            self.report(late)
-        if request.returns or not request.result:
+        request = self._begin(hits)
+        if not request.result:
             run_blocking(self._decide(blocking_call, request, now))
         return request.result
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not consume:
             return await self.store.aapply(hits, now, consume)
-        while late := (request := self._begin(hits)).late:
-            await self._complete(self.areport(late))
+        request = self._begin(hits)
         if request.shares or request.returns:
             await self._complete(self._decide(async_call, request, now))
         elif not request.result:
@@ -95,11 +100,12 @@ class QuotaLeases(Reporter):
             while not request.result:
                 self._learn(request, await call(self.store, "apply", request.asked, now))
         except BaseException:
-            self._undo(request)
+            with self._lock:
+                self._put_back(request)
             raise
 
     async def _complete(self, call: Coroutine[Any, Any, None]) -> None:
-        """Await a call in a task of its own: no share or sum is lost when the caller is cancelled."""
+        """Await a call in a task of its own: no share is lost when the caller is cancelled."""
         task = asyncio.ensure_future(_error_of(call))
         self._calls.add(task)  # an event loop holds its tasks weakly
         task.add_done_callback(self._calls.discard)
@@ -107,21 +113,19 @@ class QuotaLeases(Reporter):
             raise error
 
     def close(self) -> None:
-        """Return all shares, report the rest and close the store. If the store does not reply, they are lost."""
+        """Return all shares, and close the store. If the store does not reply, they are lost."""
         with suppress(StoreError):
             for changes in self._close_leases():
                 self.store.correct(changes, self._now())
-        super().close()
+        self.store.close()
 
     async def aclose(self) -> None:
         with suppress(StoreError):
             for changes in self._close_leases():
                 await self.store.acorrect(changes, self._now())
-        await super().aclose()
+        await self.store.aclose()
 
     def forget_here(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        super().forget_here(keys)
         with self._lock:
             self._leases.forget(keys)
 
@@ -130,30 +134,20 @@ class QuotaLeases(Reporter):
             returns = self._leases.return_all()
         return [returns[i : i + _RETURNS_PER_CALL] for i in range(0, len(returns), _RETURNS_PER_CALL)]
 
-    def _holders(self, limit: Limit) -> Mapping[str, Lease | Account]:
-        return self._leases.by_key if limit.lease else self._reports.accounts
-
     def _begin(self, hits: Sequence[Hit]) -> _Request:
-        """Serve hits here. Choose what goes into the call for the others: shares, and hits that open an account."""
-        request, is_allowed = _Request(hits), True
+        """Serve hits from leases. Choose what goes into the call for the others: a share, or the hit itself."""
+        request = _Request(hits)
         served = request.served
         with self._lock:
             now = self._clock()
-            if self._reports.accounts and (late := self._reports.late(hits, now)):
-                request.late = late
-                return request
             for hit in hits:
-                limit, here = hit[0], None
-                if limit.lease or limit.reports:
-                    holder = self._holders(limit).get(hit[1])
-                    if holder is not None and (decision := holder.serve(hit, now)):
-                        here = holder, decision
-                        is_allowed = is_allowed and decision.allowed
+                here = None
+                if hit[0].lease:
+                    lease = self._leases.by_key.get(hit[1])
+                    if lease is not None and (decision := lease.serve(hit, now)):
+                        here = lease, decision
                 served.append(here)
-            if not is_allowed:
-                self._put_back(request)
-                request.result = [here[1] for here in served if here and not here[1].allowed]
-            elif None in served:
+            if None in served:
                 self._choose(request, now)
             else:
                 request.result = [here[1] for here in served if here]
@@ -166,8 +160,6 @@ class QuotaLeases(Reporter):
             if hit[0].lease and (lease := self._leases.take_share(hit, now)):
                 request.shares[len(asked)] = lease
                 hit = lease.hit
-            elif hit[0].reports and (account := self._reports.ask(hit, now)):
-                request.accounts.append((len(asked), account, account.replies))
             asked.append(hit)
         request.returns = self._leases.returns(now, _RETURNS_PER_REQUEST)
 
@@ -177,7 +169,7 @@ class QuotaLeases(Reporter):
         for reply in replies:
             if not reply.allowed and not reply.hit[0].shadow:
                 is_allowed = False
-        if is_allowed and not request.shares and not request.accounts:
+        if is_allowed and not request.shares:
             self._merge(request, replies)
             return
         now = self._clock()
@@ -185,10 +177,6 @@ class QuotaLeases(Reporter):
             if request.shares and not self._begin_leases(request, replies, is_allowed, now):
                 request.asked, request.shares = request.hits_asked, {}
                 return
-            for i, account, before in request.accounts:
-                self._reports.learn(account, request.asked[i][2], before, replies[i], is_allowed, now)
-                if account.fresh_until:
-                    self._beat.hold(self._reports)
             if not is_allowed:
                 self._put_back(request)
                 for i, here in enumerate(request.served):
@@ -219,18 +207,8 @@ class QuotaLeases(Reporter):
     def _put_back(self, request: _Request) -> None:
         """Put back what a request has consumed here."""
         for hit, here in zip(request.hits, request.served, strict=True):
-            if here and here[1].allowed:
-                if isinstance(here[0], Lease):
-                    self._leases.put_back(here[0], hit)
-                else:
-                    self._reopen(here[0]).add(-hit.cost)
-
-    def _undo(self, request: _Request) -> None:
-        """Put back what a request has consumed here, after its call has failed or was cancelled."""
-        with self._lock:
-            self._put_back(request)
-            for i, account, before in request.accounts:
-                self._reports.learn(account, request.asked[i][2], before, None, False, self._clock())
+            if here:
+                self._leases.put_back(here[0], hit)
 
 
 async def _error_of(call: Coroutine[Any, Any, None]) -> StoreError | None:

@@ -130,13 +130,7 @@ def _process_us() -> int:
 
 
 def _may_be_cached(decision: Decision) -> bool:
-    """Whether no other process, outcome, rejection or report can change the state before the wait is over."""
+    """Whether no other process, outcome, or rejection can change the state before the wait is over."""
     limit = decision.source
     counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
-    return not (
-        limit.statuses is not None
-        or limit.quota.concurrent
-        or counts_rejections
-        or decision.local
-        or decision.estimated
-    )
+    return not (limit.statuses is not None or limit.quota.concurrent or counts_rejections or decision.local)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from ...clock import monotonic
-from ...decision import Decision, EstimatedRejection, Verdict
+from ...decision import Decision, Verdict
 from ...errors import ConfigError, error_path
 from ...forksafe import run_in_child
 from ...settings.values import checked_observer
@@ -25,8 +25,6 @@ from .events import Event, Outcome, outcome_of, outcome_of_rejection
 
 Observer = Callable[[Event], object]
 
-_REJECTED: Final = frozenset({Decision, EstimatedRejection})
-"""The types of a rejection that is neither "banned" nor "unavailable". Their attributes take longer to read."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
@@ -75,7 +73,7 @@ class Observers:
                     if decision.allowed:
                         if not (decision.delay_us or limit.local):
                             counter = self._allowed[endpoint][limit.rule]
-                    elif type(decision) in _REJECTED and not limit.local:
+                    elif type(decision) is Decision and not limit.local:  # neither "banned" nor "unavailable"
                         counter = (self._shadow if limit.shadow else self._rejected)[endpoint][limit.rule]
                 except KeyError:  # it is new
                     pass

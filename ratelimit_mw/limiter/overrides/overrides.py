@@ -30,7 +30,7 @@ from ..reloads import Reloads
 from ..resets import Resets
 from ..watch import Watch
 from .reader import OverrideReader
-from .record import change_overrides, read_overrides
+from .record import change_override, clear_overrides, read_overrides
 
 _log = logging.getLogger("ratelimit_mw")
 _limiters: Final = Registry["RunTimeOverrides"]()
@@ -117,11 +117,11 @@ class RunTimeOverrides(Reloads, Resets):
         Raises:
             StoreError: The store is unreachable.
         """
-        run_blocking(self._change(blocking_call, None))
+        run_blocking(self._clear(blocking_call))
 
     async def aclear_overrides(self) -> None:
         """Async form of ``clear_overrides``."""
-        await self._change(async_call, None)
+        await self._clear(async_call)
 
     def overrides(self) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.
@@ -133,11 +133,11 @@ class RunTimeOverrides(Reloads, Resets):
             ConfigError: The store keeps no records.
             StoreError: The store is unreachable, or the record is damaged.
         """
-        return list(run_blocking(read_overrides(blocking_call, self.store, self.override_record, self._time())))
+        return list(run_blocking(read_overrides(blocking_call, self.store, self._time())))
 
     async def aoverrides(self) -> list[ClientOverride]:
         """Async form of ``overrides``."""
-        return list(await read_overrides(async_call, self.store, self.override_record, self._time()))
+        return list(await read_overrides(async_call, self.store, self._time()))
 
     def close(self) -> None:
         if self._override_reader is not None:
@@ -218,10 +218,18 @@ class RunTimeOverrides(Reloads, Resets):
         compiled, key = self._client(rule, features)
         return compiled.name, key
 
-    async def _change(self, call: Call, rule: str | None, key: str = "", new: ClientOverride | None = None) -> bool:
-        """Replace the override of a client, or remove it; without a rule, remove all. Return whether there was one."""
-        was_there = await change_overrides(call, self.store, self.override_record, self._time(), rule, key, new)
+    async def _change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
+        """Replace the override of a client, or remove it. Return whether there was one."""
+        was_there = await change_override(call, self.store, self._time(), rule, key, new)
+        await self._follow(call)
+        return was_there
+
+    async def _clear(self, call: Call) -> None:
+        await clear_overrides(call, self.store)
+        await self._follow(call)
+
+    async def _follow(self, call: Call) -> None:
+        """Put a change into effect in the limiters of this process that share the store object."""
         for limiter in _limiters:
             if limiter.store is self.store and limiter._override_reader:
                 await limiter._override_reader.follow(call)
-        return was_there

@@ -1,9 +1,8 @@
 """``OverrideReader``: follows the overrides in the store that other processes have changed.
 
 A worker begins with the overrides: it reads them when it opens the store. Then, once per ``reload_interval``, a request
-starts a task or a thread that reads the head of their record, and the whole record if the head has changed. The first
-request after a longer pause waits for the read. While the store is unreachable, or the record is damaged, the last
-known overrides stay active.
+starts a task or a thread that reads their record. The first request after a longer pause waits for the read. While the
+store is unreachable, or the record is damaged, the last known overrides stay active.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from ...stores import Store, redacted_url
 from ...stores.background import run_once
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..watch import Watch
-from .record import read_change
+from .record import RECORD
 
 if TYPE_CHECKING:
     from .overrides import RunTimeOverrides
 
-_WHOLE_EVERY: Final = 60.0
-"""Seconds after which the whole record is read again, even if its head has not changed."""
 _TRY_AGAIN: Final = 2.0  # seconds
 _RIGHTS: Final = "Check that the store is reachable, and that its login may use all keys with its prefix"
 _DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
@@ -56,7 +53,6 @@ class OverrideReader(Watch):
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
-        self._whole_at = 0.0
         self._begun_at = self._seen_at = -math.inf
 
     @property
@@ -108,10 +104,9 @@ class OverrideReader(Watch):
 
     async def _find(self, call: Call) -> Callable[[], bool] | None:
         """Return the function that puts the record into effect; None if it is active."""
-        known, is_whole = self._limiter.override_record, monotonic() >= self._whole_at
-        record = await read_change(call, self._limiter.store, known, is_whole)
-        if is_whole or record is not known:
-            self._whole_at, self._has_read = monotonic() + _WHOLE_EVERY, True
+        known = self._limiter.override_record
+        record = await call(self._limiter.store, "read_record", RECORD)
+        self._has_read = True
         return None if record == known else partial(self._limiter.use_overrides, record, known)
 
     def _read_in_thread(self) -> None:

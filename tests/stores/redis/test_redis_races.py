@@ -1,4 +1,4 @@
-"""Four processes that race for one key through limiters, exact, leased and reported, on one server and on a cluster."""
+"""Four processes that race for one key through limiters, exact and leased, on one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from servers import HOST, Server
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.heartbeat import Heartbeat
 
 pytestmark, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 
@@ -86,21 +85,6 @@ def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> Non
     assert LIMIT - PROCESSES * LEASE <= found <= LIMIT
 
 
-def test_limiters_that_report_count_each_request_once(place: str) -> None:
-    """The exact limit rejects 19,000 of 20,000, which the reported one does not count."""
-    wide = Rule(name="wide-reported", limits="1000000/day", consistency="reported")
-    assert raced(place, wide, Rule(name="narrow-reported", limits=f"{LIMIT}/day")) == LIMIT
-    limiter = Limiter([wide], open_store(place, PATIENT))
-    assert limiter.peek(WHO, cost=0).decisions[0].remaining == 1_000_000 - LIMIT
-    limiter.close()
-
-
-def test_limiters_that_report_have_a_bounded_excess(place: str) -> None:
-    """At least the limit, and at most what each process may allow on its own."""
-    rule = Rule(name="reported", limits=f"{LIMIT}/day", consistency="reported", algorithm="fixed-window")
-    assert LIMIT <= raced(place, rule) <= PROCESSES * LIMIT
-
-
 def commands(place: str) -> int:
     """The script calls that all servers of a cluster have received."""
     with redis.Redis.from_url(place.replace("redis+cluster", "redis")) as client:
@@ -113,16 +97,11 @@ def commands(place: str) -> int:
 
 
 @pytest.mark.usefixtures("no_reads")
-@pytest.mark.parametrize("options", [{"lease": "10%"}, {"consistency": "reported"}], ids=str)
-def test_a_request_on_a_cluster_asks_for_its_exact_limit_alone(
-    cluster: str, options: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_on_a_cluster_asks_for_its_exact_limit_alone(cluster: str) -> None:
     """Limits by IP address and user are decided here, so a request is one command. Without them, it is three."""
-    monkeypatch.setattr(Heartbeat, "hold", lambda *_: None)  # no thread reports
-    name = next(iter(options))
     rules = [
-        *(Rule(name=f"{name}-{key}", key=key, limits="100000/day", **options) for key in ("ip", "user")),
-        Rule(name=f"{name}-endpoint", key="endpoint", limits="100000/day"),
+        *(Rule(name=f"lease-{key}", key=key, limits="100000/day", lease="10%") for key in ("ip", "user")),
+        Rule(name="lease-endpoint", key="endpoint", limits="100000/day"),
     ]
     limiter = Limiter(rules, open_store(cluster, PATIENT), lambda: NOW, Settings(fleet_size=1))
     features = {**WHO, "user": "alice", "endpoint": "/login"}
