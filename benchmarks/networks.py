@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection, Iterator
 
 from benchmarks.timing import per_call, table
-from ratelimit_mw.keys.networks import Networks
+from ratelimit_mw.keys.ip import Networks
 
 SIZES = (10, 1_000, 10_000)
 CALLS = 200

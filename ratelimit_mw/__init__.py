@@ -12,8 +12,8 @@ from .errors import (
     StoreError,
 )
 from .http.rejection import Rejection
-from .keys.email import normalized_email
 from .keys.features import INVALID
+from .keys.forms import normalized_email
 from .limiter.limiter import Limiter
 from .limiter.observers.events import Event
 from .limiter.observers.rejection_log import RejectionLog, log_rejections

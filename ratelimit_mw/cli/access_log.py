@@ -17,7 +17,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..http.request import group_values, only_value
-from ..keys.address import parse_address
+from ..keys.ip import parse_address
 from .output import Failure, note, printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts

@@ -8,7 +8,7 @@ import click
 from rich.progress import TextColumn
 
 from ..decision import Decision
-from ..keys.words import words_of
+from ..keys.features import words_of
 from ..limiter.json_forms import client_json
 from ..limiter.limiter import Limiter
 from ..limiter.times import span_text, time_json, time_text

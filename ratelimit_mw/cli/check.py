@@ -15,7 +15,7 @@ from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
 from ..http.route_checks import fitting_routes
 from ..keys.features import OF_ALL_CLIENTS
-from ..keys.networks import parse_network
+from ..keys.ip import parse_network
 from ..keys.parts import feature_of, part_of
 from ..keys.secret import PERSONAL
 from ..rules.compiled import CompiledRule

@@ -14,11 +14,10 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError, StoreError
 from ..http.request import group_values, only_value
-from ..keys import address
-from ..keys.email import normalized_email
-from ..keys.features import INVALID, Features, is_email
-from ..keys.parts import checked_part, part_of
-from ..keys.words import word_of, words_of
+from ..keys import parts
+from ..keys.features import INVALID, Features, is_email, words_of
+from ..keys.forms import normalized_email
+from ..keys.parts import checked_part, part_of, word_of
 from ..limiter.limiter import Limiter
 from ..quota import parse_duration
 from ..rules.client_key import ClientKeyError, client_key, features_of, similar_names
@@ -106,7 +105,7 @@ def as_counted(source: Source, features: Features) -> Features:
     try:
         if source.limits:
             return source.limits.as_counted(features)
-        return address.as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
+        return parts.as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -11,8 +11,8 @@ import msgspec
 from ..errors import ConfigError
 from ..http.client_ip import HEADERS_OF_HOPS
 from ..http.request import only_value
-from ..keys.email import normalized_email
 from ..keys.features import INVALID, is_email
+from ..keys.forms import normalized_email
 from ..keys.parts import checked_part
 from ..limiter.times import seconds_of
 from .access_log import (

@@ -7,8 +7,7 @@ from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Decision
 from ..errors import StoreError
 from ..keys.features import Features
-from ..keys.parts import part_of
-from ..keys.words import word_of
+from ..keys.parts import part_of, word_of
 from ..limiter.json_forms import words_in
 from ..limiter.limiter import Limiter
 from ..rules.client_key import missing_in_key, words_of_entries

@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from ..clock import SECOND
-from ..keys.features import Features
-from ..keys.words import words_of
+from ..keys.features import Features, words_of
 from ..limiter.json_forms import client_json, client_text, override_json
 from ..limiter.times import span_text, time_text
 from ..rules.client_key import client_key

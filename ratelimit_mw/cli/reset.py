@@ -9,8 +9,7 @@ import click
 from ..algorithms.limit import client_of, rule_of
 from ..clock import SECOND
 from ..decision import Decision
-from ..keys.features import Features
-from ..keys.words import words_of
+from ..keys.features import Features, words_of
 from ..limiter.json_forms import words_in
 from ..limiter.limiter import Limiter
 from ..limiter.times import span_text

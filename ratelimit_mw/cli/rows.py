@@ -8,9 +8,8 @@ import click
 from ..algorithms.limit import prefix_of
 from ..decision import Decision
 from ..errors import ConfigError
-from ..keys.features import Features
-from ..keys.parts import part_of
-from ..keys.words import word_of, words_of
+from ..keys.features import Features, words_of
+from ..keys.parts import part_of, word_of
 from ..limiter.json_forms import client_text, decision_json, function_of, words_in
 from ..limiter.times import span_text, time_text
 from ..rules.client_key import client_key

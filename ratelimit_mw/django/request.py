@@ -13,7 +13,7 @@ from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
-from ..keys.host import normalize_host
+from ..keys.forms import normalize_host
 from ..rules.marks import Destination, ViewMarks
 from ..wsgi.request import WSGIRequest
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..keys.email import normalized_email
 from ..keys.features import INVALID
+from ..keys.forms import normalized_email
 from .multipart import parse_fields
 from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value, parse_pairs
 

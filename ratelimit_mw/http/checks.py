@@ -10,8 +10,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
-from ..keys.email import normalized_email
 from ..keys.features import checked_name, is_email
+from ..keys.forms import normalized_email
 from ..limiter.slots.queues import is_on_event_loop
 from ..rules.names import printable
 from ..rules.plan import Plan

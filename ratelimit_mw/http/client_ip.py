@@ -14,9 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..keys.address import MAX_ADDRESS, PORT, ip_key, parse_address
 from ..keys.features import INVALID, UNKNOWN_IP
-from ..keys.networks import EMBEDDINGS, Embedding, Networks, parse_network
+from ..keys.ip import EMBEDDINGS, MAX_ADDRESS, PORT, Embedding, Networks, ip_key, parse_address, parse_network
 
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32

@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, error_path
-from ..keys.address import MAX_ADDRESS
-from ..keys.email import normalized_email
 from ..keys.features import BUILT_IN, checked_name, is_email
+from ..keys.forms import normalized_email
+from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, part_of
 from ..keys.path import path_feature
 from ..keys.values import parameter

@@ -6,8 +6,8 @@ from typing import Any, Final, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
-from ..keys.address import as_counted
 from ..keys.features import Features
+from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
 from ..rules.declaration import check_names, checked_call
 from ..rules.decorators import called_later

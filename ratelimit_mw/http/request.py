@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
-from ..keys.host import normalize_host
+from ..keys.forms import normalize_host
 from ..keys.values import NO_CONVERSIONS, Conversions
 from .cookies import parse_cookies
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..decision import without_hash_tag
 from ..errors import ConfigError, parse_each
 from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
-from .networks import canonical_ip
+from .ip import canonical_ip
 from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
 from .secret import NO_SECRET, Secret
 

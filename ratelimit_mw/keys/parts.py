@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -11,13 +11,11 @@ from typing import Any, Final
 from urllib.parse import unquote
 from uuid import UUID
 
-from ..errors import ConfigError
-from .comparison import comparison_form
-from .features import INVALID, Features, checked_name
-from .host import normalize_host
-from .networks import canonical_ip, widened
+from ..errors import ConfigError, error_path
+from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
+from .forms import comparison_form, normalize_host, normalized_email, region_form
+from .ip import MAX_ADDRESS, Embedding, IPAddress, Networks, canonical_ip, counted_ip, widened
 from .path import path_feature
-from .region import region_form
 from .values import canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
@@ -181,6 +179,67 @@ def ip_prefixes(part: str) -> tuple[int, int]:
         numbers = [numbers[0], 128] if numbers[0] < 32 else [32, numbers[0]]
     ipv4, ipv6 = numbers or (32, 128)
     return ipv4, ipv6
+
+
+def word_of(part: Part) -> str:
+    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
+
+    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
+    ('user.id', 'path:id', 'ip')
+    """
+    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
+
+
+def spellings(part: str, value: str) -> tuple[str, ...]:
+    """Return a value from the settings as written, and in the middleware's form when that differs.
+
+    The method GET is HEAD, too, because every framework serves HEAD with the view for GET.
+
+    Raises ``ConfigError`` for a value that the part never has.
+    """
+    place, written = part_of(part), value
+    if is_email(place.feature):
+        written = normalized_email(value)
+    if place.feature == "region":
+        written = value.upper()
+    if written is INVALID:
+        return (value,)
+    form = place.exact(written)
+    if form is INVALID:
+        raise ConfigError(f"{value!r} is never a value of {part!r}")
+    others = ("HEAD",) if place.feature == "method" and form == "GET" else ()
+    return tuple(dict.fromkeys((value, form, *others)))
+
+
+def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
+    """Return the comparison forms of spellings from the settings. Networks find every form of an address."""
+    return values if isinstance(values, Networks) else frozenset(map(part_of(part).form, values))
+
+
+def as_counted(
+    features: Features, ipv6_prefix: int = 64, nat64: Iterable[Embedding] = (), has_own_ip: bool = False
+) -> dict[str, Any]:
+    """Return the features of a client as its requests have them in a middleware.
+
+    ``nat64`` are the NAT64 prefixes of the application. The network of one client is taken, because tables show it. An
+    application that ``has_own_ip`` counts any text.
+
+    Raises:
+        ConfigError: ``ip`` is neither an IP address nor the network of one client.
+
+    Example:
+        >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com"})
+        {'ip': '2001:db8:1:2::/64', 'email': 'ann@example.com'}
+    """
+    counted = {
+        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
+        for name, value in features.items()
+    }
+    ip = counted.get("ip")
+    if isinstance(ip, str | IPAddress) and ip not in ("", UNKNOWN_IP) and not has_own_ip:
+        with error_path("ip"):
+            counted["ip"] = counted_ip(str(ip)[:MAX_ADDRESS], ipv6_prefix, tuple(nat64))
+    return counted
 
 
 def _exact(name: str, value: Any) -> Any:

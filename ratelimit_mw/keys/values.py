@@ -10,8 +10,8 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from ..errors import FeatureTypeError
-from .comparison import comparison_form
 from .features import INVALID
+from .forms import comparison_form
 
 _WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
 _TRUTHS: Final = {"true": "1", "false": "0"}

@@ -4,9 +4,8 @@ from typing import Any
 
 from ..algorithms.limit import prefix_of
 from ..decision import Decision, without_hash_tag
-from ..keys.features import Features
-from ..keys.parts import part_of
-from ..keys.words import word_of, words_of
+from ..keys.features import Features, words_of
+from ..keys.parts import part_of, word_of
 from ..rules.compiled import CompiledRule
 from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride

@@ -10,8 +10,8 @@ from weakref import WeakSet
 from ..algorithms.limit import prefix_of, rule_of
 from ..decision import Verdict
 from ..errors import ConfigError, StoreError
-from ..keys.address import as_counted
 from ..keys.features import Features
+from ..keys.parts import as_counted
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import Lookups, arun, run

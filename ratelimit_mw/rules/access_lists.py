@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_path
-from ..keys.email import compared, spellings
 from ..keys.features import INVALID, Features
-from ..keys.networks import Networks, parse_network
-from ..keys.parts import checked_part, feature_of, part_of
+from ..keys.ip import Networks, parse_network
+from ..keys.parts import checked_part, compared, feature_of, part_of, spellings
 from .declaration import check_names
 from .marks import Destination
 from .match import checked_method, checked_value

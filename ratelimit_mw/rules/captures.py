@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ..keys.features import INVALID, Features
 from ..keys.key import KeyMaker
 from ..keys.path import normalize_path, path_feature
-from .paths import PARAMETER, PathTree
+from .paths import PARAMETER, PathTree, pattern_segments
 
 _FAMILY: Final = "path:"
 
@@ -22,8 +23,8 @@ class Captures:
     """
 
     def __init__(self, patterns: Iterable[str], needed: Iterable[str] | None = None) -> None:
-        self._patterns = [(PathTree([(0, pattern)]), dict(_places(pattern))) for pattern in patterns]
-        every = {name for _, places in self._patterns for name in places}
+        self._patterns = [(PathTree([(0, pattern)]), *_expression(pattern)) for pattern in patterns]
+        every = {name for _, names, _ in self._patterns for name in names}
         self.names = frozenset(every if needed is None else every.intersection(needed))
 
     def add(self, features: Features) -> Features:
@@ -36,10 +37,10 @@ class Captures:
     def read(self, path: Any) -> Mapping[str, Any]:
         """Return the captures in a path; all of them ``INVALID`` where it is ambiguous or fits no pattern."""
         text: Any = path if path is INVALID else path_feature(str(path))
-        for tree, places in self._patterns if text is not INVALID else ():
-            if tree.match(text):
-                segments = text[1:].split("/")
-                return {name: place.value(segments) for name, place in places.items() if name in self.names}
+        for tree, names, expression in self._patterns if text is not INVALID else ():
+            if tree.match(text) and (found := expression.fullmatch(text)):
+                values = zip(names, found.groups(""), strict=True)
+                return {name: value for name, value in values if name in self.names}
         return dict.fromkeys(self.names, INVALID)
 
 
@@ -65,41 +66,24 @@ class CapturingKey(KeyMaker):
         return self._key.has_values(key, self._captures.add(features))
 
 
-class _Place:
-    """The place of a parameter in a path: its segments, and the text around it in a segment."""
+def _expression(pattern: str) -> tuple[list[str], re.Pattern[str]]:
+    """Return the parameters whose place does not depend on the path, and an expression that finds them in a path.
 
-    def __init__(self, segments: slice, before: str = "", after: str = "") -> None:
-        self._segments = segments
-        self._edges = len(before), len(after)
-
-    def value(self, segments: list[str]) -> str:
-        text = "/".join(segments[self._segments])
-        before, after = self._edges
-        return text[before : len(text) - after]
-
-
-def _places(pattern: str) -> Iterable[tuple[str, _Place]]:
-    """Yield the parameters whose place does not depend on the path. Behind a deep one, it is counted from the end."""
-    segments = normalize_path(pattern)[1:].split("/")
-    deep = [i for i, text in enumerate(segments) if text == "**" or _is_deep(text)]
+    The path fits the pattern, so all other segments may have any text.
+    """
+    segments, stars = normalize_path(pattern)[1:].split("/"), pattern_segments(pattern)
+    deep = [i for i, star in enumerate(stars) if star == "**"]
     first, last = (deep[0], deep[-1]) if deep else (len(segments), -1)
+    names, expression = [], ""
     for i, segment in enumerate(segments):
-        found = PARAMETER.findall(segment)
-        if len(found) != 1 or "*" in segment:
+        if first < i <= last:
             continue
-        if i < first:
-            yield _FAMILY + found[0][0], _placed(segment, i)
-        elif i > last:
-            yield _FAMILY + found[0][0], _placed(segment, i - len(segments))
-        elif first == last:
-            yield _FAMILY + found[0][0], _Place(slice(i, i - len(segments) + 1 or None))
-
-
-def _is_deep(segment: str) -> bool:
-    parameter = PARAMETER.fullmatch(segment)
-    return parameter is not None and parameter[2] == "path"
-
-
-def _placed(segment: str, index: int) -> _Place:
-    before, _, after = PARAMETER.sub("\0", segment).partition("\0")
-    return _Place(slice(index, index + 1 or None), before, after)
+        before, parameter, after = map(re.escape, PARAMETER.sub("\0", segment).partition("\0"))
+        is_certain = parameter and "*" not in segment and "\0" not in after and (i != first or first == last)
+        if is_certain:
+            names += [_FAMILY + name for name, _ in PARAMETER.findall(segment)]
+        if i == first:
+            expression += "(?:/(.*))?" if is_certain else "(?:/.*)?"
+        else:
+            expression += f"/{before}([^/]*){after}" if is_certain else "/[^/]*"
+    return names, re.compile(expression, re.DOTALL)

@@ -6,7 +6,7 @@ A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other
 import ipaddress
 
 from ..errors import ConfigError, error_of, error_path
-from ..keys.networks import Networks, canonical_ip, parse_network
+from ..keys.ip import Networks, canonical_ip, parse_network
 from ..keys.parts import feature_of, ip_prefixes
 from .access_lists import AccessLists
 from .rule import Rule

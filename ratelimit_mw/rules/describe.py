@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..algorithms import name_of_spec
 from ..algorithms.ban import BanTerms
 from ..keys.features import Features
-from ..keys.host import normalize_host
+from ..keys.forms import normalize_host
 from ..keys.parts import feature_of
 from ..keys.values import NO_CONVERSIONS, Conversions
 from ..quota import Quota, format_duration

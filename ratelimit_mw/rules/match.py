@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path, path_of
-from ..keys.email import compared, spellings
 from ..keys.features import INVALID, Features
-from ..keys.host import normalize_host
-from ..keys.networks import Networks, parse_network
-from ..keys.parts import Part, checked_part, part_of
+from ..keys.forms import normalize_host
+from ..keys.ip import Networks, parse_network
+from ..keys.parts import Part, checked_part, compared, part_of, spellings
 from .paths import checked_pattern
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")

@@ -13,10 +13,9 @@ from ..algorithms import checked_spec
 from ..algorithms.ban import BanTerms
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_of, error_path
-from ..keys.email import spellings
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.key import parse_key
-from ..keys.parts import checked_part, feature_of
+from ..keys.parts import checked_part, feature_of, spellings
 from ..quota import Quota, parse_duration, parse_quotas
 from .bans import parse_ban
 from .captures import Captures

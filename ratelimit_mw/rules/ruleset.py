@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..decision import Hit
 from ..errors import ConfigError, error_of, error_path, suggestion
 from ..keys.features import Features
-from ..keys.host import normalize_host
+from ..keys.forms import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists

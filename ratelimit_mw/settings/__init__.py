@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, ClassVar, Final, cast, get_origin, is_typeddict
 
 from ..errors import ConfigError, error_path, parse_each
-from ..keys.networks import Embedding, parse_nat64
+from ..keys.ip import Embedding, parse_nat64
 from ..keys.secret import Secret
 from ..quota import parse_duration
 from ..rules.access_lists import AccessLists

@@ -16,8 +16,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.cli.clients import as_counted, checked_client, command_line, open_limiter, read_features
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
-from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.keys.words import words_of
+from ratelimit_mw.keys.features import INVALID, words_of
 
 LOGIN = {"name": "login", "key": ["email", "ip"], "limits": "2/minute"}
 WITHIN = click.Context(click.Command("reset"), info_name="ratelimit-mw")

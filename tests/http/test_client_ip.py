@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from wsgi_calls import Served, listing
 
 from ratelimit_mw.http.client_ip import ClientIP
-from ratelimit_mw.keys.address import ip_key
-from ratelimit_mw.keys.networks import embedded_ipv4, parse_nat64
+from ratelimit_mw.keys.ip import embedded_ipv4, ip_key, parse_nat64
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48"]

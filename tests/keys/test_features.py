@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule
-from ratelimit_mw.keys.comparison import comparison_form
 from ratelimit_mw.keys.features import BUILT_IN, INVALID, checked_name
+from ratelimit_mw.keys.forms import comparison_form
 from ratelimit_mw.keys.key import KeyMaker, escape_braces, parse_key
 from ratelimit_mw.keys.parts import part_of
 

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.keys.address import ip_key
-from ratelimit_mw.keys.key import KeyMaker, parse_key
-from ratelimit_mw.keys.networks import (
+from ratelimit_mw.keys.ip import (
     Network,
     Networks,
     canonical_ip,
     embedded_ipv4,
+    ip_key,
     parse_nat64,
     parse_network,
     widened,
 )
+from ratelimit_mw.keys.key import KeyMaker, parse_key
 
 # Few leading bits, so that random networks touch, overlap and contain one another.
 NUMBERS = st.builds(lambda top, low: top << 28 | low, st.integers(0, 15), st.sampled_from([0, 1, 2**28 - 1]))

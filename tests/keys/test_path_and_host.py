@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.keys.host import normalize_host
+from ratelimit_mw.keys.forms import normalize_host
 
 
 def allowed(limiter: Limiter, *requests: dict[str, Any]) -> list[bool]:

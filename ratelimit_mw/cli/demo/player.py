@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from ...keys.address import ip_key
+from ...keys.ip import ip_key
 from .traffic import DemoRequest
 
 _CONNECTIONS: Final = 32

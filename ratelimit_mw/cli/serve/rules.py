@@ -10,8 +10,8 @@ from ...errors import ConfigError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
 from ...http.route_checks import check_no_views
-from ...keys.address import as_counted
 from ...keys.features import INVALID, checked_name
+from ...keys.parts import as_counted
 from ...limiter.limiter import Limiter
 from ...rules.client_key import ClientKeyError, client_key
 from ...rules.plan import Plan

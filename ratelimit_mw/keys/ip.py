@@ -1,10 +1,11 @@
-"""Parse IP addresses and networks, and find out whether a client is in one of many networks. Pure.
+"""IP addresses and networks: parse them, in the form that keys have, and find a client in many networks. Pure.
 
 A client is the text of an IPv4 address, or of an IPv6 network such as ``2001:db8:1:2::/64``. An IPv6 address that holds
 an IPv4 address counts as IPv4, and zones are removed.
 """
 
 import ipaddress
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,11 +14,18 @@ from typing import Final, NamedTuple
 
 from ..errors import ConfigError
 
+MAX_ADDRESS: Final = 64
+"""The most characters of an address that are read."""
 Network = IPv4Network | IPv6Network
+IPAddress = IPv4Address | IPv6Address
 
 _KEPT: Final = 8192
 _LONGEST: Final = 128  # characters of an address with its zone; longer texts are not cached
 _IPV4: Final = 1 << 128  # added to IPv4 addresses, so that one list of numbers holds both versions
+
+PORT: Final = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
+_WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{PORT})?|(\d+\.\d+\.\d+\.\d+){PORT}", re.ASCII)
+_ZONE = re.compile(r"[\w.~-]+", re.ASCII)
 
 
 def _range(network: Network) -> tuple[int, int]:
@@ -187,3 +195,48 @@ def _client_range(client: str) -> tuple[int, int] | None:
     except ValueError:
         return None
     return number, number
+
+
+def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:
+    """Return the text that an IP address is counted under; None for a text that is not a client's address.
+
+    >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
+    ('192.0.2.7', '2001:db8:1:2::/64', None)
+    """
+    address = parse_address(text, embeddings)
+    if address is None:
+        return None
+    if address.version == 4 or ipv6_prefix == 128:
+        return str(address)
+    return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
+
+
+def parse_address(text: str, embeddings: Iterable[Embedding]) -> IPAddress | None:
+    """Return the address without port, brackets and zone, as IPv4 where it holds one; None for other text."""
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
+    if "%" in text:
+        text, _, zone = text.partition("%")
+        if ":" not in text or not _ZONE.fullmatch(zone):
+            return None
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address):
+        address = embedded_ipv4(address, embeddings) or address
+    return None if address.is_unspecified else address
+
+
+@lru_cache(_KEPT)
+def counted_ip(text: str, ipv6_prefix: int, nat64: tuple[Embedding, ...]) -> str:
+    """Return the text that an IP address or the network of one client is counted under; ``ConfigError`` for others."""
+    return ip_key(text, ipv6_prefix, (*nat64, *EMBEDDINGS)) or _client_network(text, ipv6_prefix)
+
+
+def _client_network(text: str, ipv6_prefix: int) -> str:
+    """Return a network that is counted as one client; ``ConfigError`` for one of many clients, which no key has."""
+    network = parse_network(text)
+    if network.num_addresses > 1 and (network.version == 4 or network.prefixlen != ipv6_prefix):
+        raise ConfigError(f"expected an IP address, because {network} has many clients. lists.deny takes networks")
+    return str(network)
