@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.quota import MAX_PERIOD, checked_cost, parse_duration
@@ -12,7 +13,7 @@ SECOND = 1_000_000
 MINUTE, DAY = 60 * SECOND, 86_400 * SECOND
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "us"),
     [
         ("250ms", 250_000),
@@ -34,7 +35,7 @@ def test_a_duration_is_read(value: Any, us: int) -> None:
     assert parse_duration(value) == us
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "",

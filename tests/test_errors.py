@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import pytest
 import starlette.exceptions
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule, Verdict
 from ratelimit_mw.algorithms import names
@@ -28,7 +28,7 @@ def again(error: RateLimitError) -> Any:
     return pickle.loads(pickle.dumps(error))
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         MissingExtraError("the store redis://", "redis"),
@@ -46,8 +46,8 @@ def test_an_error_is_the_same_after_pickling(error: RateLimitError) -> None:
     assert getattr(found, "msg", None) == getattr(error, "msg", None)  # of an ImportError
 
 
-@pytest.mark.parametrize("algorithm", names())
-@pytest.mark.parametrize("options", [{}, {"ban": {"after": 1, "within": "1m", "for": "1h"}}])
+@each("algorithm", names())
+@each("options", [{}, {"ban": {"after": 1, "within": "1m", "for": "1h"}}])
 def test_a_rejection_has_its_decisions_after_pickling(algorithm: str, options: dict[str, Any]) -> None:
     """With every algorithm, and in a ban."""
     verdict = rejection(algorithm=algorithm, **options)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import django_calls  # noqa: F401 - importing ratelimit_mw.django needs settings
-import pytest
 from folders import DOCS, ROOT
+from tables import each
 
 import ratelimit_mw
 
@@ -87,7 +87,7 @@ def test_the_documentation_lists_the_public_import_paths() -> None:
     assert list(documented()) == IMPORT_PATHS
 
 
-@pytest.mark.parametrize("path", IMPORT_PATHS)
+@each("path", IMPORT_PATHS)
 def test_the_documentation_lists_the_public_names(path: str) -> None:
     """The names of `__all__` are those of the table in docs/index.md."""
     exported = sorted(importlib.import_module(path).__all__)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.quota import MAX_AMOUNT, MAX_PERIOD, format_duration, parse_duration, parse_quotas
@@ -15,7 +16,7 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 EXPECTED = 'xpected AMOUNT/PERIOD, for example "5/minute"'
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "amount", "period_us", "burst"),
     [
         ("5/second", 5, SECOND, None),
@@ -71,7 +72,7 @@ def test_a_concurrent_quota_is_read_from_its_text() -> None:
     assert Quota.parse(str(quota)) == quota
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("5 per minute", ["5/minute"]),
@@ -94,7 +95,7 @@ def test_strings_of_limits_and_flask_limiter_mean_the_same_here(text: str, expec
     assert [str(quota) for quota in parse_quotas(text)] == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",
@@ -149,7 +150,7 @@ def test_what_is_no_quota_is_an_error_that_shows_it(text: str) -> None:
     assert EXPECTED in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("0/minute", "expected the amount as a whole number from 1 to 1,000,000,000,000; got 0"),
@@ -178,7 +179,7 @@ def test_a_quota_beyond_the_bounds_is_an_error_that_shows_it(text: str, said: st
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "numbers",
     [
         {"amount": 0, "period_us": 1},
@@ -223,7 +224,7 @@ def test_a_quota_from_numbers() -> None:
             Quota(5, period)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [5, None, b"5/minute", ["5/minute"], 5.0])
+@each("value", [5, None, b"5/minute", ["5/minute"], 5.0])
 def test_what_is_no_text_is_no_quota(value: Any) -> None:
     """Another type is an error that shows it, not a crash."""
     with pytest.raises(ConfigError) as error:
@@ -247,7 +248,7 @@ def test_several_quotas_come_as_text_or_list_or_both() -> None:
     assert parse_quotas(["5/minute; 20/hour", "10 concurrent"])[2].concurrent
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "said"),
     [
         ("5/minute;", "cannot parse quota ''. "),
@@ -293,7 +294,7 @@ def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: i
     assert parse_duration(format_duration(period_us)) == period_us
 
 
-@pytest.mark.parametrize(
+@each(
     ("quota", "text"),
     [
         (Quota.exact(5, SECOND), "5/second"),
@@ -311,7 +312,7 @@ def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
     assert (str(quota), repr(quota)) == (text, f"Quota({text!r})")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "right"),
     [
         ("10 concurent", "10 concurrent"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
 from calls import BODY, FIELDS, START, asend_bare, ask, http_scope, limited, limiter, names_of, send_bare, sending
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -24,7 +25,7 @@ def test_an_allowed_response_gains_the_rate_limit_headers_once() -> None:
     assert "retry-after" not in response.headers
 
 
-@pytest.mark.parametrize("kind", ["mqtt", "websocket.extension"])
+@each("kind", ["mqtt", "websocket.extension"])
 def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
     """The application receives the scope, receive and send objects of an unknown protocol unchanged."""
     received: list[Any] = []
@@ -44,7 +45,7 @@ def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
     assert scope == {"type": kind}
 
 
-@pytest.mark.parametrize("kind", ["lifespan", "mqtt"])
+@each("kind", ["lifespan", "mqtt"])
 def test_errors_for_other_scopes_reach_the_server(kind: str) -> None:
     """The error that an application raises for an unknown protocol reaches the server."""
 
@@ -78,7 +79,7 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     assert sent[0] is START
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "expected"),
     [
         ({}, []),
@@ -89,7 +90,6 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
         ({"headers": [(b"set-cookie", b"1"), (b"a", b"2"), (b"set-cookie", b"3")]}, None),
         ({"headers": [(b"RateLimit", b"9"), (b"a", b"1"), (b"X-RATELIMIT-LIMIT", b"9")]}, [(b"a", b"1")]),
     ],
-    ids=["missing", "none", "empty", "tuple", "lists", "repeated", "replaced"],
 )
 def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], expected: list[Any] | None) -> None:
     """The middleware copies the headers in order into a new list and appends its own fields, which replace others."""
@@ -131,7 +131,7 @@ def test_send_applies_backpressure_to_the_application() -> None:
     assert order == ["server took it", "app continued"] * 2
 
 
-@pytest.mark.parametrize(
+@each(
     "messages",
     [
         [{"type": "http.response.debug", "info": {}}, START, BODY],
@@ -142,7 +142,6 @@ def test_send_applies_backpressure_to_the_application() -> None:
         [{**START, "trailers": True}, BODY, {"type": "http.response.trailers", "headers": [(b"a", b"b")]}],
         [START, {"type": "http.response.of_the_future", "value": object()}, BODY],
     ],
-    ids=["debug", "early hint", "push", "pathsend", "zerocopysend", "trailers", "unknown"],
 )
 def test_extension_messages_are_passed_through(messages: list[Message]) -> None:
     """A message of any other type reaches the server as the same object and in the same order."""
@@ -174,7 +173,7 @@ def test_a_shadow_rule_does_not_change_the_response() -> None:
     assert sent[0] is START
 
 
-@pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])
+@each("error", [ValueError("broken"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])
 def test_errors_of_the_application_reach_the_server(error: BaseException) -> None:
     """Errors, cancellation and exits of the application reach the server unchanged."""
 
@@ -226,7 +225,7 @@ def test_a_cancelled_request_does_not_affect_the_next() -> None:
     assert asyncio.run(scenario()) == [200, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({}, "either limits="),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from asgi_checker import App, Message, ProtocolError, Receive, Scope, Send, checked
 from calls import BODY, START, http_scope, send_bare, sending
+from tables import each
 
 
-@pytest.mark.parametrize(
+@each(
     "breaks",
     [
         [START, START, BODY],
@@ -28,7 +29,7 @@ def test_the_checker_sees_a_broken_response(breaks: list[Message]) -> None:
         send_bare(checked(lambda inner: inner, sending(*breaks)), http_scope())
 
 
-@pytest.mark.parametrize("harm", ["scope", "state", "headers", "swallow", "double", "copy", "read"])
+@each("harm", ["scope", "state", "headers", "swallow", "double", "copy", "read"])
 def test_the_checker_detects_a_harmful_middleware(harm: str) -> None:
     """The checker detects a changed scope, state or header list, and lost, repeated, copied or consumed messages."""
 

@@ -12,6 +12,7 @@ from calls import (
     http_scope,
     limiter,
 )
+from tables import each
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 
@@ -25,7 +26,7 @@ class Stop(BaseException):
 ENDINGS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), Stop(), ValueError("broken")]
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@each("ending", ENDINGS)
 def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
     """Shutdown, cancellation and an error release the slot at once and end the heartbeat of its lease.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from asgi_checker import App, Receive, Scope, Send
 from calls import (
     OK,
@@ -23,6 +22,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -46,8 +46,8 @@ def test_the_verdict_is_in_the_state() -> None:
     assert [scope["state"]["ratelimit"].decisions[0].remaining for scope in scopes] == [1, 1]
 
 
-@pytest.mark.parametrize("fields", [{"path": "/free"}, {"path": "/api/free"}])
-@pytest.mark.parametrize("state", [{"db": 1}, None], ids=["a state", "no state"])
+@each("fields", [{"path": "/free"}, {"path": "/api/free"}])
+@each("state", [{"db": 1}, None])
 def test_a_request_that_matches_no_rule_has_an_empty_verdict(fields: Scope, state: dict[str, Any] | None) -> None:
     """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
     verdicts: list[Verdict] = []
@@ -94,7 +94,7 @@ def two_middlewares(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> A
     return RateLimitMiddleware(RateLimitMiddleware(app, **inner), **outer)
 
 
-@pytest.mark.parametrize("state", [{}, None])
+@each("state", [{}, None])
 def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] | None) -> None:
     """Two middlewares with equal settings, each with its own store, count a request once."""
     settings = {"rules": [{"name": "api", "limits": "2/minute"}]}
@@ -132,7 +132,7 @@ def test_a_mounted_middleware_decides_once_with_the_full_path() -> None:
 # -- method and path ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("scope", "path"),
     [
         ({"path": "/items"}, "/items"),
@@ -204,7 +204,7 @@ def test_the_user_is_the_authenticated_user_of_starlette() -> None:
     assert not rate.peek({"user": "1"}).allowed
 
 
-@pytest.mark.parametrize("opaque", [False, True], ids=["plain", "mounted"])
+@each("opaque", [False, True])
 def test_an_encoded_slash_has_a_plan_of_its_own(opaque: bool) -> None:
     """Two paths that decode to one are different requests, whichever comes first."""
     rate = limiter("1/minute", key=[], match={"path": "/files/*"})

@@ -29,6 +29,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
@@ -80,7 +81,7 @@ def test_a_rule_that_does_not_match_reads_no_body() -> None:
     assert [asyncio.run(count_reads(path)) for path in ("/login", "/other")] == [1, 0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("scope", "reads"),
     [
         (http_scope(), 0),
@@ -158,7 +159,7 @@ def test_a_strict_server_and_application_see_no_difference() -> None:
         assert send_bare(app, post(), messages)[0]["status"] == 200
 
 
-@pytest.mark.parametrize(
+@each(
     "messages",
     [
         chunks(ANN),
@@ -276,7 +277,7 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
 # -- settings ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"body_limit": 0}, 'body_limit: expected a size such as "64KiB", from 1 byte to 16MiB; got 0'),
@@ -300,7 +301,7 @@ def test_an_invalid_body_setting_stops_the_start(options: dict[str, Any], messag
         assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "size"), [("1 MB", 1_000_000), ("16mib", 2**24), ("20", 20), (7, 7), ("9b", 9)])
+@each(("text", "size"), [("1 MB", 1_000_000), ("16mib", 2**24), ("20", 20), (7, 7), ("9b", 9)])
 def test_sizes_are_bytes_or_a_number_with_a_unit(text: str | int, size: int) -> None:
     """A size is a number of bytes, or a number and a unit."""
     assert Limiter.from_settings({"body_limit": text}).settings.body_limit == size

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from calls import BODY, START, http_scope
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -120,7 +121,7 @@ def test_a_websocket_connects_after_its_wait() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("count", [1, 64])
+@each("count", [1, 64])
 def test_a_long_body_is_not_kept(count: int) -> None:
     """The middleware then stops to read. It does not notice that the client leaves."""
     part = {"type": "http.request", "body": b"x" * (2000 if count == 1 else 1), "more_body": True}

@@ -7,12 +7,13 @@ import pytest
 from asgi_checker import Receive, Scope, Send
 from calls import BODY, START, aask, limited
 from starlette.routing import WebSocketRoute
+from tables import each
 from websocket_calls import aconnect, application
 
 from ratelimit_mw.rules.guard import current
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@each("fails", [False, True])
 def test_a_request_is_current_until_its_end(fails: bool) -> None:
     """The request of the caller in the same task is current again, even after an error."""
     found = []

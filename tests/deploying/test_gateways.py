@@ -12,6 +12,7 @@ import pytest
 from deployed import new_address
 from folders import DOCS
 from gateway_site import FIRST, GatewaySite, site_of
+from tables import each
 
 pytestmark = pytest.mark.slow
 
@@ -65,14 +66,14 @@ def send_target(site: GatewaySite, target: str, client: str = "127.0.0.1") -> tu
     return int(done.stderr), done.stdout
 
 
-@pytest.mark.parametrize("target", ["/login#/../x", "/login#/../health", "/?x=K#1"])
+@each("target", ["/login#/../x", "/login#/../health", "/?x=K#1"])
 def test_nginx_sends_a_400_for_an_invalid_target(site: GatewaySite, target: str) -> None:
     """nginx would turn a 400 of the service into a 500."""
     status, body = send_target(site, target, new_address())
     assert (status, json.loads(body)["title"]) == (400, "Bad Request")
 
 
-@pytest.mark.parametrize("path", ["/login?x=1", "/x/../login", "/%6cogin", "//login", "/x/%2e%2e/login"])
+@each("path", ["/login?x=1", "/x/../login", "/%6cogin", "//login", "/x/%2e%2e/login"])
 def test_a_path_is_limited_in_all_spellings(site: GatewaySite, path: str) -> None:
     """The rule of a path applies to what nginx sends to the application."""
     client = new_address()
@@ -81,7 +82,7 @@ def test_a_path_is_limited_in_all_spellings(site: GatewaySite, path: str) -> Non
     assert [subprocess.check_output(command, text=True) for _ in range(2)] == ["200", "429"]
 
 
-@pytest.mark.parametrize("target", ["http://shop.example?x=1", "http://shop.example", "//", "/?"])
+@each("target", ["http://shop.example?x=1", "http://shop.example", "//", "/?"])
 def test_a_target_without_a_path_is_that_of_the_root(site: GatewaySite, target: str) -> None:
     """nginx passes `?x=1` on for `GET http://shop.example?x=1`. It is limited as `/?x=1`, and no error."""
     client = new_address()
@@ -183,7 +184,14 @@ FALLBACK = "root www; try_files $uri /index.html; # not 127.0.0.1:8000"
 MISSING = "root www; error_page 404 /index.html; # not 127.0.0.1:8000"
 
 
-@pytest.mark.parametrize(("directive", "path"), [(INDEX, "/"), (FALLBACK, "/none"), (MISSING, "/none")])
+@pytest.mark.parametrize(
+    ("directive", "path"),
+    [
+        pytest.param(INDEX, "/", marks=pytest.mark.thorough),
+        (FALLBACK, "/none"),
+        pytest.param(MISSING, "/none", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_request_that_nginx_redirects_internally_counts_once(directive: str, path: str, tmp_path: Path) -> None:
     """The response has the headers of the one decision."""
     tmp_path.chmod(0o755)

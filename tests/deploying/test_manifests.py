@@ -24,6 +24,7 @@ from deployed import AMOUNT, FILES, GUNICORN, PATIENT, replace
 from folders import ROOT
 from http_servers import free_port
 from servers import PATIENCE, program, redis_running, running, wait_for
+from tables import each
 
 from ratelimit_mw import load_settings
 
@@ -42,7 +43,7 @@ def test_compose_follows_the_specification() -> None:
     checked("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@each("path", MANIFESTS)
 def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
     """The strict schemas, as kubernetes-validate ships them, accept every object and reject unknown fields."""
     checked("kubernetes_validate", "--strict", "--kubernetes-version", "1.33", str(path))

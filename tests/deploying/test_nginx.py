@@ -6,7 +6,6 @@ import itertools
 import socket
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,43 +25,44 @@ from deployed import (
     statuses,
 )
 from http_servers import free_port
-from servers import PATIENCE, Server, redis_running, wait_for
+from servers import PATIENCE, redis_running, wait_for
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with redis_running(tmp_path_factory.mktemp("redis"), "--maxmemory-policy", "noeviction") as server:
-        yield server
-
-
-USUAL = [("redis", "uvicorn-workers"), ("redis", "gthread"), ("lmdb", "uvicorn")]
+USUAL = [("redis", "uvicorn-workers"), ("lmdb", "gthread")]
 PAIRS = [
     pytest.param(pair, marks=() if pair in USUAL else pytest.mark.thorough, id="-".join(pair))
     for pair in itertools.product(["redis", "lmdb"], COMMANDS)
 ]
 
 
-@pytest.fixture(scope="module", params=PAIRS)
-def site(request: pytest.FixtureRequest, redis: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    kind, command = request.param
-    folder = tmp_path_factory.mktemp(command)
-    store = f"redis://127.0.0.1:{redis.port}/0" if kind == "redis" else f"lmdb://{folder}/state"
-    with deployed(folder, COMMANDS[command], store) as served:
-        yield served
+@pytest.mark.parametrize("pair", PAIRS)
+def test_an_application_behind_nginx_has_exact_limits(pair: tuple[str, str], tmp_path: Path) -> None:
+    """The files of the example, as a user copies them."""
+    kind, command = pair
+    with ExitStack() as stack:
+        store = f"lmdb://{tmp_path}/state"
+        if kind == "redis":
+            redis = stack.enter_context(redis_running(tmp_path, "--maxmemory-policy", "noeviction"))
+            store = f"redis://127.0.0.1:{redis.port}/0"
+        site = stack.enter_context(deployed(tmp_path, COMMANDS[command], store))
+        check_limits(site)
+        check_forged_headers(site)
+        check_headers_of_a_rejection(site)
+        check_workers(site)
 
 
-def test_a_limit_holds_across_workers(site: Site) -> None:
+def check_limits(site: Site) -> None:
     """Exactly 100 of 120 concurrent requests of a client pass, and another client is not affected."""
     address = new_address()
     assert Counter(statuses(site, AMOUNT + 20, address)) == {200: AMOUNT, 429: 20}
     assert statuses(site, 1, new_address()) == [200]
 
 
-def test_a_forged_header_does_not_choose_the_key(site: Site) -> None:
+def check_forged_headers(site: Site) -> None:
     """A client with another address in each header has one count, and the named addresses keep theirs."""
     address, named = new_address(), new_address()
     forged = dict.fromkeys(("X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP"), named)
@@ -71,7 +71,7 @@ def test_a_forged_header_does_not_choose_the_key(site: Site) -> None:
         assert client.get("/").headers["x-ratelimit-remaining"] == str(AMOUNT - 1)
 
 
-def test_headers_of_a_rejection_arrive(site: Site) -> None:
+def check_headers_of_a_rejection(site: Site) -> None:
     """nginx passes the status, Retry-After and the RateLimit fields on. Health checks are never rejected."""
     address = new_address()
     statuses(site, AMOUNT, address)
@@ -85,7 +85,7 @@ def test_headers_of_a_rejection_arrive(site: Site) -> None:
     assert "ratelimit" not in healthy.headers
 
 
-def test_several_workers_served(site: Site) -> None:
+def check_workers(site: Site) -> None:
     """The counts above were shared: both workers take part."""
     seen: set[int] = set()
 

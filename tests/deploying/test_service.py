@@ -54,6 +54,7 @@ def test_restarts_under_load_allow_no_request_too_many(shared: tuple[str, int], 
         assert AMOUNT - 15 <= count[200] <= AMOUNT, (client, count)  # a decision of a killed service reaches nobody
 
 
+@pytest.mark.thorough
 def test_restarts_in_turn_fail_no_request(shared: tuple[str, int], tmp_path: Path) -> None:
     """nginx has two services, as the page recommends. Each stops and starts again, without a pause."""
     store, workers = shared
@@ -113,7 +114,8 @@ def is_ready(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_changed_file_applies_under_load(tmp_path: Path, workers: int) -> None:
     """Each worker reads the changed file. No request fails, and a mistake keeps the earlier rules."""
     flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
@@ -177,6 +179,7 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
         assert context.params["gateway"] == "nginx"
 
 
+@pytest.mark.thorough
 def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: Path) -> None:
     """A command sets concurrent slots for one client, which keeps the limits of the rule. Others get their overrides.
 

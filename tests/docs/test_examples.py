@@ -1,8 +1,6 @@
 """Every application in examples/ limits requests as described, run by its own command, over real HTTP."""
 
 import re
-from collections.abc import Iterator
-from itertools import count
 
 import httpx
 import pytest
@@ -20,33 +18,23 @@ COMMANDS = [
 ]
 MORE_THAN_ANY_LIMIT = 150
 FRAMEWORKS = ("starlette_app", "fastapi_app", "flask_app", "django_app")
-_hosts = count(2)
 
 
-def on(commands: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Run a test on these applications, each served once."""
-    ids = [f"{name}:{command.split()[0]}" for name, command in commands]
-    return pytest.mark.parametrize("served", commands, indirect=True, ids=ids, scope="module")
-
-
-every = on(COMMANDS)
-whole = on([(name, command) for name, command in COMMANDS if name in (*FRAMEWORKS, "asgi_app", "wsgi_app")])
-decorated = on([(name, command) for name, command in COMMANDS if name in FRAMEWORKS])
-
-
-@pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a running example."""
-    with running(request.param[1]) as address:
-        yield address
-
-
-@pytest.fixture
-def client(served: str) -> Iterator[httpx.Client]:
-    """A client with an IP address of its own, so that tests do not share limits."""
-    transport = httpx.HTTPTransport(local_address=f"127.0.0.{next(_hosts)}")
-    with httpx.Client(base_url=served, transport=transport, timeout=180) as client:
-        yield client
+@pytest.mark.parametrize(
+    ("name", "command"), COMMANDS, ids=[f"{name}:{command.split()[0]}" for name, command in COMMANDS]
+)
+def test_an_example_limits_as_described(name: str, command: str) -> None:
+    """Each check has an IP address of its own, so that the checks do not share limits."""
+    checks = [requests_are_rejected_after_the_limit]
+    if name in (*FRAMEWORKS, "asgi_app", "wsgi_app"):
+        checks += [only_wrong_passwords_count, each_user_has_a_limit, a_rejection_has_the_response_of_the_application]
+    if name in FRAMEWORKS:
+        checks += [limits_of_views_are_added_to_the_file, an_exempt_view_is_not_limited]
+    with running(command) as address:
+        for number, check in enumerate(checks, 2):
+            transport = httpx.HTTPTransport(local_address=f"127.0.0.{number}")
+            with httpx.Client(base_url=address, transport=transport, timeout=180) as client:
+                check(client)
 
 
 def until_rejected(client: httpx.Client, method: str, path: str, **options: object) -> list[httpx.Response]:
@@ -65,8 +53,7 @@ def signed_in(client: httpx.Client, name: str, password: str) -> dict[str, str]:
     return {"authorization": f"Bearer {response.json()['token']}"}
 
 
-@every
-def test_requests_are_rejected_after_the_limit(client: httpx.Client) -> None:
+def requests_are_rejected_after_the_limit(client: httpx.Client) -> None:
     """Responses report what remains. Status 429 follows when nothing remains."""
     *responses, rejected = until_rejected(client, "GET", "/")
     first = responses[0]
@@ -78,8 +65,7 @@ def test_requests_are_rejected_after_the_limit(client: httpx.Client) -> None:
     assert "r=0" in rejected.headers["ratelimit"]
 
 
-@whole
-def test_only_wrong_passwords_count(client: httpx.Client) -> None:
+def only_wrong_passwords_count(client: httpx.Client) -> None:
     """Right passwords are not limited. After five wrong passwords per minute the right one is rejected, too."""
     for _ in range(7):
         signed_in(client, "ann", "sesame")
@@ -90,8 +76,7 @@ def test_only_wrong_passwords_count(client: httpx.Client) -> None:
     assert client.post("/login", json={"name": "ann", "password": "sesame"}).status_code == 429
 
 
-@whole
-def test_each_user_has_a_limit(client: httpx.Client) -> None:
+def each_user_has_a_limit(client: httpx.Client) -> None:
     """A rejection of Ann does not affect Bob, who has the same IP address."""
     ann, bob = signed_in(client, "ann", "sesame"), signed_in(client, "bob", "lettuce")
     *responses, _ = until_rejected(client, "GET", "/api/report", headers=ann)
@@ -100,8 +85,7 @@ def test_each_user_has_a_limit(client: httpx.Client) -> None:
     assert client.get("/api/report").status_code == 401
 
 
-@whole
-def test_rejection_has_the_response_of_the_application(client: httpx.Client) -> None:
+def a_rejection_has_the_response_of_the_application(client: httpx.Client) -> None:
     """The application writes the body, the middleware adds its headers."""
     rejected = until_rejected(client, "POST", "/login", json={"name": "bob", "password": "guess"})[-1]
     assert rejected.json()["error"] == "slow down"
@@ -110,8 +94,7 @@ def test_rejection_has_the_response_of_the_application(client: httpx.Client) -> 
     assert rejected.headers["x-ratelimit-remaining"] == "0"
 
 
-@decorated
-def test_limits_of_views_are_added_to_the_file(client: httpx.Client) -> None:
+def limits_of_views_are_added_to_the_file(client: httpx.Client) -> None:
     """A view allows three reports per minute, and the file ten."""
     bob = signed_in(client, "bob", "lettuce")
     responses = until_rejected(client, "GET", "/api/report", headers=bob)
@@ -121,8 +104,7 @@ def test_limits_of_views_are_added_to_the_file(client: httpx.Client) -> None:
     assert client.get("/api/items/7", headers=bob).json() == {"id": 7}
 
 
-@decorated
-def test_exempt_view_is_not_limited(client: httpx.Client) -> None:
+def an_exempt_view_is_not_limited(client: httpx.Client) -> None:
     """Health checks are allowed when all other requests are rejected."""
     until_rejected(client, "GET", "/")
     responses = [client.get("/health") for _ in range(5)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from body_texts import BOUNDARY, END, FORM, JSON, MULTIPART, body, part
+from tables import each
 
 from ratelimit_mw.http.body import Body
 from ratelimit_mw.http.multipart import parse_fields
@@ -15,7 +15,7 @@ from ratelimit_mw.keys.features import INVALID
 # -- JSON --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "path", "value"),
     [
         ('{"name": "ann"}', "name", "ann"),
@@ -47,7 +47,7 @@ def test_a_field_of_json_is_read_as_python_reads_it(text: str, path: str, value:
     assert body(text.encode("utf-16")).json(path) == value
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b'{"name": "ann"',
@@ -71,7 +71,7 @@ def test_json_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
     assert body(content).json("name") is INVALID
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "path"),
     [
         ('["name"]', "name"),
@@ -104,7 +104,7 @@ def test_json_without_an_object_where_the_field_would_be_is_invalid(text: str, p
 # -- forms -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ("name=ann", "ann"),
@@ -133,7 +133,7 @@ def test_a_field_of_a_form(text: str, value: object) -> None:
         assert body(text, kind).form("name") == value
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b"name=\xff",
@@ -164,7 +164,7 @@ def test_a_multipart_form() -> None:
     assert [fields.form(name) for name in names] == ["ann", INVALID, INVALID, None, ""]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ('{"name": "ann", "name": "bob"}', INVALID),
@@ -188,7 +188,7 @@ PLAIN = part("ann@x.org", "email")
 LONG = "-" * 190 + BOUNDARY[-10:]
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "content"),
     [
         (f'multipart/form-data; boundary="{BOUNDARY}"', PLAIN + END),
@@ -210,7 +210,7 @@ def test_multipart_forms_of_real_clients_are_read(content_type: str, content: by
     assert body(content, content_type).form("email") == "ann@x.org"
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "content"),
     [
         ("multipart/form-data", PLAIN + END),
@@ -278,7 +278,7 @@ def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
 # -- content types -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
+@each("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
 def test_an_empty_body_is_missing_and_a_malformed_one_is_invalid(content_type: str) -> None:
     """This holds for every content type."""
     for read in (Body.form, Body.json, Body.field, Body.email):
@@ -287,7 +287,7 @@ def test_an_empty_body_is_missing_and_a_malformed_one_is_invalid(content_type: s
         assert read(body(INVALID, content_type), "email") is INVALID
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "", "application/octet-stream", "text/json", f"{JSON}, {FORM}", "json"])
+@each("kind", ["text/plain", "", "application/octet-stream", "text/json", f"{JSON}, {FORM}", "json"])
 def test_an_unsupported_content_type_is_invalid(kind: str) -> None:
     """An application may parse such a body, so the field is invalid and the limit applies."""
     for content in ('{"email": "ann@x.org"}', "email=ann@x.org"):
@@ -312,7 +312,7 @@ def test_json_is_read_under_any_content_type() -> None:
 # -- fields of forms and JSON ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "kind", "value"),
     [
         ('{"email": "Ann"}', JSON, "Ann"),
@@ -342,7 +342,7 @@ def test_a_field_is_read_from_json_and_forms(content: Any, kind: str, value: Any
 # -- email -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "kind", "spelling"),
     [
         ('{"email": " Ann@X.org"}', JSON, "ann@x.org"),

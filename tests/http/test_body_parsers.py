@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
-import pytest
 from body_texts import BOUNDARY, END, FORM, JSON, MULTIPART, body, part
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from tables import each
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request as WerkzeugRequest
 
@@ -125,7 +125,7 @@ def parsed_by_werkzeug(content: bytes, kind: str) -> dict[str, list[str]]:
 BOUND = 65_536
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "kind"),
     [
         (b'{"a":' * (BOUND // 5), JSON),

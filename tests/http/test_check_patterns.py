@@ -17,6 +17,7 @@ from flask_calls import app_of, ask, still
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette_apps import application
+from tables import each
 
 from ratelimit_mw import ConfigError, RateLimitExceeded
 from ratelimit_mw.django import acheck
@@ -40,7 +41,7 @@ class Post(forms.Form):
     text = forms.CharField(max_length=9)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_only_valid_forms_count(is_async: bool) -> None:
     """The view checks after validation, and shows the rejection as an error of the form."""
 
@@ -132,7 +133,7 @@ def test_failed_logins_are_forgotten_after_a_successful_one() -> None:
     assert [ask(app, f"/?email={text}").status_code for text in tries] == [401, 401, 429, 200, 401]
 
 
-@pytest.mark.parametrize("key", [["form:email"], ["form:email", "ip"]])
+@each("key", [["form:email"], ["form:email", "ip"]])
 def test_a_successful_login_keeps_the_guesses_of_a_field_that_occurs_twice(key: list[str]) -> None:
     """With it, an attacker with an account could reset the guesses at another one."""
     failed = {"name": "guess", "key": key, "limits": "3/minute", "count_when": {"marked": True}}

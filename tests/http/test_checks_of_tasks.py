@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette_apps import application
+from tables import each
 from websocket_calls import connect, kinds
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
@@ -45,7 +46,7 @@ async def too_many(request: Any, error: Any) -> JSONResponse:
     return JSONResponse({"error": "wait"}, status_code=error.verdict.status)
 
 
-@pytest.mark.parametrize("kind", [RateLimitExceeded, 429])
+@each("kind", [RateLimitExceeded, 429])
 def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
     """An open connection cannot carry its response. Before the connection is accepted, it is the response."""
 
@@ -82,7 +83,7 @@ def test_checks_at_the_same_time_wait_for_one_call_of_identify() -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("ending", ["error", "cancelled"])
+@each("ending", ["error", "cancelled"])
 def test_a_call_of_identify_that_fails_is_made_again(ending: str) -> None:
     """A check after the failed one, or at the same time, calls the function again."""
     calls: list[Any] = []
@@ -112,7 +113,7 @@ CALLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@each("name", CALLS)
 def test_a_view_that_is_not_async_learns_that_check_is(name: str) -> None:
     """Nothing would await the check, so it would limit nothing."""
 

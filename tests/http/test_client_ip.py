@@ -9,6 +9,7 @@ import pytest
 from calls import OK, ask, http_scope, limited, limiter, send_bare, sending
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw.http.client_ip import ClientIP
@@ -26,7 +27,7 @@ def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | 
 # -- IP addresses ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "key"),
     [
         ("192.0.2.7", "192.0.2.7"),
@@ -54,7 +55,7 @@ def test_every_spelling_of_an_ip_address_is_one_key(text: str, key: str) -> None
     assert ip_key(text) == key
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("", " ", "unknown", "_hidden", "unix:", "localhost", "testclient", "0.0.0.0", "::", "::ffff:0.0.0.0"),
@@ -78,7 +79,7 @@ def test_text_that_is_no_ip_address_has_no_key(text: str) -> None:
     assert ip_key(text) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("prefix", "key"),
     [(128, "2001:db8:1:2:3:4:5:6"), (56, "2001:db8:1::/56"), (48, "2001:db8:1::/48"), (1, "::/1")],
 )
@@ -110,7 +111,7 @@ def test_no_key_contains_unsafe_text(text: str) -> None:
 # -- X-Forwarded-For ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "client"),
     [
         ([], PROXY),
@@ -147,8 +148,8 @@ def test_the_rightmost_untrusted_address_is_the_client(lines: list[str], client:
     assert xff(*lines) == client
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
-@pytest.mark.parametrize("peer", [REAL, "2001:db8:1:2::9", "::ffff:203.0.113.9"])
+@each("header", ["x-forwarded-for", "forwarded"])
+@each("peer", [REAL, "2001:db8:1:2::9", "::ffff:203.0.113.9"])
 def test_an_untrusted_peer_cannot_name_another_client(peer: str, header: str) -> None:
     """The middleware ignores every forwarding header of an untrusted peer."""
     for lines in (["1.1.1.1"], ["for=1.1.1.1"], ["10.0.0.1"], ["junk"], [""]):
@@ -161,7 +162,7 @@ def test_without_trusted_proxies_no_header_is_read() -> None:
     assert xff("1.1.1.1", trusted=[]) == PROXY
 
 
-@pytest.mark.parametrize(
+@each(
     ("peer", "client"),
     [
         *(("::ffff:10.0.0.1", REAL), ("::ffff:a00:1", REAL), ("2001:db8:ffff::7", REAL), ("2001:db8:fffe::7", None)),
@@ -193,7 +194,7 @@ def test_a_trusted_network_may_be_ipv4_mapped() -> None:
     assert xff(REAL, trusted=["::/0"], peer="::1") == REAL
 
 
-@pytest.mark.parametrize(
+@each(
     ("peer", "lines", "client"),
     [
         (None, [REAL], REAL),
@@ -213,7 +214,7 @@ def test_a_unix_socket_is_trusted_when_the_settings_name_it(
     assert xff(*lines, peer=peer, trusted=["unix"]) == client
 
 
-@pytest.mark.parametrize(("port", "statuses"), [("None", ["200", "429", "200"]), ("4711", ["200", "429", "429"])])
+@each(("port", "statuses"), [("None", ["200", "429", "200"]), ("4711", ["200", "429", "429"])])
 def test_a_unix_socket_of_waitress_is_one(port: str, statuses: list[str]) -> None:
     """waitress gives the peer of a Unix socket a name, and the text of None as its port."""
     app = RateLimitMiddleware(listing, limiter=limiter("1/minute"), trusted_proxies=["unix"])
@@ -222,7 +223,7 @@ def test_a_unix_socket_of_waitress_is_one(port: str, statuses: list[str]) -> Non
     assert [Served(app, **peer, HTTP_X_FORWARDED_FOR=client).status[:3] for client in clients] == statuses
 
 
-@pytest.mark.parametrize("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
+@each("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
 def test_a_peer_without_an_address_is_untrusted_by_default(peer: str | None) -> None:
     """Without "unix" among the proxies, the middleware ignores the headers of a peer without an address."""
     assert xff(REAL, peer=peer) is None

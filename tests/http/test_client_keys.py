@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from calls import OK, ask, ask_wsgi
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -39,8 +40,8 @@ def wsgi(limiter: Limiter, **options: Any) -> Ask:
     return lambda client: ask_wsgi(guarded, client=client)
 
 
-@pytest.mark.parametrize("framework", [asgi, wsgi])
-@pytest.mark.parametrize(
+@each("framework", [asgi, wsgi])
+@each(
     ("settings", "client", "named"),
     [
         ({}, "2001:db8::7", "2001:db8::1"),
@@ -74,7 +75,7 @@ def test_an_argument_of_the_middleware_decides() -> None:
     assert call("2001:db8:0:2::1").status_code == 429
 
 
-@pytest.mark.parametrize("text", ["192.0.2", "office", "2001:db8::1::2", "x" * 100])
+@each("text", ["192.0.2", "office", "2001:db8::1::2", "x" * 100])
 def test_a_client_without_an_ip_address_is_an_error(text: str) -> None:
     """A middleware counts no such client, so it would not be banned."""
     limiter = limiter_of()
@@ -112,8 +113,8 @@ def test_a_limiter_of_settings_means_the_clients_of_a_middleware() -> None:
 FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::/64", IPv6Address("2001:db8::4")]
 
 
-@pytest.mark.parametrize("has_middleware", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@each("has_middleware", [False, True])
+@each("form", FORMS)
 def test_hit_and_ban_of_one_limiter_mean_one_client(form: object, has_middleware: bool) -> None:
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
     app = asgi(limiter) if has_middleware else None
@@ -128,7 +129,7 @@ def test_hit_and_ban_of_one_limiter_mean_one_client(form: object, has_middleware
     del app
 
 
-@pytest.mark.parametrize("text", ["192.0.2.0/24", "2001:db8::/48", "office"])
+@each("text", ["192.0.2.0/24", "2001:db8::/48", "office"])
 def test_a_limiter_of_settings_bans_clients_only(text: str) -> None:
     """A ban of another text would have no effect. ``hit`` counts it as it is."""
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})

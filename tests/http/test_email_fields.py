@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from calls import ask_wsgi
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.keys.parts import checked_part
@@ -25,7 +26,7 @@ def served(**rule: Any) -> Any:
 SPELLINGS = ("ann@x.example", "Ann@X.example", "ann@x.example.")
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "requests"),
     [
         ("email:form:username", [{"data": {"username": text}} for text in SPELLINGS]),
@@ -66,7 +67,7 @@ def test_a_secret_digests_the_address() -> None:
     assert "ann" not in keys
 
 
-@pytest.mark.parametrize("text", ["email:", "email:username", "email:email", "email:form:", "email:nope:x"])
+@each("text", ["email:", "email:username", "email:email", "email:form:", "email:nope:x"])
 def test_other_names_are_errors(text: str) -> None:
     """A field needs the place where it is."""
     with pytest.raises(ConfigError, match="expected a feature"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.features import INVALID
@@ -17,7 +17,7 @@ def forwarded(*lines: str, peer: str | None = PROXY) -> object:
     return ClientIP(PROXIES, "forwarded").resolve(peer, list(lines))
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "client"),
     [
         ([], PROXY),
@@ -74,7 +74,7 @@ def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: o
     assert forwarded(*lines) == client
 
 
-@pytest.mark.parametrize(
+@each(
     "forged",
     [
         'for=1.1.1.1;x="',
@@ -89,9 +89,7 @@ def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: o
         'for="1.1.1.1;for=2.2.2.2"',
     ],
 )
-@pytest.mark.parametrize(
-    "appended", [f"for={REAL}", f'for="{REAL}"', f'for="{REAL}:80";by="[::1]"', f"by=x;for={REAL}"]
-)
+@each("appended", [f"for={REAL}", f'for="{REAL}"', f'for="{REAL}:80";by="[::1]"', f"by=x;for={REAL}"])
 def test_an_open_quote_hides_no_element(forged: str, appended: str) -> None:
     """A client that opens a quote before the proxy's element does not get another client's address."""
     for lines in ([forged, appended], [f"{forged}, {appended}"], [f"{forged},{appended}"]):

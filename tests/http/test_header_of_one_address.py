@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from calls import OK, ask, http_scope, limited, limiter, send_bare
+from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, load_settings
@@ -15,7 +16,7 @@ PROXIES = ["10.0.0.0/8"]
 PROXY, REAL = "10.0.0.1", "203.0.113.9"
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "client"),
     [
         ([], PROXY),
@@ -40,7 +41,7 @@ def test_the_header_holds_one_address(lines: list[str], client: object) -> None:
     assert ClientIP(PROXIES, "cf-connecting-ip").resolve(PROXY, lines) == client
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "client"),
     [
         ([], PROXY),
@@ -69,7 +70,7 @@ def test_a_peer_that_is_not_a_proxy_names_no_client() -> None:
     assert client_ip.resolve(None, [REAL]) is None
 
 
-@pytest.mark.parametrize("header", ["CF-Connecting-IP", "cf-connecting-ip"])
+@each("header", ["CF-Connecting-IP", "cf-connecting-ip"])
 def test_clients_have_own_counts_under_asgi(header: str) -> None:
     """The name of the header ignores case, and X-Forwarded-For is not read. Two lines share the invalid count."""
     app = limited(OK, limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header=header)

@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pytest
 from calls import BODY, START, http_scope, send_bare, sending
 from folders import DOCS, ROOT
+from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -103,8 +103,8 @@ def under_wsgi(scene: Scene, settings: Any) -> int:
     return int(Served(WSGIMiddleware(listing, settings=settings), **environ).status[:3])
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.recipe)
-@pytest.mark.parametrize("status", [under_asgi, under_wsgi])
+@each("scene", SCENES)
+@each("status", [under_asgi, under_wsgi])
 def test_the_recipe_finds_the_client(scene: Scene, status: Callable[[Scene, Any], int]) -> None:
     """A deny list of the client rejects the request. One of another client rejects only what is invalid."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from header_scene import FEATURES, Scene, parsed, rule
+from tables import each
 
 from ratelimit_mw.http import headers as headers_module
 
@@ -89,7 +89,7 @@ def test_a_request_that_matches_no_rule_has_no_headers() -> None:
     assert Scene().hit() == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("families", "names"),
     [
         (["x-ratelimit"], ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]),
@@ -130,7 +130,7 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
     assert several.hit()["ratelimit"] == '"login";r=4;t=20, "login-2";r=19;t=800'
 
 
-@pytest.mark.parametrize("limits", ["5/500ms", "5/1500ms"])
+@each("limits", ["5/500ms", "5/1500ms"])
 def test_a_window_of_fractional_seconds_is_left_out(limits: str) -> None:
     """The draft has whole seconds only, so such a policy contains only its quota."""
     assert Scene(rule(limits)).hit()["ratelimit-policy"] == '"login";q=5'
@@ -190,7 +190,7 @@ def test_the_cache_of_encoded_limits_is_bounded() -> None:
     assert 0 < scene.writer._policy.cache_info().currsize <= headers_module._MAX_CACHED
 
 
-@pytest.mark.parametrize("reset", ["delta", "epoch"])
+@each("reset", ["delta", "epoch"])
 def test_a_limit_on_concurrent_requests_sends_no_time(reset: str) -> None:
     """The end of a request is not known, so there is no reset. ``Retry-After`` is a hint of one second."""
     scene = Scene(rule("1 concurrent"), reset=reset)

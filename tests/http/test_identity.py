@@ -10,6 +10,7 @@ from calls import http_scope, limited, send_bare
 from starlette.authentication import SimpleUser
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
+from tables import each
 from websocket_calls import connect, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -60,7 +61,7 @@ async def aknown(request: Any) -> Known | None:
     return None
 
 
-@pytest.mark.parametrize("kind", ["allow", "deny"])
+@each("kind", ["allow", "deny"])
 def test_a_list_by_a_feature_that_nothing_declares_stops_the_start(kind: str) -> None:
     """The list would have no effect."""
     settings: Any = {"rules": [], "lists": {kind: {"tenant": ["acme"]}}}
@@ -90,7 +91,7 @@ def test_annotations_are_checked_at_the_start() -> None:
         limited(_plain, plans("tenant"), features=7)
 
 
-@pytest.mark.parametrize(("returned", "statuses"), [({"user": None}, [200, 200, 200]), ({}, [200, 200, 429])])
+@each(("returned", "statuses"), [({"user": None}, [200, 200, 200]), ({}, [200, 200, 429])])
 def test_none_is_no_user(returned: Any, statuses: list[int]) -> None:
     """A function that returns None for a feature says that it is missing. One that leaves it out says nothing."""
     app = limited(_plain, plans("user"), features=lambda request: returned)

@@ -26,6 +26,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette_apps import hello as starlette_hello
+from tables import each
 from wsgi_calls import listing
 
 from ratelimit_mw import Limiter, Rule
@@ -472,7 +473,7 @@ def cors(get_response: Any) -> Any:
 basic_auth = JWTAuthMiddleware = OAuth2Token = AuthorStats = CorsHeaders = cors
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after", "expected"),
     [
         ([], ["CorsHeaders"], "W005"),

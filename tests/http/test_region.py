@@ -12,6 +12,7 @@ from calls import BODY, START, http_scope, send_bare, sending
 from command_line import run
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
+from tables import each
 from wsgi_calls import environ_of, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
@@ -150,7 +151,7 @@ def test_the_library_is_an_extra(database: str, monkeypatch: pytest.MonkeyPatch)
 # -- the header --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("peer", "header", "country"),
     [
         ("10.0.0.1", "DE", "DE"),

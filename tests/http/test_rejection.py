@@ -14,6 +14,7 @@ from calls import BODY, FIELDS, START, ask, http_scope, limited, limiter, names_
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
+from tables import each
 from werkzeug.wrappers import Response
 from wsgi_calls import Environ, Served, listing
 from wsgi_calls import limited as limited_wsgi
@@ -72,7 +73,7 @@ def test_a_rejection_that_waiting_does_not_end_has_no_number() -> None:
     assert "retry-after" not in response.headers
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "text"),
     [
         ("2 concurrent", "At most 2 requests run at a time. Retry after 1 second."),
@@ -111,7 +112,7 @@ def test_html_and_text_have_the_same_content() -> None:
     assert int(page.headers["content-length"]) == len(page.content)
 
 
-@pytest.mark.parametrize(
+@each(
     ("accept", "media"),
     [
         ("", PROBLEM),
@@ -202,7 +203,7 @@ def test_a_store_failure_is_503() -> None:
     assert served.status == "503 Service Unavailable"
 
 
-@pytest.mark.parametrize(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Rejected")])
+@each(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Rejected")])
 def test_every_status_has_a_reason_phrase(status: int, reason: str) -> None:
     """WSGI needs a reason phrase for registered and unregistered statuses."""
     assert Rejection(status, [], b"").reason == reason
@@ -218,7 +219,7 @@ async def async_rejection(request: Any, verdict: Verdict) -> Rejection:
     return Rejection(403, [("content-type", "text/plain")], b"no, " + str(verdict.rules[0]).encode())
 
 
-@pytest.mark.parametrize(
+@each(
     ("rejection", "status", "body"),
     [
         (lambda request, verdict: OWN, 403, "no"),
@@ -226,7 +227,6 @@ async def async_rejection(request: Any, verdict: Verdict) -> Rejection:
         (lambda request, verdict: JSONResponse({"wait": verdict.retry_after}, 420), 420, '{"wait":20.0}'),
         (lambda request, verdict: sending({**START, "status": 200}, BODY), 200, "hello"),
     ],
-    ids=["Rejection", "async", "Starlette response", "ASGI application"],
 )
 def test_a_function_replaces_the_rejection_under_asgi(rejection: Any, status: int, body: str) -> None:
     """It returns a Rejection or an application, sync or async. The rate limit fields replace its own."""
@@ -236,13 +236,12 @@ def test_a_function_replaces_the_rejection_under_asgi(rejection: Any, status: in
     assert response.headers.get_list("retry-after") == ["20"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rejection", "status", "body"),
     [
         (lambda request, verdict: OWN, "403 Forbidden", b"no"),
         (lambda request, verdict: Response("busy", 420), "420 UNKNOWN", b"busy"),
     ],
-    ids=["Rejection", "WSGI application"],
 )
 def test_a_function_replaces_the_rejection_under_wsgi(rejection: Any, status: str, body: bytes) -> None:
     """It returns a Rejection or an application. The rate limit fields replace its own."""

@@ -9,6 +9,7 @@ import pytest
 from calls import BODY, START, http_scope, limited, limiter, send_bare, sending
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -29,7 +30,7 @@ def wsgi(query: str = "", **headers: str) -> WSGIRequest:
     return WSGIRequest({"QUERY_STRING": query, "REQUEST_METHOD": "GET", **headers})
 
 
-@pytest.mark.parametrize(
+@each(
     ("query", "name", "value"),
     [
         ("a=1&b=2", "b", "2"),
@@ -59,7 +60,7 @@ def test_a_query_field(query: str, name: str, value: object) -> None:
     assert asgi(query.encode()).query_field(name) == wsgi(query).query_field(name) == value
 
 
-@pytest.mark.parametrize("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
+@each("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
 def test_a_second_value_of_a_query_field_evades_no_rule(rule: dict[str, Any]) -> None:
     """The application may read the first, the last or all of them, so all such requests share one count."""
     queries = [f"q=costly&q={number}" for number in range(5)] + [f"q={number}&q=costly" for number in range(5)]
@@ -75,7 +76,7 @@ def test_the_query_for_your_functions_has_the_values_of_the_framework() -> None:
     assert (asgi(b"a=1&a=2").query, wsgi("a=1&a=2").query) == ({"a": "2"}, {"a": "1"})
 
 
-@pytest.mark.parametrize("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
+@each("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
 def test_a_query_of_a_thousand_fields_evades_no_rule(rule: dict[str, Any]) -> None:
     """A query that is too long is invalid. The rule applies, whether its key or its match uses the query."""
     flood = "&".join(["x=1"] * 1001) + "&q=costly"
@@ -86,7 +87,7 @@ def test_a_query_of_a_thousand_fields_evades_no_rule(rule: dict[str, Any]) -> No
     assert [Served(guarded, QUERY_STRING=query).status[:3] for query in (flood, flood + "&y=2")] == ["200", "429"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "cookies"),
     [
         ([], {}),
@@ -102,7 +103,7 @@ def test_a_cookie_is_read_as_the_framework_reads_it(lines: list[str], cookies: d
     assert asgi(headers=[(b"cookie", line.encode()) for line in lines]).cookies == cookies
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         *('sid="a;b"', 'x="; sid=abc; y="', 'sid="abc', 'sid="a"b"', "sid=a b", 'sid=a"b', "sid=a\tb", "sid=\xe9"),
@@ -161,7 +162,7 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
     assert (fields["X-a"], fields["content-length"], list(fields)) == ("1", "3", ["x-a"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "host"),
     [
         ([], INVALID),
@@ -207,7 +208,7 @@ FEATURES_OF_A_REQUEST = {
 }
 
 
-@pytest.mark.parametrize("name", FEATURES_OF_A_REQUEST)
+@each("name", FEATURES_OF_A_REQUEST)
 def test_both_protocols_make_the_same_key(name: str) -> None:
     """The same request has the same key under both protocols."""
     value = FEATURES_OF_A_REQUEST[name]
@@ -223,7 +224,7 @@ def test_both_protocols_make_the_same_key(name: str) -> None:
     assert rate.peek({name: value}, cost=0).decisions[0].remaining == 7
 
 
-@pytest.mark.parametrize("name", ["plan", "group", "tenant"])
+@each("name", ["plan", "group", "tenant"])
 def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
     """A rule with such a feature would never apply, so the middleware raises an error. A function provides it."""
     rate = limiter("1/minute", key=[name])
@@ -233,7 +234,7 @@ def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
     assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "hint"),
     [
         ("usr", "Did you mean 'user'? If not, pass features={'usr': "),
@@ -245,7 +246,7 @@ def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
         ("cart", "provides it. Pass features="),
     ],
 )
-@pytest.mark.parametrize("option", ["key", "match", "per"])
+@each("option", ["key", "match", "per"])
 def test_a_feature_that_nothing_provides_suggests_a_near_name(name: str, hint: str, option: str) -> None:
     """The names of your own functions count, and a name that is known is no suggestion for itself."""
     uses: dict[str, Any] = {"key": [name], "match": {name: "x"}, "per": {name: {"x": "1/minute"}}}
@@ -262,7 +263,7 @@ def test_a_parameter_of_a_route_has_no_near_name() -> None:
         WSGIMiddleware(listing, limiter=limiter("1/minute", key=["path:id"]))
 
 
-@pytest.mark.parametrize("name", ["users", "hosts", "plans", "usr"])
+@each("name", ["users", "hosts", "plans", "usr"])
 def test_a_feature_of_your_own_can_have_a_name_near_a_built_in_one(name: str) -> None:
     """The rule counts by it."""
     app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
@@ -281,7 +282,7 @@ def test_a_feature_function_replaces_a_built_in_feature() -> None:
     assert sent == [200, 429, 200]
 
 
-@pytest.mark.parametrize("name", ["header:X-Tenant", "post:tenant"])
+@each("name", ["header:X-Tenant", "post:tenant"])
 def test_feature_function_names_ignore_spelling(name: str) -> None:
     """A rule and a function may spell the name of one feature differently."""
     app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
@@ -326,7 +327,7 @@ SENT = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "prefix", "path"), SENT)
+@each(("sent", "prefix", "path"), SENT)
 def test_rules_see_encoded_slashes_and_invalid_bytes(sent: str, prefix: str, path: str) -> None:
     """The path for rules keeps what decoding hides, and the feature is then invalid. Other paths are decoded once."""
     raw = unquote_to_bytes(sent)
@@ -347,7 +348,7 @@ def test_a_path_that_other_middleware_has_changed_counts() -> None:
     assert wsgi(PATH_INFO="/a", RAW_URI="/\u0142%2F").sent_path == "/a"
 
 
-@pytest.mark.parametrize("line", ["sid=%61bc", "sid=a%62c", "sid=ABC", 'sid="abc"'])
+@each("line", ["sid=%61bc", "sid=a%62c", "sid=ABC", 'sid="abc"'])
 def test_spellings_of_a_cookie_share_a_count(line: str) -> None:
     """Some frameworks show a cookie without its percent signs. ``as raw`` compares it as sent."""
     features = {"cookie:sid": asgi(headers=[(b"cookie", line.encode())]).cookie("sid")}

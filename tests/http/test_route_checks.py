@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette_apps import application
+from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -56,7 +57,7 @@ def route(template: str, *methods: str, name: str = "") -> Described:
 LOGIN, ITEM = route("/login", "GET", "HEAD", name="auth.login"), route("/items/{id}", name="item")
 
 
-@pytest.mark.parametrize(
+@each(
     ("match", "expected"),
     [
         ({"path": "/login"}, ""),
@@ -108,7 +109,7 @@ def test_several_routes_that_are_close_are_named() -> None:
     assert "Did you mean 'admin:login' or 'login'?" in problem({"view": "auth.login"}, *routes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "expected"),
     [
         ({"key": ["path:id"], "match": {"path": "/items/7"}}, ""),
@@ -151,7 +152,7 @@ def test_unrouted_is_true_or_false() -> None:
 # -- patterns ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other", "expected"),
     [
         ("/a*", "/*b", True),
@@ -208,7 +209,7 @@ DEEP: list[BaseRoute] = [
 ]
 
 
-@pytest.mark.parametrize("where", ["/a/in/items/7", "/a/in/b/c/end", "/static/a/b.css", "/{shop}/in/items/{id}", "/ws"])
+@each("where", ["/a/in/items/7", "/a/in/b/c/end", "/static/a/b.css", "/{shop}/in/items/{id}", "/ws"])
 def test_paths_of_starlette_are_found(where: str) -> None:
     """Mounts, convertors, applications without routes and WebSockets: their paths are known or left open."""
     starlette(DEEP[:2] + DEEP[3:], path=where)
@@ -222,7 +223,7 @@ def test_paths_that_cannot_be_known_are_no_error() -> None:
     starlette([Route("/class", HTTPEndpoint)], path="/class", methods="PUT")
 
 
-@pytest.mark.parametrize("match", [{"path": "/a/in/item"}, {"path": "/a/in/items/7", "methods": "GET"}, {"view": "no"}])
+@each("match", [{"path": "/a/in/item"}, {"path": "/a/in/items/7", "methods": "GET"}, {"view": "no"}])
 def test_starlette_does_not_start_with_an_unrouted_rule(match: dict[str, Any]) -> None:
     """The routes are read when the server starts, and without a lifespan at the first request."""
     with pytest.raises(ConfigError, match="rule 'r': match"):
@@ -244,7 +245,7 @@ def test_fastapi_does_not_start_with_an_unrouted_rule() -> None:
                 ask(app, "/v1/items/7")
 
 
-@pytest.mark.parametrize(
+@each(
     ("match", "expected"),
     [
         ({"path": "/items/7"}, ""),
@@ -292,7 +293,7 @@ PATTERNS_OF_DJANGO = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("match", "expected"),
     [
         ({"path": "/items/7"}, ""),
@@ -350,7 +351,7 @@ def test_a_rule_may_name_the_path_of_any_language() -> None:
                 served.ask("/en/login")
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "where", "is_found"),
     [
         (r"login/$", "/login", True),
@@ -383,9 +384,7 @@ def test_routes_are_not_checked_where_they_are_not_known() -> None:
     assert ask(app, "/a").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "rule", [{"limits": "5/minute"}, {"per": {"plan": {"free": "5/minute"}}, "limits": "9/minute"}]
-)
+@each("rule", [{"limits": "5/minute"}, {"per": {"plan": {"free": "5/minute"}}, "limits": "9/minute"}])
 def test_a_cost_above_a_limit_stops_the_start(rule: dict[str, Any]) -> None:
     """Every request would be rejected. A cost from a function is known with the request only."""
     app: Any = RateLimitMiddleware

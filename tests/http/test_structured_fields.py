@@ -9,6 +9,7 @@ import pytest
 from header_scene import FEATURES, Scene, parsed, rule
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 
@@ -44,7 +45,7 @@ DRAFT = [
 ]
 
 
-@pytest.mark.parametrize("value", DRAFT)
+@each("value", DRAFT)
 def test_the_parser_reads_the_examples_of_the_draft(value: str) -> None:
     """The reference parser accepts every value printed in the draft and writes it in canonical form."""
     items = http_sf.parse(value.encode(), tltype="list")
@@ -52,18 +53,14 @@ def test_the_parser_reads_the_examples_of_the_draft(value: str) -> None:
     assert http_sf.ser(items) == canonical
 
 
-@pytest.mark.parametrize(
-    "value", ['"a";q=1,', '"a";Q=1', '"a";q=1234567890123456', '"\u00e9";q=1', '"a\r\n";q=1', '"a"q=1']
-)
+@each("value", ['"a";q=1,', '"a";Q=1', '"a";q=1234567890123456', '"\u00e9";q=1', '"a\r\n";q=1', '"a"q=1'])
 def test_the_parser_rejects_malformed_fields(value: str) -> None:
     """The reference parser is strict."""
     with pytest.raises(http_sf.StructuredFieldError):
         http_sf.parse(value.encode("utf-8"), tltype="list")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201]
-)
+@each("name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201])
 def test_a_name_that_no_header_can_hold_is_rejected_when_built(name: str) -> None:
     """The name of a rule becomes the name of a policy, so a name that breaks a header is an error at the start."""
     with pytest.raises(ConfigError, match="name"):
@@ -99,7 +96,7 @@ def test_every_header_is_a_structured_field(
             assert int(fields["retry-after"]) == max(p["t"] for _, p in parsed(fields["ratelimit"]))
 
 
-@pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
+@each("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
 def test_no_number_exceeds_the_structured_field(algorithm: str) -> None:
     """A bucket that takes a million years to drain has a 15-digit number, the maximum of a field."""
     scene = Scene(rule("1/366 days burst 1000000000000", algorithm=algorithm))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-import pytest
+from tables import each
 
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.http.request import Request
@@ -14,7 +14,7 @@ from ratelimit_mw.wsgi.request import WSGIRequest
 TOKEN = "correct-horse-battery"
 BASIC = b64encode(f"ann:{TOKEN}".encode()).decode()
 WRONG = ["", "Bearer", "Bearer wrong", "Bearer \xe9", "Basic x", "Basic \xe9", TOKEN, f"Basic {TOKEN}"]
-FORMS = pytest.mark.parametrize("is_asgi", [True, False])
+FORMS = each("is_asgi", [True, False])
 
 
 def request_with(is_asgi: bool, *lines: str) -> Request:
@@ -25,14 +25,14 @@ def request_with(is_asgi: bool, *lines: str) -> Request:
 
 
 @FORMS
-@pytest.mark.parametrize("line", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {BASIC}"])
+@each("line", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {BASIC}"])
 def test_a_request_has_the_token(is_asgi: bool, line: str) -> None:
     """It is sent as it is, or as the password of any user."""
     assert has_token(request_with(is_asgi, line), TOKEN, "bearer", "basic")
 
 
 @FORMS
-@pytest.mark.parametrize("line", WRONG)
+@each("line", WRONG)
 def test_a_request_without_the_token(is_asgi: bool, line: str) -> None:
     """A local program without the token is like any other client."""
     assert not has_token(request_with(is_asgi, line), TOKEN, "bearer", "basic")

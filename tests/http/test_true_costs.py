@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from calls import ask as ask_asgi
 from calls import ask_wsgi
 from django.http import HttpResponse
 from django.urls import path as django_path
 from django_calls import MIDDLEWARE, project
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -43,7 +43,7 @@ def wsgi(environ: Any, start_response: Any) -> Any:
     yield b"hello"
 
 
-@pytest.mark.parametrize("protocol", ["asgi", "wsgi"])
+@each("protocol", ["asgi", "wsgi"])
 def test_outer_limits_settle_by_a_header_that_inner_ones_remove(protocol: str) -> None:
     """Two limiters around one application have the same true cost: the largest of several lines."""
     outer, inner = limiter("outer"), limiter("inner")
@@ -58,7 +58,7 @@ def test_outer_limits_settle_by_a_header_that_inner_ones_remove(protocol: str) -
     assert (left(outer), left(inner)) == (850, 850)
 
 
-@pytest.mark.parametrize("protocol", ["asgi", "wsgi"])
+@each("protocol", ["asgi", "wsgi"])
 def test_both_stages_settle(protocol: str) -> None:
     """Of two middlewares with the same settings, the outer one counts by IP address, the inner one by user."""
     settings: Any = {
@@ -94,7 +94,7 @@ def signs_in(get_response: Any) -> Any:
 signs_in.sync_capable = signs_in.async_capable = True  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_two_entries_of_django_settle(is_async: bool) -> None:
     """The inner entry decides by user and removes the header. The outer one settles its rule by the same number."""
     rules = [Rule(name=key, limits="1000/minute", key=[key], **REMOVED) for key in ("ip", "user")]

@@ -16,6 +16,7 @@ from flask_calls import app_of
 from flask_calls import ask as ask_flask
 from starlette.applications import Starlette
 from starlette.routing import Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw import django as in_django
@@ -95,7 +96,7 @@ def fail(_: Any) -> str:
     raise OSError
 
 
-@pytest.mark.parametrize("usage", [in_starlette.usage, in_flask.usage], ids=["Starlette", "Flask"])
+@each("usage", [in_starlette.usage, in_flask.usage])
 def test_a_rule_that_fails_hides_no_other_rule(usage: Any) -> None:
     """A function of limits fails for one rule, the function of a feature for another, which only its own route has."""
     down = Rule(name="down", limits=fail, match={"view": ""})

@@ -17,6 +17,7 @@ from flask_calls import ask as ask_flask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -73,7 +74,7 @@ def in_flask(*views: str) -> Ask:
     return lambda path: ask_flask(app, path).status_code
 
 
-@pytest.mark.parametrize(
+@each(
     ("serve", "view", "limited", "others"),
     [
         (starlette, "home", ["/"], ["/auth/other"]),
@@ -93,7 +94,7 @@ def test_a_rule_names_a_view(serve: Callable[..., Ask], view: str, limited: list
     assert 429 not in [send(path) for path in others * 2]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_a_rule_names_a_view_of_django(is_async: bool) -> None:
     """The name has the namespaces of its ``include``."""
     account = [path("login/<int:id>", django_view, name="login"), path("out", django_view)]
@@ -138,7 +139,7 @@ def test_a_plain_application_has_no_views() -> None:
     RateLimitMiddleware(plain_asgi, limiter=limiter(""))
 
 
-@pytest.mark.parametrize("view", [None, 7, []])
+@each("view", [None, 7, []])
 def test_the_name_of_a_view_is_text(view: object) -> None:
     """The error shows the expected form."""
     with pytest.raises(ConfigError, match=r"match\.view"):

@@ -14,6 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.limiter.observers import counts
@@ -126,7 +127,7 @@ def test_annotate_adds_attributes_to_the_span() -> None:
     }
 
 
-@pytest.mark.parametrize("module", [prometheus, opentelemetry])
+@each("module", [prometheus, opentelemetry])
 def test_settings_name_the_observers(module: Any) -> None:
     """The observer of the process is built at its first event."""
     module._of_process.cache_clear()
@@ -164,7 +165,7 @@ def selectors(query: str) -> list[Any]:
     return [node for node in found if isinstance(node, promql_parser.VectorSelector)]
 
 
-@pytest.mark.parametrize("query", expressions())
+@each("query", expressions())
 def test_the_dashboard_and_the_alerts_use_metrics_that_exist(query: str) -> None:
     """Names, labels and outcomes. A query with a mistake of PromQL cannot be parsed."""
     registry = CollectorRegistry()

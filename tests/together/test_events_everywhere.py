@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
+from tables import each
 from websocket_calls import connect, echo
 
 from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule, load_settings
@@ -75,7 +76,7 @@ def in_flask() -> Any:
     return lambda: ask_wsgi(app)
 
 
-@pytest.mark.parametrize("build", [in_starlette, in_flask])
+@each("build", [in_starlette, in_flask])
 def test_two_stages_of_one_limiter_send_one_event(build: Any) -> None:
     """The outer middleware sends it, with the decisions of both."""
     _staged.clear()
@@ -86,7 +87,7 @@ def test_two_stages_of_one_limiter_send_one_event(build: Any) -> None:
     assert outcomes(_staged) == ["allowed", "rejected"]
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_a_django_middleware_that_is_listed_twice_sends_one_event(is_async: bool) -> None:
     _staged.clear()
     settings = {**STAGES, "rules": [{"name": "users", "limits": "1/minute", "key": ["user|ip"]}]}
@@ -158,7 +159,7 @@ async def ignore(websocket: Any, verdict: Any) -> None:
     """Keep the connection."""
 
 
-@pytest.mark.parametrize("extensions", [None, {"websocket.http.response": {}}])
+@each("extensions", [None, {"websocket.http.response": {}}])
 def test_a_rejected_handshake_of_a_client_that_is_gone_has_an_event(extensions: Any) -> None:
     rate, events = observed(lists={"deny": {"ip": [CLIENT]}})
 

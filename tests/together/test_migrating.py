@@ -27,11 +27,12 @@ from django_ratelimit.core import is_ratelimited
 from django_ratelimit.decorators import ratelimit
 from folders import ROOT, SUPPORT
 from served_examples import running
+from tables import each
 
 pytestmark = pytest.mark.slow
 
 FOLDER = ROOT / "examples" / "migrating"
-FILES = sorted(FOLDER.glob("*.py"))
+OTHERS = sorted({path.stem for path in FOLDER.glob("*.py")} - {"flask_limiter_after"})
 PLAYER = SUPPORT / "migrating_player.py"
 TWO_DAYS = 2 * 86_400
 PACKAGES = {
@@ -180,30 +181,36 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
     },
 }
-CASES = [(package, says) for package, scenes in SCENES.items() for says in scenes]
 
 
 @functools.cache
-def play(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the responses of one application by scene. Each scene starts two days later at the same time."""
-    scenes = SCENES[package]
-    steps: list[dict[str, Any]] = []
-    for scene in scenes.values():
-        since = sum(step.get("after", 0) for step in steps)
-        first, *others = scene.steps
-        steps += [{**first, "after": -since % TWO_DAYS + TWO_DAYS}, *others]
-    command = [sys.executable, str(PLAYER), str(FOLDER / f"{package}_{side}.py"), PACKAGES[package]]
-    result = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=False)
+def play() -> dict[str, dict[str, list[tuple[int, str]]]]:
+    """Return the responses of each application by scene. Each scene starts two days later at the same time."""
+    asked = {}
+    for package, scenes in SCENES.items():
+        steps: list[dict[str, Any]] = []
+        for scene in scenes.values():
+            since = sum(step.get("after", 0) for step in steps)
+            first, *others = scene.steps
+            steps += [{**first, "after": -since % TWO_DAYS + TWO_DAYS}, *others]
+        asked |= {str(FOLDER / f"{package}_{side}.py"): (PACKAGES[package], steps) for side in ("before", "after")}
+    result = subprocess.run(
+        [sys.executable, PLAYER], input=json.dumps(asked), capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
-    responses = iter(json.loads(result.stdout))
-    return {says: [tuple(next(responses)) for _ in scene.steps] for says, scene in scenes.items()}
+    found = {}
+    for path, responses in json.loads(result.stdout).items():
+        left = iter(responses)
+        scenes = SCENES[Path(path).stem.rpartition("_")[0]]
+        found[Path(path).stem] = {says: [tuple(next(left)) for _ in scene.steps] for says, scene in scenes.items()}
+    return found
 
 
-@pytest.mark.parametrize(("package", "says"), CASES, ids=[f"{package}: {says}" for package, says in CASES])
+@each(("package", "says"), [(package, says) for package, scenes in SCENES.items() for says in scenes])
 def test_the_same_requests_have_the_same_responses(package: str, says: str) -> None:
     """Status and body are the same as before, or the page of the package names the difference."""
     scene = SCENES[package][says]
-    before, after = play(package, "before")[says], play(package, "after")[says]
+    before, after = (play()[f"{package}_{side}"][says] for side in ("before", "after"))
     assert [status for status, _ in before] == scene.statuses
     assert [status for status, _ in after] == (scene.statuses_after or scene.statuses)
     if scene.statuses_after is None:
@@ -213,7 +220,7 @@ def test_the_same_requests_have_the_same_responses(package: str, says: str) -> N
         assert scene.page in page_of(package).read_text()
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@each("package", PACKAGES)
 def test_the_page_shows_the_difference_line_by_line(package: str) -> None:
     """The diff on the page turns one application into the other, and both applications run here."""
     before, after = ((FOLDER / f"{package}_{side}.py").read_text().splitlines() for side in ("before", "after"))
@@ -222,16 +229,17 @@ def test_the_page_shows_the_difference_line_by_line(package: str) -> None:
     assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in expected]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_example_runs_with_its_command(path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["flask_limiter_after", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)]
+)
+def test_an_example_runs_with_its_command(name: str) -> None:
     """It serves and rejects over real HTTP, and reports the remaining requests after the migration."""
-    commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
-    assert len(commands) == 1
-    with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=180) as client:
-        responses = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
+    (command,) = re.findall(r"^# Run it: (.+)$", (FOLDER / f"{name}.py").read_text(), re.MULTILINE)
+    with running(command) as address, httpx.Client(base_url=address, trust_env=False, timeout=180) as client:
+        responses = [client.get("/search?q=tea" if "django" in name else "/") for _ in range(9)]
     assert responses[0].status_code == 200
     assert 429 in [response.status_code for response in responses]
-    assert ("x-ratelimit-remaining" in responses[0].headers) == path.stem.endswith("_after")
+    assert ("x-ratelimit-remaining" in responses[0].headers) == name.endswith("_after")
 
 
 def arguments(*functions: Any) -> set[str]:
@@ -264,17 +272,17 @@ TO_BE_SAID = {
 }
 
 
-@pytest.mark.parametrize(
-    ("package", "name"), [(package, name) for package, names in TO_BE_SAID.items() for name in sorted(names)]
-)
-def test_the_page_names_every_argument_and_setting(package: str, name: str) -> None:
+@each("package", TO_BE_SAID)
+def test_the_page_names_every_argument_and_setting(package: str) -> None:
     """The page has every argument and every setting of the other package."""
-    assert re.search(rf"\b{name}\b", page_of(package).read_text())
+    page = page_of(package).read_text()
+    assert [name for name in sorted(TO_BE_SAID[package]) if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_every_example_belongs_to_a_pair() -> None:
     """These tests run every file in the folder."""
-    assert {path.stem for path in FILES} == {f"{name}_{side}" for name in PACKAGES for side in ("before", "after")}
+    pairs = {f"{name}_{side}" for name in PACKAGES for side in ("before", "after")}
+    assert {*OTHERS, "flask_limiter_after"} == pairs
 
 
 def page_of(package: str) -> Path:

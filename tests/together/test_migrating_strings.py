@@ -14,6 +14,7 @@ import pytest
 from django_ratelimit.core import _split_rate
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
@@ -70,7 +71,7 @@ def named(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
-@pytest.mark.parametrize("text", OF_LIMITS)
+@each("text", OF_LIMITS)
 def test_a_limits_string_keeps_its_meaning(text: str) -> None:
     """All strings that `limits` documents or its pattern allows have the same amounts, periods and order."""
     assert numbers_of(text) == numbers_of_limits(text)
@@ -106,7 +107,7 @@ def test_no_limits_string_changes_its_meaning(parts: list[str], separators: list
         assert numbers == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("2 per 2 years", "'2 per 2 years'.*366 days"),
@@ -124,7 +125,7 @@ def test_an_unsupported_limits_string_is_an_error(text: str, message: str) -> No
         parse_quotas(text)
 
 
-@pytest.mark.parametrize("text", ["", "10/hour;", "10", "10/fortnight", "ten/hour", "10/hour 20/day", "1.5/hour"])
+@each("text", ["", "10/hour;", "10", "10/fortnight", "ten/hour", "10/hour 20/day", "1.5/hour"])
 def test_an_invalid_limits_string_is_an_error(text: str) -> None:
     """Flask-Limiter and slowapi log such strings and limit nothing. Here they stop the application."""
     with pytest.raises(ValueError, match=r"couldn't parse|no granularity"):
@@ -136,7 +137,7 @@ def test_an_invalid_limits_string_is_an_error(text: str) -> None:
 # -- django-ratelimit: rates -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "rate",
     [
         *("5/s", "5/m", "5/h", "5/d"),
@@ -145,7 +146,6 @@ def test_an_invalid_limits_string_is_an_error(text: str) -> None:
         *("5/second", "5/minute", "5/hour", "5/day"),  # django-ratelimit checks only the first letter.
         *((100, 300), (5, 60)),
     ],
-    ids=named,
 )
 def test_a_django_ratelimit_rate_keeps_its_meaning(rate: Any) -> None:
     """This covers units, numbers of units, rates without a unit (seconds), and pairs that functions return."""
@@ -163,7 +163,7 @@ def rate_of(group: str, request: Any) -> str:
     return "5/m"
 
 
-@pytest.mark.parametrize(
+@each(
     ("rate", "message"),
     [
         ("0/s", "To reject all requests of a client, use lists.deny"),
@@ -175,7 +175,6 @@ def rate_of(group: str, request: Any) -> str:
         ([100, 300], r"\[0\]: expected AMOUNT/PERIOD"),
         ("5/", "cannot parse quota '5/'"),
     ],
-    ids=named,
 )
 def test_an_unsupported_rate_is_an_error_with_the_alternative(rate: Any, message: str) -> None:
     """The error names the form here for functions, zero rates and missing rates."""
@@ -183,7 +182,7 @@ def test_an_unsupported_rate_is_an_error_with_the_alternative(rate: Any, message
         Rule(limits=rate)
 
 
-@pytest.mark.parametrize(
+@each(
     ("rate", "theirs", "ours"),
     [("5/M", 1, 60), ("5/w", 1, 7 * 86_400), ("5/month", 60, 30 * 86_400), ("10/500ms", 500 * 60, 0)],
 )
@@ -196,7 +195,7 @@ def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, the
 # -- django-ratelimit: keys --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "entries"),
     [
         ("ip", (("ip",),)),
@@ -219,7 +218,7 @@ def key_of(group: str, request: Any) -> str:
     return "key"
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "message"),
     [
         (key_of, "features={NAME: function}"),
@@ -228,7 +227,6 @@ def key_of(group: str, request: Any) -> str:
         ("fields:q", "query:NAME.*form:NAME.*got 'fields:q'"),
         ("gets:q", "query:NAME.*got 'gets:q'"),
     ],
-    ids=named,
 )
 def test_an_unsupported_key_is_an_error_with_the_alternative(key: Any, message: str) -> None:
     """The error names feature functions for functions, and lists the families of features."""
@@ -247,7 +245,7 @@ def test_key_aliases_are_not_features() -> None:
 # -- store URLs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "ours"),
     [
         ("redis://localhost:6379", "redis://localhost:6379"),
@@ -271,14 +269,14 @@ def test_a_limits_store_url_leads_to_the_same_server(address: str, ours: str) ->
     assert stores[0]._address == stores[1]._address  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["memory://", "memcached://a:11211,b:11211"])
+@each("address", ["memory://", "memcached://a:11211,b:11211"])
 def test_store_urls_that_stay_the_same(address: str) -> None:
     """These URLs work unchanged."""
     assert urlsplit(address).scheme in limits.storage.SCHEMES
     Limiter(store=address).close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "message"),
     [
         ("mongodb://localhost:27017", "unknown scheme 'mongodb' of a store URL. Expected one of memory, lmdb, redis"),

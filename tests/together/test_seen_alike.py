@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request as StarletteRequest
+from tables import each
 from werkzeug.exceptions import HTTPException
 from wsgi_calls import environ_of
 
@@ -102,7 +103,7 @@ PIECES = [
 
 
 @everywhere
-@pytest.mark.parametrize("cookie", SPELLINGS)
+@each("cookie", SPELLINGS)
 def test_every_spelling_of_a_cookie_is_one_value(read_both: Callable[[str], Pair], cookie: str) -> None:
     """Quotes, octal and other escapes, spaces and a repeated cookie give the same value."""
     assert read_both(cookie) == ("abc", "abc")
@@ -115,7 +116,7 @@ def test_cookie_names_are_case_sensitive(read_both: Callable[[str], Pair]) -> No
 
 
 @everywhere
-@pytest.mark.parametrize("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
+@each("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
 def test_two_different_cookies_are_invalid(read_both: Callable[[str], Pair], other: str) -> None:
     """Frameworks show the first or the last of them, so the key contains neither."""
     assert read_both(f"sid=abc; {other}")[0] is INVALID
@@ -236,16 +237,14 @@ def read_or_none(read: Callable[[], Any]) -> Any:
         return None
 
 
-in_bodies = pytest.mark.parametrize(
-    "read_both", [body_in_starlette, body_in_flask, body_in_django, body_in_rest_framework]
-)
-written = pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
+in_bodies = each("read_both", [body_in_starlette, body_in_flask, body_in_django, body_in_rest_framework])
+written = each(("kind", "write"), WRITTEN)
 
 
 @in_bodies
 @written
-@pytest.mark.parametrize("charset", PLAIN)
-@pytest.mark.parametrize("text", ["ann@b.c", "a+AG4-n@b.c"])
+@each("charset", PLAIN)
+@each("text", ["ann@b.c", "a+AG4-n@b.c"])
 def test_a_utf_8_body_is_read_as_the_application_reads_it(
     read_both: Any, kind: str, write: Any, charset: str, text: str
 ) -> None:
@@ -258,7 +257,7 @@ def test_a_utf_8_body_is_read_as_the_application_reads_it(
 
 @in_bodies
 @written
-@pytest.mark.parametrize("charset", KINDS)
+@each("charset", KINDS)
 def test_a_body_in_another_charset_is_invalid(read_both: Any, kind: str, write: Any, charset: str) -> None:
     """Some frameworks decode it, so one email would have many texts. Every spelling of the charset is invalid."""
     for text in TEXTS:
@@ -266,9 +265,7 @@ def test_a_body_in_another_charset_is_invalid(read_both: Any, kind: str, write: 
 
 
 @in_bodies
-@pytest.mark.parametrize(
-    "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
-)
+@each("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_json_in_another_utf_encoding_has_the_same_value(read_both: Any, encoding: str) -> None:
     """The limit reads the email, and the frameworks read the same text or reject the body."""
     ours, theirs = read_both(JSON, as_json("ann@b.c").decode().encode(encoding))
@@ -277,7 +274,7 @@ def test_json_in_another_utf_encoding_has_the_same_value(read_both: Any, encodin
 
 
 @in_bodies
-@pytest.mark.parametrize(
+@each(
     ("kind", "body"),
     [
         (JSON, b'{"email": "bob@b.c", "email": "ann@b.c"}'),
@@ -298,7 +295,7 @@ def test_one_body_has_one_value_of_a_field(read_both: Any, kind: str, body: byte
     assert ours is INVALID or theirs in (None, ours)
 
 
-@pytest.mark.parametrize("charset", KINDS)
+@each("charset", KINDS)
 def test_a_query_with_a_charset_of_django_is_invalid(charset: str) -> None:
     """Django decodes the query with the charset of the content type."""
     for request in (
@@ -318,7 +315,7 @@ class Login(APIView):
         return HttpResponse(request.data["email"])
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITTEN[:2], ids=["json", "form"])
+@each(("kind", "write"), WRITTEN[:2])
 def test_an_email_has_one_count_in_rest_framework(kind: str, write: Any) -> None:
     """Spellings in any charset share a count."""
     with project(one_rule("1/minute", key=["email"]), path("", Login.as_view())) as served:

@@ -16,6 +16,7 @@ from servers import Server, wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -49,7 +50,7 @@ def test_a_request_without_a_rule_counts_for_its_endpoint() -> None:
     }
 
 
-@pytest.mark.parametrize("has_clients", [False, True])
+@each("has_clients", [False, True])
 def test_clients_are_recorded_only_where_the_settings_ask_for_them(has_clients: bool) -> None:
     """``traffic_clients = true`` includes the clients of allowed and of rejected requests."""
     limiter, log = logged(Rule(name="api", limits="1/minute"), traffic_clients=has_clients)
@@ -65,7 +66,7 @@ def test_clients_are_recorded_only_where_the_settings_ask_for_them(has_clients: 
     limiter.close()
 
 
-@pytest.mark.parametrize("has_clients", [False, True])
+@each("has_clients", [False, True])
 def test_a_request_with_several_rules_counts_once_for_its_endpoint(has_clients: bool) -> None:
     """Also with several limits in a rule, whether all of them allow the request or one rejects it."""
     limiter, log = logged(Rule(name="api", limits=["2/minute", "9/hour"]), RULES[1], traffic_clients=has_clients)

@@ -7,7 +7,6 @@ from datetime import date
 from typing import Any
 
 import flask
-import pytest
 from calls import ask as ask_asgi
 from django.urls import path, register_converter
 from django_calls import hello as django_view
@@ -16,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tables import each
 from werkzeug.routing import BaseConverter
 
 from ratelimit_mw import FeatureTypeError, Limiter, Rule
@@ -94,11 +94,11 @@ register_url_convertor("day", type("DayConvertor", (Day, Convertor), {})())
 register_url_convertor("unnamed", type("UnnamedConvertor", (Unnamed, Convertor), {})())
 register_converter(Day, "day")
 register_converter(Unnamed, "unnamed")
-everywhere = pytest.mark.parametrize("build", [starlette, with_flask, with_django])
+everywhere = each("build", [starlette, with_flask, with_django])
 
 
 @everywhere
-@pytest.mark.parametrize(
+@each(
     ("kind", "spellings"),
     [
         ("int", ["7", "007", "07"]),

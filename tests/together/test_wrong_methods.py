@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from django.urls import path
 from django.views.decorators.http import require_GET
 from django_calls import hello as django_view
 from django_calls import project
+from tables import each
 from werkzeug.routing import Map
 from werkzeug.routing import Rule as URLRule
 from werkzeug.test import Client
@@ -44,8 +44,8 @@ def with_django(limiter: Limiter) -> Iterator[Ask]:
         yield lambda method, where: served.ask(where, method=method).status_code
 
 
-@pytest.mark.parametrize("serve", [with_werkzeug, with_django])
-@pytest.mark.parametrize("match", [{"endpoint": "/items/{item}"}, {"view": "item"}])
+@each("serve", [with_werkzeug, with_django])
+@each("match", [{"endpoint": "/items/{item}"}, {"view": "item"}])
 def test_a_405_counts_under_the_template_of_its_path(serve: Any, match: Any) -> None:
     """By the rule of the endpoint or of the view, with the parameters of the path."""
     rule = Rule(name="item", limits="1/minute", match=match, key=["endpoint", "path:item"])

@@ -12,6 +12,7 @@ import pytest
 from calls import ask_wsgi
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 from wsgi_calls import HEADERS, environ_of, listing
 
 from ratelimit_mw import Limiter
@@ -94,7 +95,7 @@ class RouteReader:
 # -- counts ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("send", [post, chunked])
+@each("send", [post, chunked])
 def test_each_value_of_a_field_has_its_own_count(send: Any) -> None:
     """The body has a length or none, and arrives in one read or in many."""
     app = with_middleware(listing)
@@ -102,7 +103,7 @@ def test_each_value_of_a_field_has_its_own_count(send: Any) -> None:
     assert [status(app, send(content)) for content in requests] == ["200", "200", "429", "200", "200", "200", "200"]
 
 
-@pytest.mark.parametrize(
+@each(
     "request_",
     [
         lambda: post(b"{"),
@@ -142,7 +143,7 @@ def test_different_values_of_one_field_share_one_count() -> None:
 # -- reads of the body -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("environ", "bytes_read"),
     [
         (lambda wire: post(wire, len(ANN)), len(ANN)),
@@ -202,9 +203,9 @@ READS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-@pytest.mark.parametrize("limit", [1, 5, 8, len(TEXT) - 1, len(TEXT), 1000])
-@pytest.mark.parametrize("send", [post, chunked])
+@each("read", READS.values())
+@each("limit", [1, 5, 8, len(TEXT) - 1, len(TEXT), 1000])
+@each("send", [post, chunked])
 def test_the_application_reads_the_same_bytes(read: Any, limit: int, send: Any) -> None:
     """The application reads by any method and in any portions, after all, a part or none of the body was read ahead."""
     app = RouteReader(read)
@@ -229,7 +230,7 @@ def test_a_truncated_body_reaches_the_application() -> None:
     assert app.found == ANN
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@each("chunked", [False, True])
 def test_an_error_of_the_stream_reaches_the_application(chunked: bool) -> None:
     """The body is invalid for the limit, which counts the request. The application reads up to the same error."""
 
@@ -311,7 +312,7 @@ def test_a_request_without_access_to_its_body_is_an_error() -> None:
     assert WSGIRequest(chunked(b" " * 10)).body(9) is INVALID
 
 
-@pytest.mark.parametrize("send", [post, chunked])
+@each("send", [post, chunked])
 def test_a_body_that_the_application_has_read_is_invalid(send: Any) -> None:
     """All requests whose body the application has read before a check share a count, even chunked ones."""
 

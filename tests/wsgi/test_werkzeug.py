@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tables import each
 from werkzeug.routing import Map
 from werkzeug.routing import Rule as URLRule
 from werkzeug.test import Client
@@ -79,7 +80,7 @@ def test_an_exempt_view_is_not_limited() -> None:
     ]
 
 
-@pytest.mark.parametrize("match", [{"view": "show"}, {"path": "/notes/{note}", "methods": "GET"}, {"view": "named"}])
+@each("match", [{"view": "show"}, {"path": "/notes/{note}", "methods": "GET"}, {"view": "named"}])
 def test_a_rule_names_an_endpoint_or_its_path(match: Any) -> None:
     """A function is named by its name."""
     asked = client(Rule(name="one", limits="1/minute", match=match, key=["endpoint"]))
@@ -139,7 +140,7 @@ def test_a_rule_may_be_added_to_the_map_later() -> None:
     assert statuses(asked, "/health", "/vote/1", "/vote/1", "/t/a") == [200, 200, 429, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"url_map": [1]}, r"url_map: expected a Map of werkzeug.routing; got \[1\]"),

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import pytest
 from calls import limiter
 from flask import Flask
+from tables import each
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
@@ -78,7 +79,7 @@ def test_every_form_of_response_stays_valid(app: Any, rule: dict[str, Any], capf
 
 
 @RULES
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@each("method", ["GET", "HEAD", "POST"])
 def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rule: dict[str, Any]) -> None:
     """A rejected request gets a complete 429, without a body for HEAD. The middleware does not call the application."""
     calls = []
@@ -157,10 +158,8 @@ LASTING: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("_no_marks")
-@pytest.mark.parametrize(
-    ("options", "is_same"), [*((each, True) for each in UNNAMED), *((each, False) for each in LASTING)]
-)
-@pytest.mark.parametrize("app", [start_late, lambda environ, start: start("200 OK", HEADERS) or Body([b"x"])])
+@each(("options", "is_same"), [*((each, True) for each in UNNAMED), *((each, False) for each in LASTING)])
+@each("app", [start_late, lambda environ, start: start("200 OK", HEADERS) or Body([b"x"])])
 def test_a_stream_is_returned_where_its_request_is_over(app: Any, options: dict[str, Any], is_same: bool) -> None:
     """Nothing is settled at its end, and its code knows no rule by its name."""
     bodies: list[Any] = []
@@ -224,7 +223,7 @@ class Rejecting(Body):
 LATE: dict[str, Any] = {"name": "late", "match": {"view": ""}}
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each("method", ["GET", "HEAD"])
 def test_a_rejection_in_a_generator_before_its_start_is_a_429(method: str) -> None:
     """Code of a generator runs when the server reads it. Its rejection is a whole response."""
     app = limited(checks_late, Limiter([Rule(limits="1/minute", **LATE)], clock=ManualClock(1_000_000.0)))
@@ -250,7 +249,7 @@ def test_a_late_rejection_closes_both_iterables() -> None:
 
 
 @RULES
-@pytest.mark.parametrize(("chunks", "closes"), [(None, 1), (1, 1), (0, 1), (None, 2)])
+@each(("chunks", "closes"), [(None, 1), (1, 1), (0, 1), (None, 2)])
 def test_close_is_called_once(rule: dict[str, Any], chunks: int | None, closes: int) -> None:
     """The iterable is closed once after its end, after a disconnect, or when a server closes it twice."""
     body = Body([b"a", b"b", b"c"])
@@ -285,7 +284,7 @@ def raise_halfway(environ: Environ, start_response: Any) -> Iterator[bytes]:
 
 
 @RULES
-@pytest.mark.parametrize("app", [raise_at_once, raise_late, raise_halfway])
+@each("app", [raise_at_once, raise_late, raise_halfway])
 def test_errors_of_the_application_reach_the_server(app: Any, rule: dict[str, Any]) -> None:
     """An error reaches the server unchanged at every stage of the response."""
     with pytest.raises(ValueError, match="broken"):
@@ -368,7 +367,7 @@ def test_an_override_without_its_rule_is_rejected_when_built() -> None:
         RateLimitMiddleware(listing, settings=settings)
 
 
-@pytest.mark.parametrize("read", [async_function, AsyncObject()])
+@each("read", [async_function, AsyncObject()])
 def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
     """WSGI cannot await a feature, so the middleware raises an error at the start."""
     with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):

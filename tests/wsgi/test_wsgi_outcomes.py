@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from calls import limiter
 from flask import Flask
+from tables import each
 from wsgi_calls import HEADERS, Environ, Served, environ_of, limited, listing, statuses
 
 from ratelimit_mw import Limiter, Rule
@@ -42,8 +43,8 @@ def answer(app: Any, rate: Limiter, **environ: Any) -> tuple[Any, dict[str, str]
     return body, dict(started[0][1]) if started else {}
 
 
-@pytest.mark.parametrize("body", [[b"x"], (), io.BytesIO(b"x")], ids=["list", "empty", "file"])
-@pytest.mark.parametrize(
+@each("body", [[b"x"], (), io.BytesIO(b"x")])
+@each(
     ("rule", "remaining"),
     [
         ({"count_when": {"status": 401}}, 10),
@@ -51,7 +52,6 @@ def answer(app: Any, rate: Limiter, **environ: Any) -> tuple[Any, dict[str, str]
         ({"count_unless": {"status": 401}}, 9),
         ({"cost_from": {"header": "X-Used"}}, 6),
     ],
-    ids=["status", "mark", "counting", "cost"],
 )
 def test_a_complete_body_is_settled_before_it_is_sent(body: Any, rule: dict[str, Any], remaining: int) -> None:
     """A client may send its next request before the server closes the body. The store already has the true numbers."""
@@ -93,7 +93,7 @@ def test_a_slot_of_a_check_is_held_until_a_complete_body_is_closed() -> None:
     rate.close()
 
 
-@pytest.mark.parametrize(("rule", "remaining"), [({"status": 401}, [10, 10]), ({"marked": True}, [9, 10])])
+@each(("rule", "remaining"), [({"status": 401}, [10, 10]), ({"marked": True}, [9, 10])])
 def test_a_stream_is_settled_before_its_first_bytes_are_sent(rule: dict[str, Any], remaining: list[int]) -> None:
     """The first bytes make the status final. A mark may follow until the end."""
 
@@ -120,7 +120,7 @@ def test_a_stream_is_settled_before_its_first_bytes_are_sent(rule: dict[str, Any
     assert left() == remaining[1]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each("method", ["GET", "HEAD"])
 def test_a_response_of_flask_is_settled_before_it_is_sent(method: str) -> None:
     """Werkzeug wraps the body of each response. A response to HEAD has no bytes."""
     app = Flask("app")
@@ -150,7 +150,7 @@ def test_a_response_read_to_its_end_is_settled_without_close() -> None:
     assert [client.post("/login").text for _ in range(5)] == ["in"] * 5
 
 
-@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), ValueError("broken")])
+@each("ending", [SystemExit(3), KeyboardInterrupt(), ValueError("broken")])
 def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
     """Shutdown and an error release the slot at once and end the heartbeat of its lease.
 
@@ -209,8 +209,8 @@ DENIED = {
 }
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize(("user", "expected", "remaining"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
+@each("is_late", [False, True])
+@each(("user", "expected", "remaining"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
 def test_the_status_of_a_rejection_is_the_outcome(
     is_late: bool, user: str, expected: list[int], remaining: int
 ) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from calls import limiter
 from flask import Flask
+from tables import each
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from wsgi_calls import FIELDS, Served, limited, listing, statuses
 
@@ -15,7 +15,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 # -- requests ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("info", "path"),
     [
         ("/items", "/items"),
