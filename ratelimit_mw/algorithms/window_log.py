@@ -2,17 +2,15 @@
 
 The log is a tiered window with buckets of one microsecond. A state is a view of two columns that it shares with the
 states before it: the numbers of the closed buckets, and the running total up to each. Columns are only appended to, so
-a hit costs two binary searches for every N. In memory the columns are arrays. A store that keeps them in chunks has a
-subclass of ``Series`` whose columns read a chunk when it is needed.
+a hit costs two binary searches for every N.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol, Self, cast
+from typing import NamedTuple
 
 from ..clock import SECOND
 from ..decision import Decision
@@ -23,15 +21,8 @@ from .base import Algorithm
 
 MAX_LOG = 10_000
 _SLACK = 64
+_REBASED_ABOVE = 1 << 62
 _new = tuple.__new__  # Builds a ``Series`` from its seven fields, faster than the class.
-
-
-class Column(Protocol):
-    """Whole numbers by their index."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, place: int, /) -> int: ...
-    def append(self, number: int, /) -> None: ...
 
 
 class Series(NamedTuple):
@@ -40,8 +31,8 @@ class Series(NamedTuple):
     ``base`` is the running total before ``start``. ``total`` is the running total with the open bucket.
     """
 
-    buckets: Column
-    totals: Column
+    buckets: array[int]
+    totals: array[int]
     start: int
     end: int
     base: int
@@ -78,9 +69,8 @@ class Series(NamedTuple):
             return Series.single(last, 0)
         if start == end or buckets[start] > horizon:
             return self
-        near = start | 63  # A store that keeps chunks of 64 then reads one of them. The window mostly begins there.
-        start = bisect_right(buckets, horizon, start, near if near < end and buckets[near] > horizon else end)
-        return _new(self.__class__, (buckets, totals, start, end, totals[start - 1], last, total))
+        start = bisect_right(buckets, horizon, start, end)
+        return _new(Series, (buckets, totals, start, end, totals[start - 1], last, total))
 
     def newest(self, cost: int) -> Series:
         """The newest buckets that together reach ``cost``."""
@@ -96,20 +86,20 @@ class Series(NamedTuple):
         """The series with ``cost`` more in ``bucket``, the open one or a later one."""
         buckets, totals, start, end, base, last, total = self
         if bucket == last or total == base:
-            return _new(self.__class__, (buckets, totals, start, end, base, bucket, total + cost))
+            return _new(Series, (buckets, totals, start, end, base, bucket, total + cost))
         if len(buckets) != end or end == 0 or (start > _SLACK and start * 2 > end):
             # Another state has appended to the columns, or most of them is outside the window: copy the rest.
             buckets, totals, start, end, base, last, total = self._copy()
         buckets.append(last)
         totals.append(total)
-        return _new(self.__class__, (buckets, totals, start, end + 1, base, bucket, total + cost))
+        return _new(Series, (buckets, totals, start, end + 1, base, bucket, total + cost))
 
-    def _copy(self) -> Self:
+    def _copy(self) -> Series:
         """The same series in columns of its own."""
         own = slice(self.start, self.end)
-        buckets = cast("array[int]", self.buckets)[own]
-        totals = array("q", [total - self.base for total in cast("array[int]", self.totals)[own]])
-        return _new(self.__class__, (buckets, totals, 0, len(buckets), 0, self.open, self.total - self.base))
+        buckets = self.buckets[own]
+        totals = array("q", [total - self.base for total in self.totals[own]])
+        return _new(Series, (buckets, totals, 0, len(buckets), 0, self.open, self.total - self.base))
 
     def without(self, bucket: int, cost: int) -> Series | None:
         """The series with ``cost`` less in ``bucket``, if that is in the window; None when it is empty then.
@@ -185,14 +175,21 @@ class TieredWindow(Algorithm):
         return None if state is None else state.without(consumed.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
-        """The buckets with a cost, oldest first: number, cost, number, cost..."""
-        numbers = [number for entry in state.entries() for number in entry]
-        return struct.pack(f"<{len(numbers)}q", *numbers)
+        """The total before the window, the number of each bucket, the running total up to each: 8 bytes each."""
+        if state.total > _REBASED_ABOVE:
+            state = state._copy()
+        own = slice(state.start, state.end)
+        numbers = array("q", (state.base,)) + state.buckets[own] + array("q", (state.open,)) + state.totals[own]
+        numbers.append(state.total)
+        return numbers.tobytes()
 
-    def load(self, data: bytes) -> Series | None:
-        if len(data) % 16:
-            raise ValueError(f"expected pairs of 8 bytes each, got {len(data)} bytes")
-        return Series.from_entries(struct.iter_unpack("<qq", data))
+    def load(self, data: bytes) -> Series:
+        numbers = array("q", data)
+        count = len(numbers) // 2
+        buckets, totals = numbers[1 : count + 1], numbers[count + 1 :]
+        if not count or len(totals) != count:
+            raise ValueError(f"expected an odd number of fields of 8 bytes, at least 3; got {len(data)} bytes")
+        return Series(buckets, totals, 0, count - 1, numbers[0], buckets.pop(), totals.pop())
 
 
 class SlidingWindowLog(TieredWindow):

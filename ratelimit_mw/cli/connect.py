@@ -208,14 +208,14 @@ def _lmdb(values: Mapping[str, Any]) -> list[_Check]:
     disk = f"{_mib(free)} are free on the disk"
     return [
         ("used" in values, FACT, f"{room}, {readers}"),
-        ("used" in values and is_full, PROBLEM, f"{room}: new clients share counts or are rejected. Raise ?size="),
+        ("used" in values and is_full, PROBLEM, f"{room}: new clients share counts. Raise ?size="),
         ("free" in values, FACT, disk),
         (
             "free" in values and growth > free,
             NOTE,
             f"{disk}, but the file may grow by {_mib(growth)}. Free some, or lower ?size=",
         ),
-        (values["set_aside"], NOTE, f"{_UNCLEAN}. Remove {values['set_aside']}. Use durable=true to keep counts"),
+        (values["set_aside"], NOTE, f"{_UNCLEAN}. Remove {values['set_aside']}"),
     ]
 
 

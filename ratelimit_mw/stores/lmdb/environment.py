@@ -2,12 +2,13 @@
 
 **Durability.** Changes are not synced to the disk. They survive their process, and the system writes them out later.
 If the machine stops first, the file may be damaged. So the lock file contains a mark, the boot ID, from the first
-unsynced change until everything is synced. A start that finds the mark of an earlier boot sets the file aside. With
-``durable``, or with data of another application in the environment, each change is synced.
+unsynced change until everything is synced. A start that finds the mark of an earlier boot sets the file aside.
 
 **Time.** All processes count from one reading of the wall clock, kept in the environment until the machine restarts,
 plus the monotonic clock of the machine. They agree to the microsecond, and no change of the wall clock affects them.
 """
+
+from __future__ import annotations
 
 import atexit
 import logging
@@ -26,7 +27,7 @@ from ...clock import Clock, machine
 from ...errors import ConfigError, StoreError
 from ..budget import ThreadClock
 from ..per_loop import PerLoop
-from .keys import END, META, PREFIX
+from .keys import META, PREFIX
 from .lock import FileLock, LockQueue
 from .records import Records
 from .transaction import Transactions
@@ -51,8 +52,8 @@ _log = logging.getLogger("ratelimit_mw")
 class Environment:
     """The environment at one path, for all stores of this process. All but ``lock`` and ``queue`` needs the lock."""
 
-    def __init__(self, path: str, size: int, durable: bool) -> None:
-        self.settings = size, durable
+    def __init__(self, path: str, size: int) -> None:
+        self.size = size
         self.is_closed = False
         self._name = f"lmdb://{path}"
         self._folder = Path(path)
@@ -62,18 +63,15 @@ class Environment:
         self._transactions: Transactions | None = None
         self._wall_at_zero = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock | None, is_over: Callable[[], bool]) -> _Result:
-        """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share.
-
-        Long work fails when ``is_over`` returns True.
-        """
+    def run(self, work: Callable[[Records], _Result], clock: Clock | None) -> _Result:
+        """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share."""
         clock = clock or (lambda: (machine.monotonic_ns() + self._wall_at_zero) // 1000)
         try:
             try:
-                return (self._transactions or self._open()).run(work, clock, is_over)
+                return (self._transactions or self._open()).run(work, clock)
             except lmdb.MapResizedError:
                 # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
-                return self._open().run(work, clock, is_over)
+                return self._open().run(work, clock)
         except (lmdb.Error, *_FAULTS) as error:
             if isinstance(error, lmdb.Error):
                 self._discard()
@@ -118,36 +116,32 @@ class Environment:
     def _open(self) -> Transactions:
         self._discard()  # An attempt that failed may have left it open.
         self.is_closed = False
-        size, durable = self.settings
         boot = Path(BOOT_ID).read_bytes().strip()
         if self._read_mark() not in (b"", boot):
             self._set_aside()
-        self._env = self._map(size, True)
-        if not durable and _has_other_data(self._env):
-            _log.warning("%s holds other data, so each change is synced, which is slow", self._name)
-        elif not durable:
-            self._env.close()
-            if self._read_mark() != boot:
-                self._write_mark(boot, self._folder)
-            self._env = self._map(size, False)
-        identity = self._read_identity(self._env, boot.decode("ascii"), size)
-        self._transactions = Transactions(self._env, identity, size // self._env.stat()["psize"])
+        self._map(sync=True).close()
+        if self._read_mark() != boot:
+            self._write_mark(boot, self._folder)
+        self._env = self._map(sync=False)
+        identity = self._read_identity(self._env, boot.decode("ascii"))
+        self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"])
         return self._transactions
 
-    def _map(self, size: int, sync: bool) -> lmdb.Environment:
+    def _map(self, sync: bool) -> lmdb.Environment:
         # Without spare transactions none is open at a fork. With a writable map a full disk would kill the process.
         # LMDB's own lock stays on, so that other programs can read and write the environment meanwhile.
         for file in (self._folder / "data.mdb", self._folder / "lock.mdb"):
             if file.is_symlink():  # LMDB would write into the file behind the link
                 raise StoreError(f"{self._name} failed: {file} is a symbolic link")
-        return lmdb.open(
-            str(self._folder), map_size=size, mode=0o700, sync=sync, metasync=sync, readahead=False, max_spare_txns=0
-        )
+        options = {"mode": 0o700, "sync": sync, "metasync": sync, "readahead": False, "max_spare_txns": 0}
+        return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
 
-    def _read_identity(self, env: lmdb.Environment, boot: str, size: int) -> tuple[bytes, int]:
+    def _read_identity(self, env: lmdb.Environment, boot: str) -> tuple[bytes, int]:
         """Return the secret and the number of shared states. The first process sets them, and each boot's clock."""
-        shared_states = max(1, min(_MAX_SHARED_STATES, size // _BYTES_PER_SHARED_STATE))
+        shared_states = max(1, min(_MAX_SHARED_STATES, self.size // _BYTES_PER_SHARED_STATE))
         with env.begin(write=True) as txn:
+            if _has_other_data(txn):
+                raise StoreError(f"{self._name} holds data of another application. Use a directory of its own")
             match = _IDENTITY_FORM.fullmatch(txn.get(_IDENTITY) or b"")
             new = secrets.token_hex(16), str(shared_states), "", ""
             secret, number, clock_boot, wall_at_zero = map(bytes.decode, match.groups()) if match else new
@@ -198,27 +192,26 @@ class Environment:
         self._discard()
 
 
-def _has_other_data(env: lmdb.Environment) -> bool:
-    with env.begin(write=True) as txn, txn.cursor() as cursor:
-        before = cursor.first() and not cursor.key().startswith(PREFIX)
-        return before or cursor.set_range(END)
+def _has_other_data(txn: lmdb.Transaction[bytes]) -> bool:
+    with txn.cursor() as cursor:
+        ends = [cursor.key() for find in (cursor.first, cursor.last) if find()]
+    return not all(name.startswith(PREFIX) for name in ends)
 
 
 _environments: Final[dict[str, Environment]] = {}
 """LMDB allows a process to open each path once, so an environment is kept for the stores that come later."""
 
 
-def environment_at(path: str, size: int, durable: bool) -> Environment:
-    """Return the environment of a path; ``ConfigError`` if this process uses the path with other settings."""
+def environment_at(path: str, size: int) -> Environment:
+    """Return the environment of a path; ``ConfigError`` if this process uses the path with another size."""
     path = os.path.realpath(path)
-    environment = _environments.setdefault(path, Environment(path, size, durable))
+    environment = _environments.setdefault(path, Environment(path, size))
     if environment.is_closed:
-        environment.settings, environment.is_closed = (size, durable), False
-    if environment.settings != (size, durable):
-        used_size, used_durable = environment.settings
+        environment.size, environment.is_closed = size, False
+    if environment.size != size:
         raise ConfigError(
-            f"lmdb://{path}: this process already uses the path with size {used_size} and durable {used_durable}."
-            " Use the same size and durable in every store URL of one path"
+            f"lmdb://{path}: this process already uses the path with size {environment.size}."
+            " Use the same size in every store URL of one path"
         )
     return environment
 

@@ -4,10 +4,11 @@ import mmap
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from ...algorithms.limit import Limit
+from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...clock import Clock
 from ...errors import ConfigError, StoreError
 from ...forksafe import check_process
@@ -23,6 +24,12 @@ from .environment import environment_at
 from .facts import values_of
 from .records import Records
 
+# A hit writes the whole record, 16 bytes for each entry.
+_MOST_ENTRIES: Final = {SlidingWindowLog.name: 5_000, TieredWindow.name: 10_000}
+_ADVICE: Final = {
+    SlidingWindowLog.name: 'Use algorithm = "tiered-window"',
+    TieredWindow.name: "Use a larger precision",
+}
 _Result = TypeVar("_Result")
 
 
@@ -32,26 +39,17 @@ class LmdbStore(TwinStore):
     Args:
         path: The directory of the environment. It is created at first use.
         size: The largest size of the file, in bytes.
-        durable: Sync each change to the disk before its call returns. Otherwise the counts survive every process, but
-            start at zero when the machine stops without a shutdown.
         timeout_us: The time budget of a call in microseconds. A call that takes longer raises ``StoreError``.
         clock: Returns the time in microseconds. By default all processes of the machine share one clock.
 
     Raises:
-        ConfigError: The size is too small, this process uses the path with other settings, or this is not Linux.
+        ConfigError: The size is too small, this process uses the path with another size, or this is not Linux.
 
     Example:
         ``limiter = Limiter(rules, store=LmdbStore("/var/lib/app/ratelimit"))``
     """
 
-    def __init__(
-        self,
-        path: str,
-        size: int = 1 << 30,
-        durable: bool = False,
-        timeout_us: int = 50_000,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, path: str, size: int = 1 << 30, timeout_us: int = 50_000, clock: Clock | None = None) -> None:
         if sys.platform != "linux":
             raise ConfigError(f"lmdb:// needs Linux, and this is {sys.platform}. Use redis:// or memory://")
         self.path = path
@@ -60,7 +58,13 @@ class LmdbStore(TwinStore):
         self._clock = clock
         self._budget = ThreadClock(self._seconds)
         self._unmade = UnmadeCorrections(self._correct_again)
-        self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE, durable)
+        self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE)
+
+    def check(self, limit: Limit) -> None:
+        algorithm = limit.algorithm
+        if isinstance(algorithm, TieredWindow) and min(limit.limit, algorithm.span) > _MOST_ENTRIES[algorithm.name]:
+            most = f"{algorithm.name} keeps at most {_MOST_ENTRIES[algorithm.name]:,}"
+            raise ConfigError(f"{most} entries per key on LMDB; got '{limit.quota}'. {_ADVICE[algorithm.name]}")
 
     _apply = staticmethod(decide)
     _correct = staticmethod(correct)
@@ -118,27 +122,18 @@ class LmdbStore(TwinStore):
         deadline = self._budget.time() + (seconds or self._seconds)
         self._environment.lock.acquire(self._budget, deadline)
         try:
-            return self._work(work, arguments, deadline)
+            return self._work(work, arguments)
         finally:
             self._environment.lock.release()
 
     async def _arun(self, work: Callable[..., _Result], *arguments: Any, seconds: float = 0.0) -> _Result:
         check_process()
-        queue, seconds = self._environment.queue.get(), seconds or self._seconds
-        deadline, clock = queue.clock.time() + seconds, self._budget
+        queue = self._environment.queue.get()
+        return await queue.run(lambda: self._work(work, arguments), seconds or self._seconds)
 
-        def run() -> _Result:
-            return self._work(work, arguments, clock.time() + deadline - queue.clock.time())
-
-        return await queue.run(run, seconds)
-
-    def _work(self, work: Callable[..., _Result], arguments: Sequence[Any], deadline: float) -> _Result:
-        return self._environment.run(
-            lambda records: work(records, *arguments),
-            self._clock,
-            is_over=lambda: self._budget.time(waited=inf) > deadline,
-        )
+    def _work(self, work: Callable[..., _Result], arguments: Sequence[Any]) -> _Result:
+        return self._environment.run(lambda records: work(records, *arguments), self._clock)
 
 
-def open_address(parsed: tuple[str, int, bool], timeout_us: int) -> LmdbStore:
+def open_address(parsed: tuple[str, int], timeout_us: int) -> LmdbStore:
     return LmdbStore(*parsed, timeout_us)

@@ -3,14 +3,15 @@
 Every sixteenth write of a process looks at the next 64 records and deletes those that have expired. The position of
 the sweep is kept in the environment, so all processes continue one sweep, however short they live.
 
-New keys share states when three quarters of the pages are used, and nothing grows when seven eighths are used. LMDB
-needs the last eighth to change records: it never changes a page in place.
+New keys share states when three quarters of the pages are used. A call that needs more room fails when seven eighths
+are used. LMDB needs the last eighth to change and to delete records, because it never changes a page in place.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -18,17 +19,13 @@ import lmdb
 
 from ...clock import Clock
 from ...errors import StoreError
-from .keys import END, EXPIRY, FIRST_SWEPT, META
-from .records import FROZEN, FULL, ROOMY, SHARING, NoRoomError, Records
+from .keys import EXPIRY, FIRST_SWEPT, META
+from .records import Records
 
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64
 _SWEEP_AT: Final = META + b"sweep"
-_EFFECTS: Final = {
-    SHARING: "new clients share counts, and cannot be banned",
-    FROZEN: "requests of new clients are rejected",
-}
 _Result = TypeVar("_Result")
 _log = logging.getLogger("ratelimit_mw")
 
@@ -40,53 +37,50 @@ class Transactions:
         self._env = env
         self._identity = identity
         self._pages = pages
-        self._room = ROOMY
-        self._logged = {ROOMY}
+        self._shares = self._is_full = self._has_logged = False
         self._writes = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock, is_over: Callable[[], bool]) -> _Result:
-        """Do the work, and commit its changes. When the map is full, try again with less room."""
-        now, room, sweeps = clock(), self._room, True
-        while True:
-            txn = self._env.begin(write=True)
-            try:
-                records = Records(txn, room, now, is_over, *self._identity)
-                result = work(records)
-                if records.changed:
-                    self._writes += 1
-                    if sweeps and self._writes % _SWEPT_EVERY == 1:
-                        _sweep(txn, now)
-                        if self._writes % _MEASURED_EVERY == 1:
-                            self._measure()
-                    txn.commit()
+    def run(self, work: Callable[[Records], _Result], clock: Clock) -> _Result:
+        """Do the work, and commit its changes. When the map is full, try again with the room of expired records."""
+        now = clock()
+        try:
+            return self._run(work, now)
+        except lmdb.MapFullError:
+            self._make_room(now)
+        try:
+            return self._run(work, now)
+        except lmdb.MapFullError:
+            problem = "Use a larger size. Or a reader that does not end, such as mdb_copy, keeps old pages"
+            raise StoreError(f"lmdb://{self._env.path()} is full. {problem}") from None
+
+    def _run(self, work: Callable[[Records], _Result], now: int) -> _Result:
+        with self._env.begin(write=True) as txn:
+            records = Records(txn, self._shares, self._is_full, now, *self._identity)
+            result = work(records)
+            if not records.changed:
+                txn.abort()
                 return result
-            except NoRoomError:
-                room = FULL
-            except lmdb.MapFullError:
-                room, sweeps = self._find_room(), False
-            finally:
-                txn.abort()  # Without effect after a commit.
+            self._writes += 1
+            if self._writes % _SWEPT_EVERY == 1:
+                _sweep(txn, now)
+                if self._writes % _MEASURED_EVERY == 1:
+                    self._measure()
+        return result
 
     def _measure(self) -> None:
         counts = self._env.stat()
         used = counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"]
-        shares, is_full = used * 4 >= self._pages * 3, used * 8 >= self._pages * 7
-        self._set_room(FROZEN if is_full else SHARING if shares else ROOMY)
+        self._shares, self._is_full = used * 4 >= self._pages * 3, used * 8 >= self._pages * 7
+        if self._shares and not self._has_logged:
+            self._has_logged, effect = True, "new clients share counts, and cannot be banned"
+            _log.warning("lmdb://%s is nearly full: until records expire, %s", self._env.path(), effect)
 
-    def _find_room(self) -> int:
-        """Make room in a full map. A reader that died may keep old pages, or other data may fill the map."""
-        if not self._env.reader_check():
-            if self._room == FROZEN:
-                name = f"lmdb://{self._env.path()}"
-                raise StoreError(f"{name} is full: other data fills it, or a reader that does not end keeps old pages")
-            self._set_room(self._room + 1)
-        return self._room
-
-    def _set_room(self, room: int) -> None:
-        if room not in self._logged:
-            self._logged.add(room)
-            _log.warning("lmdb://%s is nearly full: until records expire, %s", self._env.path(), _EFFECTS[room])
-        self._room = room
+    def _make_room(self, now: int) -> None:
+        """Free the pages of readers that died, and those of expired records."""
+        self._env.reader_check()
+        with suppress(lmdb.MapFullError), self._env.begin(write=True) as txn:
+            _sweep(txn, now)
+        self._measure()
 
 
 def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
@@ -95,9 +89,8 @@ def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
     with txn.cursor() as cursor:
         is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", FIRST_SWEPT))
         records = islice(cursor.iternext(keys=False), _SWEPT_AT_ONCE) if is_there else ()
-        expired = [cursor.key() for data in records if data[:EXPIRY] <= stamp and cursor.key() < END]
-        last = cursor.key()
+        expired = [cursor.key() for data in records if data[:EXPIRY] <= stamp]
+        last = cursor.key()  # empty after the last record
     for name in expired:
         txn.delete(name)
-    # At the end of the environment the cursor has no name, or the name of a record of another application.
-    txn.put(_SWEEP_AT, last if FIRST_SWEPT <= last < END else FIRST_SWEPT)
+    txn.put(_SWEEP_AT, max(last, FIRST_SWEPT))

@@ -1,11 +1,9 @@
 """The state of one key in Memcached during one attempt: one packed value, written by compare-and-swap. No I/O."""
 
-from array import array
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ...algorithms.limit import Limit
-from ...algorithms.window_log import Series
 from ...clock import Clock
 from ...decision import Decision, Hit
 from ...errors import StateError
@@ -66,16 +64,10 @@ class Record:
         self._stored = values.get(self.names.state(self.token))
         if self._stored is not None:
             try:
-                self.state = self.unpack(self._stored.value)
+                self.state = self.limit.algorithm.load(self._stored.value)
             except Exception as error:
                 shown = self._stored.value[:40]
                 raise ProtocolError(f"a value that is no state of {self.limit.algorithm.name}: {shown!r}") from error
-
-    def unpack(self, data: bytes) -> Any:
-        return self.limit.algorithm.load(data)
-
-    def pack(self, state: Any) -> bytes:
-        return self.limit.algorithm.dump(state)
 
     def consume(self, state: Any, decisions: Sequence[Decision]) -> KeyCommands:
         """Return the commands for the state after these decisions."""
@@ -91,33 +83,14 @@ class Record:
         return self._write(state, self.limit.decide(state, self.now, 0)[1].reset_us)
 
     def _write(self, state: Any, reset_us: int) -> KeyCommands:
-        value, expires = (b"", EXPIRED) if state is None else (self.pack(state), expiry(reset_us, self.is_explicit))
+        value, expires = (
+            (b"", EXPIRED) if state is None else (self.limit.algorithm.dump(state), expiry(reset_us, self.is_explicit))
+        )
         return KeyCommands(self.server, (swap(self.names.state(self.token), value, expires, self._stored),))
 
     def succeeded(self, reply: KeyReply) -> bool:
         """Return whether no other client was faster."""
         return reply.lines[-1] == STORED
-
-
-class LogRecord(Record):
-    """A log in one value: the running total before it, the time of each entry, the running total after each entry.
-
-    Of more than ``MAX_ENTRIES`` entries, the oldest are merged into the one of them that leaves last.
-    """
-
-    def unpack(self, data: bytes) -> Series:
-        numbers = array("q", data)
-        entries = len(numbers) // 2
-        times, totals = numbers[1 : entries + 1], numbers[entries + 1 :]
-        if not entries or len(totals) != entries:
-            raise ValueError(f"{len(data)} bytes are not a log")
-        return Series(times, totals, 0, entries - 1, numbers[0], times.pop(), totals.pop())
-
-    def pack(self, state: Series) -> bytes:
-        entries = slice(max(state.start, state.end + 1 - MAX_ENTRIES), state.end)
-        times, totals = cast("array[int]", state.buckets)[entries], cast("array[int]", state.totals)[entries]
-        numbers = array("q", (state.base,)) + times + array("q", (state.open,)) + totals + array("q", (state.total,))
-        return numbers.tobytes()
 
 
 def load(record: Record, reply: KeyReply) -> None:

@@ -27,15 +27,15 @@ from .client.protocol import (
     write,
 )
 from .keys import NEVER, expiry
-from .races import LOGS, Races, RacingCall
-from .record import LogRecord, Record, StepContext, load, state_error
+from .races import Races, RacingCall
+from .record import Record, StepContext, load, state_error
 from .tier_record import TieredRecord
 
 T = TypeVar("T")
 
 _CORRECTING: Final = 0.9  # Corrections have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
-_RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(LOGS, LogRecord)}
+_RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord}
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 
 Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from lmdb_kit import NOW, SIZE, hit, limit_of, mark_of, open_at, states
+from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
 
 from ratelimit_mw.decision import Hit
+from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Charge, Correction
-from ratelimit_mw.stores.lmdb.keys import END, PREFIX, STATE, state_name
+from ratelimit_mw.stores.lmdb.keys import PREFIX, STATE, state_name
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
 
@@ -48,30 +49,21 @@ def test_rejections_and_looks_write_nothing(store: LmdbStore, path: Path) -> Non
     assert ((path / "data.mdb").stat().st_mtime_ns, (path / "data.mdb").read_bytes()) == before
 
 
-@pytest.mark.parametrize("which", [slice(0, 2), slice(2, 5), slice(0, 5)], ids=["before", "after", "around"])
-def test_other_data_is_left_alone_and_synced(path: Path, which: slice, caplog: pytest.LogCaptureFixture) -> None:
-    """Records of another application stay unchanged, and each change is synced so that they are not at risk."""
-    around = [(b"a", b"1"), (PREFIX[:-1], b"\0" * 9), (END, b"\0" * 9), (b"\xffz", b""), (b"\xff\xff", b"3")]
-    mine = dict(around[which])
+@pytest.mark.parametrize("name", [b"a", b"\xffz"], ids=["before", "after"])
+def test_the_environment_of_another_application_is_a_store_error(path: Path, name: bytes) -> None:
+    """Its data stay as they are."""
     path.mkdir()
     with lmdb.open(str(path), map_size=SIZE) as env, env.begin(write=True) as txn:
-        for name, value in mine.items():
-            txn.put(name, value)
-    clock = ManualClock(NOW)
-    store = open_at(path, clock=clock)
-    for number in range(40):
-        hit(store, limit_of(), f"client {number}")
-        clock.advance(61)
-    store.forget(["a", "", limit_of().prefix])
-    assert "each change is synced" in caplog.text
-    assert mark_of(path) == "", "no change is lost when the machine stops"
-    store.close()
-    with lmdb.open(str(path), map_size=SIZE) as env, env.begin() as txn:
-        assert {name: txn.get(name) for name in mine} == mine
+        txn.put(name, b"1")
+    with closing(open_at(path)) as store:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="holds data of another application"):
+                hit(store, limit_of())
+    assert names(path) == [name]
 
 
 def test_sweep_deletes_expired_records_only(path: Path) -> None:
-    """Other writes delete the records of a flood, with the chunks of long logs. A blocked client stays blocked."""
+    """Other writes delete the records of a flood. A blocked client stays blocked."""
     clock = ManualClock(NOW)
     store = open_at(path, clock=clock)
     log, long = limit_of("500/minute", "sliding-window-log"), limit_of("2/day", "token-bucket")
@@ -103,22 +95,6 @@ def test_next_process_continues_the_sweep(path: Path) -> None:
     assert all(0 <= before - after <= 64 for before, after in itertools.pairwise(left))
     assert left[0] >= 900
     assert left[-1] == 201, "records that stay do not stop the sweep"
-
-
-def test_chunks_of_a_reset_key_expire(path: Path) -> None:
-    """A reset deletes the record of a long log. The sweep deletes its chunks."""
-    clock = ManualClock(NOW)
-    log = limit_of("1000/minute", "sliding-window-log")
-    with closing(open_at(path, clock=clock)) as store:
-        for _ in range(300):
-            clock.advance(0.001)
-            hit(store, log)
-        store.forget([log.prefix + "a"])
-        assert hit(store, log, cost=0).remaining == 1_000
-        clock.advance(121)
-        for number in range(100):
-            hit(store, limit_of(), f"client {number}")
-    assert len(states(path)) == 100
 
 
 def test_given_time_keeps_a_state_for_a_day(path: Path) -> None:

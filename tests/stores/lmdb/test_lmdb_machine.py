@@ -31,18 +31,16 @@ def test_mark_is_set_before_the_first_write_and_cleared_after_the_last(store: Lm
     assert mark_of(path) == ""
 
 
-@pytest.mark.parametrize(("text", "durable"), [("another-boot", False), ("a", False), ("another-boot", True)])
-def test_counts_start_at_zero_after_an_unclean_stop(
-    path: Path, text: str, durable: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("text", ["another-boot", "a"])
+def test_counts_start_at_zero_after_an_unclean_stop(path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     """A file that may be damaged is not read. It is set aside with one warning, even when the mark was cut short."""
-    store = open_at(path, durable=durable)
+    store = open_at(path)
     hit(store, limit_of("2/300 days"), cost=2)
     store.close()
     (path / "ratelimit_mw.lock").write_text(text)
     for _ in range(2):
         assert hit(store, limit_of("2/300 days")).allowed
-        assert mark_of(path) == ("" if durable else boot_id())
+        assert mark_of(path) == boot_id()
         store.close()
     assert (path / "data.mdb.unclean").exists()
     (warning,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
@@ -62,16 +60,6 @@ def test_counts_are_kept_after_a_clean_stop(path: Path, monkeypatch: pytest.Monk
     assert not rejected.allowed
     assert abs(rejected.at_us - ahead // 1000) < 5_000_000
     assert mark_of(path) == "another-boot"
-    store.close()
-
-
-def test_durable_store_needs_no_mark(path: Path) -> None:
-    """Each change is on the disk before its call returns, so an unclean stop loses none."""
-    store = open_at(path, durable=True)
-    hit(store, limit_of("2/300 days"), cost=2)
-    assert mark_of(path) == ""
-    store.close()
-    assert not hit(store, limit_of("2/300 days")).allowed
     store.close()
 
 

@@ -22,7 +22,6 @@ MISTAKES = {
     "lmdb:///tmp/x?size=much": "option size: expected bytes .*; got 'much'",
     "lmdb:///tmp/x?size=1.5GiB": "option size: expected bytes .*; got '1.5GiB'",
     "lmdb:///tmp/x?size=1MiB": "option size: .* at least 4 MiB; got 1048576",
-    "lmdb:///tmp/x?durable=yes": "option durable: expected true or false; got 'yes'",
     "lmdb:///tmp/x?sise=1GiB": "no option 'sise'",
 }
 
@@ -36,7 +35,7 @@ def test_invalid_url_is_an_error() -> None:
 
 def test_url_opens_its_directory(tmp_path: Path) -> None:
     """Sizes have binary units, and a path may contain escaped characters."""
-    store = open_store(f"lmdb://{tmp_path}/a%20b?size=8MiB&durable=true", timeout_us=20_000_000)
+    store = open_store(f"lmdb://{tmp_path}/a%20b?size=8MiB", timeout_us=20_000_000)
     hit(store, limit_of())
     store.close()
     assert sorted(each.name for each in (tmp_path / "a b").iterdir()) == ["data.mdb", "lock.mdb", "ratelimit_mw.lock"]
@@ -85,6 +84,23 @@ def test_impossible_path_is_a_store_error(tmp_path: Path) -> None:
         for call in (lambda: hit(store, limit_of()), store.ping, store.ping, lambda: asyncio.run(store.aping())):  # noqa: B023
             with pytest.raises(StoreError, match=r"failed: \w+Error"):
                 call()
+
+
+def test_longer_logs_are_an_error(path: Path) -> None:
+    """A hit writes the whole log. The error names another algorithm, or another precision."""
+    precise = {"name": "tiered-window", "precision": "1s"}
+    for quota, algorithm, advice in (
+        ("5001/hour", "sliding-window-log", 'at most 5,000 entries per key on LMDB; got .*Use algorithm = "tiered'),
+        ("10001/day", precise, "tiered-window keeps at most 10,000 entries.*larger precision"),
+    ):
+        with pytest.raises(ConfigError, match=advice):
+            open_at(path).check(limit_of(quota, algorithm))
+    for quota, algorithm in (
+        ("5000/hour", "sliding-window-log"),
+        ("10000/day", precise),
+        ("9999999/366d", "tiered-window"),
+    ):
+        open_at(path).check(limit_of(quota, algorithm))
 
 
 def test_other_platforms_are_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

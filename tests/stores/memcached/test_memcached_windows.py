@@ -140,18 +140,3 @@ def test_a_log_that_is_too_large_is_an_error_at_the_start(memcached_server: Serv
             with pytest.raises(ConfigError, match=message):
                 handle.hit(limit_of("1001/day", spec))
             assert handle.hit(limit_of("1000/day", spec)).allowed
-
-
-def test_a_log_is_bounded_when_charges_exceed_its_limit(memcached_server: Server, store: MemcachedStore) -> None:
-    """The oldest entries count until the youngest of them leaves, so no further hit is allowed."""
-    limit = limit_of("1000/minute", "sliding-window-log")
-    charges = [Correction(limit, hit(limit).key, 1, None) for _ in range(5)]
-    for i in range(0, 1_500, 5):
-        store.correct(charges[:1], NOW + i)
-        store.apply([hit(limit, 4)], NOW + i)
-    for i in range(1_500, 2_500):
-        store.correct(charges[:1], NOW + i)
-    (name,) = names_in(memcached_server, rule_of(limit))
-    assert len(value_of(memcached_server, name)) == 8 + 16 * 1_000
-    assert not store.apply([hit(limit)], NOW + MINUTE + 1_499)[0].allowed
-    assert store.apply([hit(limit, 0)], NOW + MINUTE + 2_500)[0].remaining == 1_000
