@@ -6,14 +6,16 @@ from typing import Any, Final
 import click
 
 from ..asgi.request import ASGIRequest
+from ..errors import ConfigError
 from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
+from ..operations import read_features
 from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .application import SourceCommand
-from .clients import as_counted, check_used, read_features
+from .clients import as_counted, check_used
 from .output import Answer, Cell, Table, command, json_flag, parsed
 from .source import Source
 
@@ -65,7 +67,11 @@ def explain(
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, host)
     sent_path, to, params, given = source.route(request)
-    values = _features(request, as_counted(source, {"ip": UNKNOWN_IP, **given, **features}), source.rules.needs)
+    try:
+        counted = as_counted(source, {"ip": UNKNOWN_IP, **given, **features})
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    values = _features(request, counted, source.rules.needs)
     values = {name: to.conversions.apply(name, value) for name, value in values.items()}
     values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:

@@ -14,7 +14,7 @@ from ..http.request import only_value
 from ..keys.features import INVALID, is_email
 from ..keys.forms import normalized_email
 from ..keys.parts import checked_part
-from ..limiter.times import seconds_of
+from ..operations.times import seconds_of
 from .access_log import (
     FORWARDED_FOR,
     InvalidLineError,

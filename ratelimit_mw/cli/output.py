@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from rich import box
@@ -16,44 +16,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..keys.features import INVALID
+from ..operations import Answer, Cell, Line, Table
 from ..traffic.estimate import error_of
 
-Cell = str | Sequence[str] | int | float
+__all__ = ["Answer", "Cell", "Line", "Table"]
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _AS_JSON: Final = "ratelimit_mw.json"
-
-
-class Table(NamedTuple):
-    """A table with a column for each key of its rows. Without rows, it is not shown."""
-
-    title: str
-    rows: Sequence[Mapping[str, Cell]]
-
-
-class Line(NamedTuple):
-    """A line of text with a style of rich, such as "bold"."""
-
-    text: str
-    style: str = ""
-
-
-class Answer(NamedTuple):
-    """The result of a command. ``print_answer`` prints it, and ``CommandGroup`` sets the exit code.
-
-    A command only returns it: it prints nothing, so a test reads values instead of text.
-
-    Args:
-        json: The value that ``--json`` prints.
-        shown: Tables and lines for a person, in this order. An empty text is an empty line.
-        notes: Messages for stderr, in both forms.
-        found_wrong: Whether the exit code is 1.
-    """
-
-    json: Any
-    shown: Sequence[Table | Line | str] = ()
-    notes: Sequence[str] = ()
-    found_wrong: bool = False
 
 
 def _set_json(ctx: click.Context, _param: click.Parameter, is_set: bool) -> None:

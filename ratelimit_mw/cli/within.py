@@ -6,18 +6,13 @@ from typing import Final
 import click
 
 from .application import SourceCommand
-from .bans import ban, bans, unban
 from .check import check
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
-from .inspect import inspect
-from .override import override
-from .report import report
-from .reset import reset
+from .operate import commands
 from .source import Source
-from .top import top
 
-COMMANDS: Final = (ban, bans, check, explain, inspect, override, report, reset, top, unban)
+COMMANDS: Final = (check, explain, *commands())
 """The commands on the rules of one application."""
 _HELP: Final = """Check, explain and operate the rate limits of this application.
 

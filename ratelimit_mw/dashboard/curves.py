@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ..limiter.times import seconds_of, span_text
-from ..limiter.traffic_report import COUNT
+from ..operations.times import seconds_of, span_text
+from ..operations.traffic_report import COUNT
 from .markup import Content, Markup, tag
 from .tables import TableColumn, isolated, number, table
 from .view import View

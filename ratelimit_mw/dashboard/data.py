@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
-from ..limiter.json_forms import decision_json, override_json
 from ..limiter.limiter import Limiter
-from ..limiter.times import time_json
+from ..operations.forms import decision_json, override_json
+from ..operations.times import time_json
 from ..rules.describe import Overview
 from ..stores import redacted_url
 from .recent import Json, Recent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ..limiter.times import span_text, time_json
+from ..operations.times import span_text, time_json
 from .assets import asset_url
 from .data import DashboardData
 from .markup import Content, Markup, tag

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..limiter.times import time_json
-from ..limiter.traffic_report import Kind, TrafficSeries, clients_of, read_series, total_json
+from ..operations.times import time_json
+from ..operations.traffic_report import Kind, TrafficSeries, clients_of, read_series, total_json
 from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog
 from ..traffic.estimate import error_of

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from ..errors import ConfigError, suggestion
-from ..limiter.times import seconds_of
-from ..limiter.traffic_report import Kind
+from ..operations.times import seconds_of
+from ..operations.traffic_report import Kind
 
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
 """The time ranges that end now, in seconds."""

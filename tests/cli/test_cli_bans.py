@@ -115,7 +115,7 @@ def test_inspect_and_reset_know_bans(site: Site) -> None:
         ),
         (("ban", "login", "--for", "soon", "ip=192.0.2.7"), 2, "Invalid value for '--for': expected a duration such"),
         (("ban", "login", "--for", "0s", "ip=192.0.2.7"), 2, "Invalid value for '--for': expected more than 0"),
-        (("ban", "login"), 1, "the key of rule 'login' needs ip. Write: ratelimit-mw ban"),
+        (("ban", "login"), 1, "the key of rule 'login' needs ip"),
         (("unban", "logon", "ip=192.0.2.7"), 1, "unknown rule 'logon'. Did you mean 'login'"),
         (("bans", "--rule", "logon"), 1, "unknown rule 'logon'. Did you mean 'login'"),
     ],

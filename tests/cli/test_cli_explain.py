@@ -11,7 +11,7 @@ from command_line import RULES, Files, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw import load_settings
+from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.decision import EarlyVerdict
 from ratelimit_mw.rules.ruleset import RuleSet
 
@@ -104,10 +104,11 @@ def test_explain_refuses_a_feature_that_no_rule_reads(settings: Any, typo: str) 
     ],
     ids=" ".join,
 )
-def test_commands_refuse_a_feature_that_no_rule_reads(settings: Any, command: tuple[str, ...]) -> None:
+def test_commands_refuse_a_feature_that_no_rule_reads(settings: Any, tmp_path: Path, command: tuple[str, ...]) -> None:
     """Each of them suggests the feature with a similar name, and exits with 1."""
     name, *words = command
-    result = run(*name.split(), settings(READING), *words, "--json")
+    Limiter((), f"lmdb://{tmp_path}/db").start()
+    result = run(*name.split(), settings(f"store = 'lmdb://{tmp_path}/db'\n{READING}"), *words, "--json")
     assert (result.exit_code, "usr. Did you mean user?" in result.stderr) == (1, True)
 
 

@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from command_line import Files
 from redis_handles import address
 from servers import HOST, Server, redis_running
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.cli.clients import as_counted, checked_client, command_line, open_limiter, read_features
+from ratelimit_mw.cli.clients import as_counted, open_limiter
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
-from ratelimit_mw.keys.features import INVALID, words_of
 
 LOGIN = {"name": "login", "key": ["email", "ip"], "limits": "2/minute"}
-WITHIN = click.Context(click.Command("reset"), info_name="ratelimit-mw")
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Any:
     """Returns the source of a settings file with these rules."""
     return lambda *rules, **settings: Source.from_file(Files(tmp_path).rules(*rules, **settings))
-
-
-@pytest.fixture(autouse=True)
-def within() -> Iterator[None]:
-    with WITHIN:
-        yield
-
-
-def test_words_are_features() -> None:
-    """Names have their canonical form. A name with two values is invalid, as in a request."""
-    words = ["ip=192.0.2.7", "header:X-API-Key=a=b", "user.id=7", "user.name=ann", "query:a=1", "query:a=2"]
-    features = read_features(words)
-    assert features == {
-        "ip": "192.0.2.7",
-        "header:x-api-key": "a=b",
-        "user": {"id": "7", "name": "ann"},
-        "query:a": INVALID,
-    }
-    assert read_features(words_of({**features, "query:a": "1"})) == {**features, "query:a": "1"}
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["alice"], "expected NAME=VALUE; got 'alice'"),
-        (["IP=192.0.2.7"], "expected a feature"),
-        (["ip/48=2001:db8::"], 'expected "ip"'),
-        (["user=7", "user.id=7"], "set either user or user.id"),
-        (["email=" + "a" * 330], "more than 320"),
-    ],
-)
-def test_other_words_are_misused(words: list[str], problem: str) -> None:
-    with pytest.raises(click.BadParameter, match=problem):
-        read_features(words)
 
 
 @pytest.mark.parametrize(
@@ -77,33 +39,15 @@ def test_an_ip_address_is_that_of_the_key(source: Any, ip: str, counted: str) ->
 
 
 def test_another_text_is_no_ip_address(source: Any) -> None:
-    with pytest.raises(click.BadParameter, match=r"ip: expected an IP address or a network .*192.0.2"):
+    with pytest.raises(ConfigError, match=r"ip: expected an IP address or a network .*192.0.2"):
         as_counted(source(LOGIN), {"ip": "192.0.2"})
 
 
 @pytest.mark.parametrize("network", ["192.0.2.0/24", "2001:db8::/32", "2001:db8::/96"])
 def test_a_network_of_many_clients_is_no_client(source: Any, network: str) -> None:
     """A ban or an override of it would have no effect."""
-    with pytest.raises(click.BadParameter, match=rf"ip: expected an IP address, because {network} has many clients"):
+    with pytest.raises(ConfigError, match=rf"ip: expected an IP address, because {network} has many clients"):
         as_counted(source(LOGIN), {"ip": network})
-
-
-def test_a_missing_feature_is_named_with_the_whole_command(source: Any) -> None:
-    """You can copy the command, and fill in what is missing."""
-    limits = source(LOGIN)
-    limits.arguments = ("shop limits.toml",)
-    line = "ratelimit-mw reset 'shop limits.toml' login ip=192.0.2.7 email=..."
-    with pytest.raises(Failure) as failure:
-        checked_client(limits, "login", {"ip": "192.0.2.7"}, "reset")
-    assert failure.value.message == f"the key of rule 'login' needs email. Write: {line}"
-    rule, features = checked_client(limits, "login", {"ip": "2001:db8::7", "email": "a@b.c"}, "reset")
-    assert (rule.name, features) == ("login", {"ip": "2001:db8::/64", "email": "a@b.c"})
-    assert command_line(limits, "override list") == "ratelimit-mw override list 'shop limits.toml'"
-
-
-def test_an_unknown_rule_may_be_that_of_a_decorator(source: Any) -> None:
-    with pytest.raises(Failure, match=r"unknown rule 'logni'. Did you mean 'login'.*--app MODULE:APP"):
-        checked_client(source(LOGIN), "logni", {}, "reset")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
-from command_line import EXAMPLE, Files, line, run
+from command_line import Files, run
 
+from ratelimit_mw import Limiter
 from ratelimit_mw.cli import errors
+from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.cli.output import Answer, Cell, Table, number_text, printable
 
 CASES = {
     "check": ["FILE"],
     "explain": ["FILE", "POST", "/login", "--feature=ip=192.0.2.7", "--feature=email=a@example.com"],
     "traffic expire": ["LOG"],
+    "inspect": ["FILE", "--rejected"],
+    "reset": ["FILE", "login", "ip=192.0.2.7", "email=a@example.com"],
+    "ban": ["FILE", "banning", "ip=192.0.2.7", "--for=2h"],
+    "unban": ["FILE", "banning", "ip=192.0.2.7"],
+    "bans": ["FILE"],
+    "override set": ["FILE", "login", "ip=192.0.2.7", "email=a@example.com", "9/minute"],
+    "override list": ["FILE"],
+    "override remove": ["FILE", "login", "ip=192.0.2.7", "email=a@example.com"],
+    "override clear": ["FILE"],
+    "report": ["FILE"],
+    "top": ["FILE", "--limit=3"],
 }
 """The words of each command that returns an answer."""
 
@@ -33,15 +48,31 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     return printed
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A settings file whose store and log have counts, and a traffic log."""
+    log = f"sqlite:///{tmp_path}/traffic.db"
+    rules = [
+        {"name": "login", "match": {"path": "/login"}, "key": ["email", "ip"], "limits": "1/hour"},
+        {"name": "banning", "limits": "9/hour", "ban": {"after": 9, "within": "10m", "for": "1h"}},
+    ]
+    options = {"store": f"lmdb://{tmp_path}/limits", "traffic_log": log, "traffic_clients": True}
+    file = Files(tmp_path).rules(*rules, **options, store_timeout="10s")
+    limiter = Limiter.from_settings(file)
+    for _ in range(2):
+        limiter.hit({"path": "/login", "ip": "192.0.2.7", "email": "a@example.com"})
+    limiter.ban("banning", {"ip": "192.0.2.7"})
+    limiter.close()
+    return {"FILE": str(file), "LOG": log}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_an_answer_as_text_and_as_json(name: str, tmp_path: Path, answers: list[Answer]) -> None:
+def test_an_answer_as_text_and_as_json(name: str, files: dict[str, str], answers: list[Answer]) -> None:
     """Tables and lines, or JSON, are on stdout, and notes on stderr. What is wrong gives exit code 1."""
-    files = {"FILE": Files(tmp_path).settings(EXAMPLE.read_text()), "LOG": f"sqlite:///{tmp_path}/traffic.db"}
-    run("traffic", "import", files["LOG"], Files(tmp_path).log([line()]))
     words = [*name.split(), *(files.get(word, word) for word in CASES[name])]
     text = run(*words)
     program = run(*words, "--json")
-    shown, sent = answers[-2:]
+    shown, sent = answers
     assert json.loads(program.stdout) == json.loads(json.dumps(sent.json))
     lines = iter(text.stdout.splitlines())
     for part in parts_of(shown):
@@ -49,6 +80,24 @@ def test_an_answer_as_text_and_as_json(name: str, tmp_path: Path, answers: list[
     for result, answer in ((text, shown), (program, sent)):
         assert result.exit_code == answer.found_wrong
         assert result.stderr.splitlines() == list(dict.fromkeys(answer.notes))
+
+
+def test_every_command_with_json_is_rendered() -> None:
+    """A new command needs a case here."""
+    commands = dict(commands_of(ratelimit_mw))
+    assert {name for name, each in commands.items() if json_flag_of(each)} == CASES.keys()
+
+
+def commands_of(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def json_flag_of(command: click.Command) -> bool:
+    return any(param.name == "json" for param in command.params)
 
 
 def parts_of(answer: Answer) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from ...clock import SECOND, now_us
 from ...stores import redacted_url
+from ..clients import open_log
 from ..output import Failure
-from ..traffic.source import open_log
 
 HOUR: Final = 3600
 _MOST: Final = 26 * 7 * 24

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-import click
-
 from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ...clock import monotonic
@@ -80,7 +78,7 @@ class DecisionService:
             status, content, headers = problem.status, {"error": str(problem)}, problem.headers
         except StoreError as error:
             status, content = 503, {"error": str(error)}
-        except (RateLimitError, click.UsageError) as error:
+        except RateLimitError as error:
             status, content = 400, {"error": str(error)}
         await _send_json(send, status, content, headers)
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from ...http.route_checks import check_no_views
 from ...keys.features import INVALID, checked_name
 from ...keys.parts import as_counted
 from ...limiter.limiter import Limiter
-from ...rules.client_key import ClientKeyError, client_key
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
@@ -67,43 +65,22 @@ class ServedRules:
         return use
 
     def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return features by canonical name, in the form of those of a request. ``path`` is that of a request line."""
+        """Return features by canonical name, in the form of those of a request."""
         with error_path("features"):
-            features = {checked_name(name): value for name, value in given.items()}
-        for name, value in features.items():
-            if value is None or value is INVALID:
-                continue
-            if name in ("ip", "method", "path", "host") and not isinstance(value, str):
-                raise ConfigError(f"expected text; got {value!r}", f"features.{name}")
-            if name == "path":
-                features[name] = path_of_target(value)
-        with error_path("features"):
-            return self.as_counted(features)
+            return self.as_counted({checked_name(name): value for name, value in given.items()})
 
     def as_counted(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the features of a client as the requests of a gateway have them."""
+        """Return features as the requests of a gateway have them. ``path`` is that of a request line."""
+        features = dict(features)
+        for name in ("ip", "method", "path", "host"):
+            value = features.get(name)
+            if value is not None and value is not INVALID and not isinstance(value, str):
+                raise ConfigError(f"expected text; got {value!r}", name)
+        if isinstance(path := features.get("path"), str):
+            features["path"] = path_of_target(path)
         if isinstance(text := features.get("ip"), str):
-            features = {**features, "ip": self._counted_ip(text)}
+            features["ip"] = self._counted_ip(text)
         return as_counted(features, has_own_ip=True)
-
-    def features_of_key(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the features of the key of a rule. ``ConfigError`` for a missing one, and for one without use."""
-        rule, features = self.limiter.rules.named(name), self.features(given)
-        with error_path("features"):
-            client_key(rule, features, is_exact=True)
-        return features
-
-    def with_key_of(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the names of the rules whose key has exactly these features."""
-        features, names = self.features(given), list[str]()
-        for rule in self.limiter.rules.rules:
-            with suppress(ClientKeyError):
-                client_key(rule, features, is_exact=True)
-                names.append(rule.name)
-        if not names:
-            entries = " and ".join(features)
-            raise ConfigError(f"no rule has a key of {entries} alone. Add rule=NAME to see its key", "feature")
-        return names
 
     def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
         """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.

@@ -8,12 +8,12 @@ from ...errors import ConfigError
 from ...settings import Settings
 from ...traffic import TrafficLog
 from ..access_log import LogEntry
+from ..clients import open_log
 from ..json_lines import LineParser
 from ..log_files import format_text, logs_argument, size_of
 from ..output import Failure, command, count_text, json_option, note, print_json, print_text
 from ..replay.logs import field_option, open_logs
 from ..replay.simulation import LogClients
-from .source import open_log
 
 _AT_ONCE: Final = 10_000
 """The requests of one write: fewer than the counts that may wait."""

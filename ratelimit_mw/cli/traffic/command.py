@@ -7,14 +7,16 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from ...operations.times import minute_text
 from ...traffic import Curve, TrafficLog
 from ...traffic.estimate import add_up, error_of
+from ..clients import open_log
 from ..output import Cell, command, json_option, note, number_text, print_json, print_table
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
 from .csv_text import csv_text
 from .expire import expire
-from .source import minute_text, open_log, read_time
+from .source import read_time
 
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""

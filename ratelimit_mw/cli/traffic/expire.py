@@ -4,8 +4,8 @@ from contextlib import closing
 
 import click
 
+from ..clients import open_log
 from ..output import Answer, command, json_flag
-from .source import open_log
 
 
 @command(

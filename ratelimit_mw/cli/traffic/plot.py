@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...limiter.times import span_text
+from ...operations.times import span_text
 from ...traffic import Curve
 from ..replay.plot import Theme, ascii_text, edges_of, new_figure, save, style_times
 

@@ -1,27 +1,12 @@
-"""Opens the traffic log of a command, and reads times."""
-
-from datetime import UTC, datetime
-from typing import Final
+"""The times that a command takes."""
 
 import click
 
 from ...clock import SECOND
 from ...errors import ConfigError
-from ...limiter.times import seconds_of
+from ...operations.times import seconds_of
 from ...quota import parse_duration
 from ...testmode import process_clock
-from ...traffic import TrafficLog
-from ...traffic.address import parse_log_url
-from ..clients import own_memory
-
-_SHARED: Final = "Set a log that processes share, such as sqlite:///traffic.db"
-
-
-def open_log(url: str, create: bool = False) -> TrafficLog:
-    """Open the log of a URL, with its own retention. Raises ``Failure`` for one in memory."""
-    if parse_log_url(url).family == "memory":
-        raise own_memory("the log", _SHARED)
-    return TrafficLog.open(url, process_clock, create)
 
 
 def read_time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
@@ -35,8 +20,3 @@ def read_time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     except (ValueError, OverflowError):
         expected = "a duration before now such as 7d, or a time in UTC such as 2026-01-31 or 2026-01-31T12:00"
         raise click.BadParameter(f"expected {expected}; got {text!r}") from None
-
-
-def minute_text(seconds: float) -> str:
-    """Return a time in UTC, to the minute or to the second."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00").removesuffix(":00")

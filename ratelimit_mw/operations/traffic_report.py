@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from ..limiter.observers.events import REJECTED, Outcome
+from ..limiter.observers.traffic import event_of, rule_in_log
 from ..rules.ruleset import RuleSet
 from ..traffic import TrafficLog
 from ..traffic.estimate import add_up, error_of
-from .json_forms import client_text
-from .observers.events import REJECTED, Outcome
-from .observers.traffic import event_of, rule_in_log
+from .forms import client_text
 from .times import time_json
 
 Kind = Literal["rule", "endpoint", "event"]

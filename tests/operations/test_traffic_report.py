@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.limiter.traffic_report import report_json, top_json
+from ratelimit_mw.operations.traffic_report import report_json, top_json
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"ip": "192.0.2.7"}, {"ip": "192.0.2.8"}

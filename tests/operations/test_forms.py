@@ -1,6 +1,6 @@
 """The JSON of changes, which commands and the service share."""
 
-from ratelimit_mw.limiter.json_forms import client_json
+from ratelimit_mw.operations.forms import client_json
 
 
 def test_a_change_names_its_client_in_words() -> None:

@@ -26,6 +26,11 @@ def time_json(at: float, after: float = 0.0) -> str:
     return _moment(at, after).isoformat()
 
 
+def minute_text(seconds: float) -> str:
+    """Return a time in UTC, to the minute or to the second."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00").removesuffix(":00")
+
+
 def seconds_of(text: str) -> float:
     """Return the seconds since 1970 of a time in ISO 8601, which is in UTC unless it has a zone.
 

@@ -1,0 +1,150 @@
+"""The commands of the operations, such as ``ban`` and ``override set``, built from their declaration."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+
+from ..algorithms.limit import prefix_of
+from ..errors import ConfigError
+from ..keys.features import Features
+from ..operations import OPERATIONS, AdminOperation, Answer, arguments_of, read_features, run
+from ..operations.arguments import Argument, decode
+from ..operations.forms import words_in
+from ..rules.client_key import client_key
+from .application import SourceCommand
+from .clients import app_hint, as_counted, open_limiter, open_limiter_of_log
+from .output import Failure, examples_of, json_flag, progress
+from .source import Source
+
+_LIMIT: Final = 100
+"""The maximum number of keys to show, where the operation would show a page."""
+_MOST_LINES: Final = 10
+"""The maximum number of commands to copy after a table."""
+
+
+def command_of(operation: AdminOperation) -> SourceCommand:
+    """Return the command of an operation. Its options and its help are those of the declaration."""
+
+    def perform(source: Source, **values: Any) -> Answer:
+        return _perform(operation, source, values)
+
+    arguments = arguments_of(operation.arguments).items()
+    params = [_param(operation, name, each) for name, each in arguments if name not in ("cursor", "limits")]
+    command = SourceCommand(
+        name=operation.name.rpartition(" ")[2],
+        callback=perform,
+        params=params,
+        help=operation.perform.__doc__,
+        epilog=examples_of(_example(operation.name, each) for each in operation.examples),
+    )
+    return json_flag(command)
+
+
+def _example(name: str, words: str) -> str:
+    first, _, rest = words.partition(" ")
+    return f"ratelimit-mw {name} {'--app shop:app' if first == 'APP' else 'ratelimit.toml'} {rest}".rstrip()
+
+
+def _param(operation: AdminOperation, name: str, argument: Argument) -> click.Parameter:
+    meta, is_required = argument.meta, argument.is_required
+    if name == "features" and name in operation.words:
+        metavar = "NAME=VALUE... LIMITS" if "limits" in operation.words else "[NAME=VALUE]..."
+        return click.Argument([name], metavar=metavar, nargs=-1, required="limits" in operation.words)
+    if name in operation.words:
+        return click.Argument([name], required=is_required)
+    if name == "features":
+        return click.Option(["--feature", name], multiple=True, metavar=meta.title, help=meta.description)
+    kinds: dict[str, Any] = {}
+    if argument.default is False:
+        kinds = {"is_flag": True}
+    elif meta.ge is not None:
+        default = argument.default or _LIMIT
+        kinds = {"type": click.IntRange(int(meta.ge), int(meta.le or 0)), "default": default, "show_default": True}
+    elif argument.default:
+        kinds = {"default": argument.default, "show_default": True}
+    return click.Option([f"--{name}", name], metavar=meta.title, help=meta.description, **kinds)
+
+
+def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Answer:
+    fields = _fields(operation, source, values)
+    open_it = open_limiter_of_log if operation.reads_log else open_limiter
+    with open_it(source) as limiter, progress("working", None):
+        try:
+            answer = run(limiter, operation.name, fields)
+        except ConfigError as error:
+            message = error.message if error.path == "features" else str(error)
+            hint = app_hint(source) if error.message.startswith(("unknown rule", "no rule uses")) else ""
+            raise Failure(f"{message}{hint}") from None
+    return _with_reset_lines(source, answer) if operation.name == "inspect" else answer
+
+
+def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of an operation. A mistake in the words of the command is misuse."""
+    try:
+        if "features" in values:
+            texts = values["features"]
+            if "limits" in operation.words:
+                texts, values["limits"] = _split(texts)
+            values["features"] = as_counted(source, read_features(texts)) or None
+        if values.get("features") is None and not values.get("key") and "features" in operation.words:
+            values["features"] = {}
+        decode(operation.arguments, values)
+    except ConfigError as error:
+        if error.path not in arguments_of(operation.arguments):  # of a feature
+            raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(error.message, param_hint=f"'--{error.path}'") from None
+    return values
+
+
+def _split(texts: tuple[str, ...]) -> tuple[list[str], str]:
+    """Return the features, and the limits: the word without ``=``."""
+    limits = [text for text in texts if "=" not in text]
+    if not limits:
+        raise ConfigError(f'expected LIMITS after {texts[-1]!r}, such as "1000/minute" or unlimited')
+    if len(limits) > 1:
+        raise ConfigError(f"expected one word for LIMITS. Write '{' '.join(limits)}' in quotes")
+    return [text for text in texts if "=" in text], limits[0]
+
+
+def _with_reset_lines(source: Source, answer: Answer) -> Answer:
+    """Add the commands that reset the rejected clients."""
+    keys = [key for key in answer.json["keys"] if not key["allowed"] and key["mode"] == "enforce"]
+    lines = list(dict.fromkeys(f"To reset: {_reset_line(source, key['rule'], key['key'])}" for key in keys))
+    notes = list(answer.notes)
+    if len(lines) > _MOST_LINES:
+        notes.append(f"{len(lines) - _MOST_LINES:,} more clients are rejected. The output of --json has their keys")
+    return answer._replace(shown=[*answer.shown, *lines[:_MOST_LINES]], notes=notes)
+
+
+def _reset_line(source: Source, name: str, key: str) -> str:
+    """Return the command that resets a key: by its features where they build it, else by the key itself."""
+    rule = source.rules.by_name[name]
+    words = words_in(rule, key)
+    try:
+        features: Features = {} if words is None else as_counted(source, read_features(words))
+        is_known = words is not None and client_key(rule, features) == key[len(prefix_of(key)) :]
+    except ConfigError:  # the text of a client that the command would reject
+        is_known = False
+    return command_line(source, "reset", *([name, *(words or ())] if is_known else ["--key", key]))
+
+
+def command_line(source: Source, command: str, *words: str) -> str:
+    """Return a command to copy, for the same file or application as the current one."""
+    program = click.get_current_context().find_root().info_name or "ratelimit-mw"
+    return shlex.join([*program.split(), command, *source.arguments, *words])
+
+
+def commands() -> Iterator[click.Command]:
+    """Yield the commands of all operations. Those of overrides are in a group."""
+    override = click.Group("override", help=(
+        "Change the limits of one client while your application runs.\n\n"
+        "The store keeps these overrides. All workers apply a change within reload_interval, 2 seconds by default."
+    ))  # fmt: skip
+    for operation in OPERATIONS.values():
+        if operation.name.startswith("override "):
+            override.add_command(command_of(operation))
+        else:
+            yield command_of(operation)
+    yield override
