@@ -107,14 +107,22 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 
 class MissingMiddlewareError(RateLimitError, RuntimeError):
-    """A view with a limit was called in a request that no middleware handled.
+    """A view with a limit was called in a request that no middleware handled, or that has another view.
 
     Args:
         view: The name of the view.
         problem: Why the view needs a middleware.
+        is_handled: Whether a middleware has handled the request, for another view.
     """
 
-    def __init__(self, view: str, problem: str = "is limited by a decorator") -> None:
+    def __init__(self, view: str, problem: str = "is limited by a decorator", is_handled: bool = False) -> None:
+        if is_handled:
+            super().__init__(
+                f"{view} {problem}, but the route of this request does not lead to it."
+                " In a function that is no view, call check() instead."
+                " Otherwise, write functools.wraps in the decorators above the limit"
+            )
+            return
         super().__init__(
             f"{view} {problem}, but no RateLimitMiddleware handled this request."
             " Add RateLimitMiddleware (Flask: RateLimiter) to the application that this view's route belongs to."

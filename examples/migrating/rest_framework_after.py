@@ -33,7 +33,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ratelimit_mw.django.drf import ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
+from ratelimit_mw.django.drf import ScopedRateThrottle, UserRateThrottle
 
 
 class Tokens(BaseAuthentication):
@@ -51,7 +51,7 @@ class Daily(UserRateThrottle):
     rate = "5/day"
 
 
-class PerCompany(SimpleRateThrottle):
+class PerCompany(UserRateThrottle):
     scope = "company"
 
     def get_cache_key(self, request, view):

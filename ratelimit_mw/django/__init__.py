@@ -11,9 +11,9 @@ from ..http.checks import AsyncCheck, Check
 from ..http.usage import NO_STORE, AsyncUsage, BlockingUsage
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
-from .direct import data_of
 from .limits import limiter
 from .middleware import RateLimitMiddleware
+from .request import data_of
 
 __all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "dashboard", "exempt", "limit", "limiter", "usage"]
 

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import sys
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from importlib import import_module
 from typing import Any, Final
@@ -13,8 +13,7 @@ from asgiref.sync import async_to_sync
 
 from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import Admission
-from ..http.features import read
+from ..http.admission import Admission, decide
 from ..http.rules import HttpRules
 from ..http.true_costs import read_costs
 from ..limiter.slots.queues import is_on_event_loop
@@ -49,10 +48,11 @@ class DjangoAdmission(Admission):
     request: Any
     raised: RateLimitExceeded | None = None
     """A rejection that other middleware has raised."""
-    _throttled: tuple[tuple[Any, Verdict], ...] = ()  # with their views
 
     def __init__(self, limits: HttpRules, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
         self.is_outer = is_outer
+        self.throttles: dict[Any, dict[type, Verdict]] = {}
+        """For each view, the verdict for its throttles that the framework has not asked yet, by their classes."""
         self._shown = vars(request.framework_request)
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
@@ -65,38 +65,20 @@ class DjangoAdmission(Admission):
 
     resolve = staticmethod(resolve)
 
-    def throttle(self, plan: Plan, request: Any, provided: Mapping[str, Any], view: Any) -> Verdict:
-        """Decide the plan of a throttle. Its rejection is that of the request only after ``reject``."""
-        limiter = self.limits.limiter
-        verdict = limiter.decide(plan, read(self.limits, plan, request, provided, resolve), None, True, request)
-        self._throttled = (*self._throttled, (view, verdict))
-        if verdict:
-            self.add(plan, verdict)
-            if verdict.settler is limiter:
-                if plan.needs_settlement:
-                    limiter.conclude(verdict, None)
-                self.report_now(verdict)
-            if verdict.decisions:
-                self._shown["ratelimit"] = self.shown
-        return verdict
-
-    def reject(self, view: Any, wait: float | None) -> None:
-        """Reject the request by the throttles of a view. They run one after the other, and are all or nothing.
-
-        A throttle that waits longer has not rejected: code around it has allowed the request.
-        """
-        before, verdicts = self.verdict, [verdict for by, verdict in self._throttled if by is view]
-        for verdict in filter(None, verdicts):
-            self.limits.limiter.refund(verdict)
-        self.verdicts[:] = [kept for kept in self.verdicts if kept not in verdicts]
-        self._throttled = tuple(pair for pair in self._throttled if pair[0] is not view)
-        rejecting = [verdict for verdict in verdicts if not verdict]
-        for verdict in rejecting:
-            self.note_rejection(verdict)
-        if rejecting:
-            ends = [each for each in rejecting if wait is None or (each.retry_after or 0.0) <= wait]
-            self.verdict = combine_verdicts([before, *(ends or rejecting)])
-        self._shown["ratelimit"] = self.shown
+    def throttle(self, asked: Sequence[tuple[Plan, Mapping[str, Any]]]) -> Verdict:
+        """Decide the plans of throttles with their features, all or nothing. A rejection is returned, not raised."""
+        request = DjangoRequest(self.request.framework_request).at_place_of(self.request)
+        request.first = self.request
+        decided = [(plan, decide(self.limits, plan, request, provided, resolve)) for plan, provided in asked]
+        if rejecting := [verdict for _, verdict in decided if not verdict]:
+            for _, verdict in decided:
+                if verdict:
+                    self.limits.limiter.refund(verdict)
+            decided = [(Plan(()), combine_verdicts(rejecting))]
+        for plan, verdict in decided:
+            if verdict.decisions or not verdict:
+                self.keep(plan, verdict)
+        return combine_verdicts([verdict for _, verdict in decided])
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""

@@ -14,7 +14,6 @@ from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits
 from .middleware import BEFORE_USER, RateLimitMiddleware, cors_after, hides_wait_in_cors, is_before_user, positions_of
-from .pages import problem_of_template
 
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
 _WORKERS: Final = "WEB_CONCURRENCY"
@@ -46,17 +45,13 @@ _WARNINGS: Final = {
         "CORS_EXPOSE_HEADERS does not name Retry-After: scripts of other origins cannot read how long to wait.",
         'Write CORS_EXPOSE_HEADERS = ["Retry-After", "RateLimit"].',
     ),
-    "W008": (
-        "429.html cannot be rendered: {}",
-        "Change the template. If it needs a real request, silence this check.",
-    ),
 }
 
 
 def check_project(**_: Any) -> list[Any]:
     """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
 
-    W003: the user, and W004: the language is not known yet at the place of the middleware. W008: 429.html fails.
+    W003: the user, and W004: the language is not known yet at the place of the middleware.
     W009: CORS hides the time to wait from scripts.
     """
     try:
@@ -73,8 +68,6 @@ def check_project(**_: Any) -> list[Any]:
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
     shown = [_warning(name) for name, applies in found.items() if applies]
-    if problem := problem_of_template():
-        shown.append(_warning("W008", problem))
     unused = unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
     return [*errors, *shown, *_order()]

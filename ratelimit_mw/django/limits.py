@@ -35,7 +35,6 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
-from .pages import check_pages
 from .request import SCOPE, THROTTLE, DjangoRequest, django_user
 from .routes import URLRoutes
 from .throttles import ThrottleMark, rates_of, scopes_of
@@ -147,7 +146,6 @@ class ProjectLimits:
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
-        check_pages(resolver)
         rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])
         is_root = resolver is get_resolver(_root_urlconf())

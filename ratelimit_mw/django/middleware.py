@@ -78,7 +78,7 @@ class RateLimitMiddleware:
         if (rejection := rejection_of(error)) is None:
             return None
         admission: DjangoAdmission = getattr(native, ATTRIBUTE)
-        return respond(admission.limits, admission, rejection)
+        return respond(admission, rejection)
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -127,8 +127,7 @@ class RateLimitMiddleware:
         return response
 
     async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:
-        limits = admission.limits
-        return await arespond(limits, admission, error) if self._is_async else respond(limits, admission, error)
+        return await arespond(admission, error) if self._is_async else respond(admission, error)
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)

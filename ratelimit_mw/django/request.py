@@ -144,6 +144,12 @@ def server_data(request: Any) -> MutableMapping[str, Any]:
     return getattr(request, "scope", None) or request.META  # type: ignore[no-any-return]
 
 
+def data_of(request: Any) -> MutableMapping[str, Any]:
+    """Return ``server_data``, and keep the data that REST framework has parsed, for the features of ``check``."""
+    keep_data(request)
+    return server_data(request)
+
+
 def django_user(request: Any) -> Any:
     """Return the primary key of the authenticated user; None without one, or without AuthenticationMiddleware.
 

@@ -1,11 +1,9 @@
-"""The throttles of views of REST framework, as far as their classes show, and the marks of their rates.
+"""The throttles of views of REST framework. A rate is a rule with the name of its scope.
 
-Rates are rules with the name of their scope. The limiter counts all throttles of one scope together, as REST framework
-does. This module does not import the framework.
+This module does not import the framework.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -13,12 +11,10 @@ from ..errors import ConfigError
 from ..limiter.limiter import Limiter
 from ..quota import Quota
 from ..rules.marks import Mark
-from ..rules.names import class_behind
+from ..rules.names import class_behind, name_of
 from ..rules.rule import Rule
 from .request import THROTTLE
 
-RATES: Final = 'REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]'
-_MAX_SCOPES: Final = 1000
 _KEY: Final = [f"{THROTTLE} as raw|user|ip"]
 
 
@@ -28,21 +24,25 @@ class ThrottleMark(Mark):
     source = "throttle"
 
 
-_marks: Final = WeakKeyDictionary[Limiter, dict[str, ThrottleMark]]()
+_marks: Final = WeakKeyDictionary[Limiter, dict[tuple[str, Quota], ThrottleMark]]()
 
 
-def mark_of(limiter: Limiter, scope: str, quota: Quota) -> ThrottleMark:
-    """Return the mark of a scope, whose rate was known first as this quota."""
+def mark_of(limiter: Limiter, throttle: Any, scope: str) -> ThrottleMark | None:
+    """Return the mark for the rate of a throttle class; None where the rate is None, which does not limit.
+
+    Raises ``ConfigError`` for a rate that cannot work, and for a scope without one.
+    """
+    rate = throttle.rate_of(scope)
+    if rate is None:
+        return None
+    quota = _quota_of(rate, name_of(throttle) or "")
     marks = _marks.setdefault(limiter, {})
-    if scope not in marks and len(marks) >= _MAX_SCOPES:
-        raise ConfigError(f"more than {_MAX_SCOPES} scopes. Put values of requests into get_cache_key", "scope")
-    return marks.get(scope) or marks.setdefault(scope, ThrottleMark(Rule(limits=quota, key=_KEY), scope))
+    return marks.setdefault((scope, quota), ThrottleMark(Rule(limits=quota, key=_KEY), scope))
 
 
-def quota_of(rate: Any, throttle: str) -> Quota:
-    """Return the quota of a rate. Raises ``ConfigError`` for a rate that a throttle cannot have."""
+def _quota_of(rate: Any, throttle: str) -> Quota:
     try:
-        quota = _parse(rate) if isinstance(rate, str) else Quota.parse(rate)
+        quota = Quota.parse(rate)
     except ConfigError as error:
         raise ConfigError(error.message, "rate", throttle) from None
     if quota.concurrent or quota.burst:
@@ -51,26 +51,24 @@ def quota_of(rate: Any, throttle: str) -> Quota:
     return quota
 
 
-_parse: Final = lru_cache(1024)(Quota.parse)
-
-
 def scopes_of(callback: Any) -> Iterator[str]:
-    """Yield the scopes of ``Throttle`` on a view."""
+    """Yield the scopes of ``Throttle`` on a view, whose rules are in the settings."""
     for throttle, scope in _throttles_of(callback):
-        if getattr(throttle, "decides_scope", False) and (scope := throttle.scope or scope) is not None:
+        if not throttle.has_rate:
             yield scope
 
 
 def rates_of(callback: Any, limiter: Limiter) -> Iterator[ThrottleMark]:
     """Yield the marks of the rates on a view. Raises ``ConfigError`` for a scope without a rate."""
     for throttle, scope in _throttles_of(callback):
-        declared = getattr(throttle, "declared", None)
-        if declared is not None and (rate := declared(scope)):
-            yield mark_of(limiter, *rate)
+        if throttle.has_rate and (mark := mark_of(limiter, throttle, scope)):
+            yield mark
 
 
-def _throttles_of(callback: Any) -> Iterator[tuple[Any, str | None]]:
+def _throttles_of(callback: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the throttles of this package on a view, with their scopes."""
     initkwargs, cls = getattr(callback, "initkwargs", {}), class_behind(callback)
+    of_view = initkwargs.get("throttle_scope", getattr(cls, "throttle_scope", None))
     for throttle in initkwargs.get("throttle_classes", getattr(cls, "throttle_classes", ())):
-        name = getattr(throttle, "scope_attr", "throttle_scope")
-        yield throttle, initkwargs.get(name, getattr(cls, name, None))
+        if hasattr(throttle, "has_rate") and (scope := throttle.scope or of_view) is not None:
+            yield throttle, scope

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
-from ..decision import Verdict, combine_verdicts
+from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
@@ -46,21 +46,6 @@ class NamedRule:
             return Verdict()
         with self._naming_rule():
             return await admission.acheck(self._plan, self._features)
-
-    def peek(self) -> Verdict:
-        if (admission := self._admission) is None:
-            return Verdict()
-        request = admission.now
-        features = read(admission.limits, self._plan, request, self._features, admission.resolve)
-        return admission.limits.limiter.decide(self._plan, features, None, False, request)
-
-    async def apeek(self) -> Verdict:
-        if (admission := self._admission) is None:
-            return Verdict()
-        request, limiter = admission.now, admission.limits.limiter
-        with self._naming_rule():
-            features = await aread(admission.limits, self._plan, request, self._features)
-        return await limiter.adecide(self._plan, features, None, False, request)
 
     def reset(self) -> None:
         if (admission := self._admission) is not None:
@@ -100,10 +85,6 @@ def find_admissions(
         left = by_rule.keys() - {name for name, outer in by_rule.items() if outer.has_decided(name)}
         by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
     if unknown := [name for name in rules if name not in by_rule]:
-        innermost = list(admissions.values())[-1]
-        if innermost.limits.owner.adopt_named(unknown):
-            innermost.limits = innermost.limits.owner.in_force
-            return find_admissions(native, rules, called)
         name = unknown[0]
         raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
     found: dict[Admission, list[str]] = {}
@@ -173,19 +154,6 @@ class Check:
     def __call__(self, request: Any, rule: str, /, **features: Any) -> Verdict:
         return NamedRule(self._native_of(request), rule, features).check()
 
-    def peek(self, request: Any, rule: str, /, **features: Any) -> Verdict:
-        """Return the verdict that ``check`` would return or raise. Consume nothing.
-
-        Args:
-            request: The request of the framework.
-            rule: The name of the rule.
-            **features: Features that only your view knows.
-
-        Returns:
-            The verdict. It is true when the rule would allow the request.
-        """
-        return NamedRule(self._native_of(request), rule, features).peek()
-
     def reset(self, request: Any, rule: str, /, **features: Any) -> None:
         """Reset the counts of this client under the rule. An unreachable store is logged.
 
@@ -198,22 +166,6 @@ class Check:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
         NamedRule(self._native_of(request), rule, features, costs=False).reset()
-
-    def settle(self, request: Any, rule: str, cost: int, /) -> None:
-        """Replace the cost that the request consumed from the rule by the true cost, at the end of the response.
-
-        After several checks of the rule, pass the total cost of all checks since the last call. In a stream and in an
-        accepted WebSocket, pass the cost of the last check.
-
-        Args:
-            request: The request of the framework.
-            rule: The name of the rule.
-            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
-
-        Raises:
-            ConfigError: There is no such rule, or ``cost`` is not such a number.
-        """
-        settle(self._native_of(request), rule, cost)
 
 
 _Parameters = ParamSpec("_Parameters")
@@ -268,24 +220,6 @@ class AsyncCheck:
         return await NamedRule(self._native_of(request), rule, features).acheck()
 
     @needs_loop
-    async def peek(self, request: Any, rule: str, /, **features: Any) -> Verdict:
-        """Async form of ``Check.peek``: the verdict of ``check``, which consumes nothing and raises no rejection."""
-        return await NamedRule(self._native_of(request), rule, features).apeek()
-
-    @needs_loop
     async def reset(self, request: Any, rule: str, /, **features: Any) -> None:
         """Async form of ``Check.reset``: forget all that is counted under the key of the rule."""
         await NamedRule(self._native_of(request), rule, features, costs=False).areset()
-
-    @needs_loop
-    async def settle(self, request: Any, rule: str, cost: int, /) -> None:
-        """Async form of ``Check.settle``: replace the cost of the request by the true cost."""
-        settle(self._native_of(request), rule, cost)
-
-
-def settle(native: Mapping[str, Any], rule: str, cost: int) -> None:
-    """Settle the cost of one rule of a request."""
-    if (admission := _find_admission(native, printable(rule))) is not None:
-        is_rejected = not admission.verdict.allowed  # by a check, and the view has caught its rejection
-        verdict = combine_verdicts(admission.verdicts) if is_rejected else admission.shown
-        verdict[printable(rule)].settle(cost)

@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..decision import CombinedVerdict, Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
 from ..limiter.slots.queues import is_on_event_loop
-from ..rules.marks import Mark
 from ..rules.plan import Plan
 from .request import Request
 from .rules import HttpRules
@@ -91,7 +90,16 @@ class LaterDecisions:
         """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
         if plan.delays:
             self._require_thread(plan)
-        verdict = self._checked(plan, self._decide(plan, provided))
+        verdict = self._decide(plan, provided)
+        self.keep(plan, verdict)
+        if not verdict.allowed:
+            raise self.error(verdict)
+        return verdict
+
+    def keep(self, plan: Plan, verdict: Verdict) -> None:
+        """Add a verdict, show it to the application, and wait in its queue."""
+        self.add(plan, verdict)
+        self.show()
         if verdict.delay:
             self._require_thread(plan)  # a function may have returned a limit with a queue
             time.sleep(verdict.delay)
@@ -99,7 +107,6 @@ class LaterDecisions:
             if plan.needs_settlement:
                 self.limits.limiter.conclude(verdict, self._outcome)
             self.report_now(verdict)
-        return verdict
 
     def _require_thread(self, plan: Plan) -> None:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
@@ -110,7 +117,11 @@ class LaterDecisions:
 
     async def acheck(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Async form of ``check``."""
-        verdict = self._checked(plan, await self._adecide(plan, provided))
+        verdict = await self._adecide(plan, provided)
+        self.add(plan, verdict)
+        self.show()
+        if not verdict.allowed:
+            raise self.error(verdict)
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         if verdict.settler is self.limits.limiter:
@@ -137,25 +148,6 @@ class LaterDecisions:
     def _outcome(self) -> int | None:
         """The status of a response that has started; None for a WebSocket, which has no outcome yet."""
         return None if self.is_open else self.status
-
-    def decide_marks(self, marks: Sequence[Mark]) -> None:
-        """Decide the limits of a function that the view calls. Raises the rejection."""
-        self.check(self._plan_of(marks))
-
-    async def adecide_marks(self, marks: Sequence[Mark]) -> None:
-        """Async form of ``decide_marks``."""
-        await self.acheck(self._plan_of(marks))
-
-    def _plan_of(self, marks: Sequence[Mark]) -> Plan:
-        marks, self.limits = self.limits.with_called(marks)
-        return self.limits.rules.plan_of(marks, self.request.method, self.request.host, None, self.lists)
-
-    def _checked(self, plan: Plan, verdict: Verdict) -> Verdict:
-        self.add(plan, verdict)
-        self.show()
-        if not verdict.allowed:
-            raise self.error(verdict)
-        return verdict
 
     @property
     def now(self) -> Request:

@@ -10,7 +10,6 @@ from ..keys.features import Features
 from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
 from ..rules.declaration import check_names, checked_call
-from ..rules.decorators import called_later
 from ..rules.marks import Mark, ViewMarks
 from ..rules.ruleset import RuleSet
 from ..settings import (
@@ -89,21 +88,6 @@ class HttpLimiter:
         for mark in marks:
             mark.is_routed = True
 
-    def adopt_called(self, marks: Iterable[Mark]) -> list[Mark]:
-        """Add the limits of a function that a view calls, at its first call. Return the marks that it had then."""
-        with self.limiter.adopting:
-            known = self.in_force.rules.marks
-            marks = [mark if mark in known else _earlier(mark, known) for mark in marks]
-            if added := set(marks).difference(known):
-                self.adopt([ViewMarks(tuple(added))])
-            return marks
-
-    def adopt_named(self, names: Collection[str]) -> bool:
-        """Add the limits of functions that no view has called yet, by their names. Return whether there are any."""
-        if marks := called_later(names):
-            self.adopt_called(marks)
-        return bool(marks)
-
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
 
@@ -164,30 +148,12 @@ class HttpLimiter:
         return both and own.settings == other.settings
 
 
-def _earlier(mark: Mark, known: Iterable[Mark]) -> Mark:
-    """Return the mark that a function inside a view had in an earlier request, else this one."""
-    same = [other for other in known if _is_same_decorator(mark, other)]
-    for other in same:
-        if other.rule == mark.rule:
-            return other
-    if same:
-        message = "its options change from request to request. Decorate it outside the view, or name each limit"
-        raise ConfigError(message, of=f"@limit on {mark.view}")
-    return mark
-
-
 def _check_arguments(options: HttpOptions) -> None:
     """Raise ``ConfigError`` for an unknown argument, and for a setting that is not an argument."""
     for name in options:
         if name in SettingsDict.__annotations__ and name not in HttpOptions.__annotations__:
             raise ConfigError(f'not an argument of the middleware. Pass settings={{"{name}": ...}}', name)
     check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
-
-
-def _is_same_decorator(mark: Mark, other: Mark) -> bool:
-    """Return whether marks are of one decorator that ran again: in a view, or with a name, for example in a test."""
-    is_same = (mark.place, mark.view, mark.rule.name) == (other.place, other.view, other.rule.name)
-    return is_same and (bool(mark.place and mark.rule.name) or (mark.is_late and other.is_late))
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:

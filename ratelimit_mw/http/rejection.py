@@ -72,11 +72,6 @@ def _concurrency(verdict: Verdict) -> str:
     return f"At most {requests} at a time. "
 
 
-def prefers_html(accept: str) -> bool:
-    """Return whether an ``Accept`` header prefers HTML among the forms of a rejection."""
-    return _form(accept)[1] is _HTML
-
-
 _HTML: Final = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
     "<body><h1>{title}</h1><p>{detail}</p></body></html>"

@@ -5,7 +5,7 @@ An instance never changes. ``HttpLimiter`` replaces it as a whole, and a request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -152,14 +152,6 @@ class HttpRules:
 
     def forget(self, verdict: Verdict, rule: str) -> None:
         self.limiter.forget(verdict, rule)
-
-    def with_called(self, marks: Sequence[Mark]) -> tuple[Sequence[Mark], HttpRules]:
-        """Return the marks of a function that a view calls, and rules that include them. The first call adds them."""
-        known = self.rules.marks
-        if all(mark in known for mark in marks):
-            return marks, self
-        marks = self.owner.adopt_called(marks)
-        return marks, self if all(mark in known for mark in marks) else self.owner.in_force
 
     def is_decided(self, native: Mapping[str, Any]) -> bool:
         """Return whether a middleware with the same rules has decided this request before."""

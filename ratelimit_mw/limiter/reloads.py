@@ -11,7 +11,6 @@ from weakref import WeakSet
 
 from ..errors import ConfigError
 from ..forksafe import create_lock
-from ..rules.decorators import called_later
 from ..rules.marks import Mark
 from ..rules.overrides import bare_rules
 from ..rules.rule import Rule
@@ -67,7 +66,7 @@ class Reloads(Settlement):
         with self.adopting:
             every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
             with self.located():
-                every, rules = self._compile(self._own_rules, every, self.settings)
+                rules = self._compile(self._own_rules, every, self.settings)
                 self._check(rules.require_complete())
                 rules = self._with_overrides(rules)
                 prepare(rules)
@@ -146,13 +145,13 @@ class Reloads(Settlement):
         """
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
         with self.located(settings=settings):
-            marks, rules = self._compile(own, self._marks, settings)
+            rules = self._compile(own, self._marks, settings)
             self._check(rules.require_complete() if self._has_adopted else rules)
             rules = self._with_overrides(rules)
             renewals = [user.renew(rules, settings) for user in tuple(self.users)]
 
         def use() -> None:
-            self._own_rules, self._marks, self.settings, self.rules = own, marks, settings, rules
+            self._own_rules, self.settings, self.rules = own, settings, rules
             self.watch = self.watch_of(settings)
             for renewal in renewals:
                 renewal()
@@ -163,13 +162,5 @@ class Reloads(Settlement):
 
         return use
 
-    def _compile(
-        self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings
-    ) -> tuple[dict[Mark, None], RuleSet]:
-        """Compile rules, with those of decorated functions that no view has called yet and the settings override."""
-        before = bare_rules(self.rules).by_name
-        rules = RuleSet(own, marks, before=before, **settings.of_rule_set)
-        if called := called_later(rules.unused):
-            marks = marks | dict.fromkeys(called)
-            rules = RuleSet(own, marks, before=before, **settings.of_rule_set)
-        return marks, rules
+    def _compile(self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings) -> RuleSet:
+        return RuleSet(own, marks, before=bare_rules(self.rules).by_name, **settings.of_rule_set)

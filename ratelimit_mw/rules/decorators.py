@@ -9,30 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
 from ..errors import ConfigError, error_of, error_path
 from .declaration import checked_call, document
-from .guard import current, guard, guard_entries, require_decided
+from .guard import guard, guard_entries, require_decided
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, attach, combine, marks_of
-from .names import holds_views, is_include, name_of, printable
+from .names import holds_views, is_include, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
-
-
-def called_later(names: Collection[str]) -> list[Mark]:
-    """Return the marks of functions that no view has called yet, by the names of their rules, where they are unique."""
-    found: dict[str, dict[str | Mark, Mark]] = {}
-    for mark in sorted(marks_made, key=lambda mark: mark.order) if names else ():
-        if mark.rule.unrouted and (name := mark.rule.name or printable(mark.view)) in names:
-            found.setdefault(name, {})[mark.place if mark.rule.name else mark] = mark
-    return [mark for marks in found.values() if len(marks) == 1 for mark in marks.values()]
 
 
 class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views
@@ -65,10 +56,9 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
 
     def mark(view: AnyView) -> AnyView:
         if added and _is_bound_for_request(view):
-            require_decided(added, view)
+            require_decided(added)
             return view
-        name, is_late = _checked_name(view, name_of(view), place), current.get() is not None
-        added.append(Mark(rule, name, is_late=is_late, place=place))
+        added.append(Mark(rule, _checked_name(view, name_of(view), place), place=place))
         marks_made.add(added[-1])
         return mark_view(view, ViewMarks((added[-1],)))
 
@@ -205,7 +195,7 @@ def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     guarded: Any = view
     marks = combine(marks_of(view), added)
     if inspect.isclass(view):
-        guard_entries(view, marks)
+        guard_entries(view)
     elif not (holds_views(view) or isinstance(guarded, MarkedURLs) or hasattr(view, ATTRIBUTE)):
         wrapped = guarded = guard(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):

@@ -23,8 +23,8 @@ _count = itertools.count()
 class Mark:
     """One ``@limit``: its rule, and the name of its view. An adapter may change the name before it adopts the mark.
 
-    ``is_routed`` is whether an application has a route that leads to the view. ``is_late`` is whether the decorator ran
-    within a request: then it may run again in each one. ``place`` has the file and line of the decorator.
+    ``is_routed`` is whether an application has a route that leads to the view. ``place`` has the file and line of the
+    decorator.
     """
 
     source: ClassVar[str] = "@limit"
@@ -32,7 +32,6 @@ class Mark:
     rule: Rule
     view: str
     order: int = field(default_factory=_order.__next__, kw_only=True)
-    is_late: bool = field(default=False, kw_only=True)
     place: str = field(default="", kw_only=True)
     is_routed: bool = field(default=False, init=False)
 

@@ -73,14 +73,6 @@ def test_counts_survive_when_views_are_read_again() -> None:
     assert statuses(app, "/shop/", 1) == [429]
 
 
-def test_a_hidden_limit_is_decided_when_the_view_runs() -> None:
-    """A decorator that does not use functools.wraps hides the limit from the extension, and does not remove it."""
-    view = limit("1/minute")(hello)
-    app, _ = checked_app()
-    app.add_url_rule("/", "home", lambda: view())
-    assert statuses(app, times=2) == [200, 429]
-
-
 def test_other_errors_are_not_explained() -> None:
     """Errors of the application stay unchanged."""
     app, _ = checked_app()

@@ -1,4 +1,4 @@
-"""``check``, ``usage``, limited helpers and rejections that code raises."""
+"""``check``, ``usage`` and rejections that code raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from shared_store import SharedStore
 from sites import BY_ASGI, CLIENT, SITES, Build, Call, Reply, Site, only
 
 from ratelimit_mw import Limiter, RateLimitExceeded, Rejection, Rule, load_settings
-from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.testing import limits_off
 
 IN_VIEWS: Any = {"view": ""}
@@ -40,18 +39,13 @@ async def act(call: Call) -> Reply:
         match call.parameters["do"]:
             case "check":
                 text = str((await check(rule, **features)).decisions[0].remaining)
-            case "peek":
-                text = str((await check.peek(rule, **features)).allowed)
             case "reset":
                 _ = "status" in query and await check(rule, **features)
                 await check.reset(rule, **features)
             case "usage":
                 text = json.dumps(await call.usage(*filter(None, query.get("rules", "").split(",")), **features))
             case "settle":
-                await check(rule, **features)
-                await check.settle(rule, 0)
-            case "helper":
-                await call.site.help()  # type: ignore[attr-defined]
+                (await check(rule, **features))[rule].settle(0)
             case "raise":
                 own.hit({"ip": CLIENT}).raise_for_limit()
     except RateLimitExceeded as error:
@@ -62,9 +56,7 @@ async def act(call: Call) -> Reply:
 
 
 def open_site(site: Build, rules: Any = RULES, **options: Any) -> Site:
-    served: Any = site(rules, {"/{do}": act}, **options)
-    served.help = served.helper("2/minute", name="helper")
-    return served  # type: ignore[no-any-return]
+    return site(rules, {"/{do}": act}, **options)
 
 
 @pytest.fixture
@@ -101,14 +93,11 @@ def test_rules_before_a_check_stay_counted(site: Build) -> None:
     assert policy == '"site";q=100;w=60, "post";q=2;w=60'
 
 
-def test_peek_consumes_nothing_and_reset_forgets(ask: Ask) -> None:
-    """Peek raises no rejection. Reset concerns one key."""
-    assert [ask("/peek?thread=7").text for _ in range(3)] == ["True"] * 3
+def test_reset_forgets_one_key(ask: Ask) -> None:
     for thread in (7, 7, 8, 8):
         ask(f"/check?thread={thread}")
-    assert [ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["False"] * 2
     assert ask("/reset?thread=7").text == "done"
-    assert [ask(f"/peek?thread={thread}").text for thread in (7, 8)] == ["True", "False"]
+    assert [ask(f"/check?thread={thread}").status_code for thread in (7, 8)] == [200, 429]
 
 
 @pytest.mark.parametrize("rule", ["post", "failed"])
@@ -132,7 +121,7 @@ def test_the_headers_after_a_reset_show_the_whole_limit(site: Build, rule: str) 
             [f"/check?rule=mail&email={name}" for name in ("ann@b\u00fccher.example", "Ann@xn--bcher-kva.example")] * 2,
             [200, 200, 429, 429],
         ),
-        (["/check?rule=pst", "/check", "/peek?rule=pst", "/settle?rule=pst"], [500] * 4),  # mistakes
+        (["/check?rule=pst", "/check", "/reset?rule=pst"], [500] * 3),  # mistakes
     ],
     ids=["settled", "slots", "outcomes", "spellings of an email address", "mistakes"],
 )
@@ -145,14 +134,6 @@ def test_a_view_catches_a_rejection(ask: Ask) -> None:
     assert left([ask("/check?thread=7&catch=1") for _ in range(3)][-1]) == (200, "caught post", "0")
 
 
-def test_a_limited_helper_is_decided_when_a_view_calls_it(ask: Ask) -> None:
-    """Its headers are those of the response, and it rejects with a 429."""
-    assert [left(ask("/helper"))[::2] for _ in range(2)] == [(200, "1"), (200, "0")]
-    assert ask("/done").status_code == 200
-    rejected = ask("/helper")
-    assert (rejected.status_code, rejected.headers["RateLimit"]) == (429, '"helper";r=0;t=60')
-
-
 def test_a_rejection_of_another_limiter_is_a_429(ask: Ask) -> None:
     """Any ``RateLimitExceeded`` that leaves a view becomes the response to a rejection, with its own headers."""
     rejected = ask("/raise")
@@ -162,10 +143,9 @@ def test_a_rejection_of_another_limiter_is_a_429(ask: Ask) -> None:
 
 
 def test_without_limits_nothing_is_decided(ask: Ask) -> None:
-    """In tests, limits_off turns off checks, helpers and usage too."""
+    """In tests, limits_off turns off checks and usage too."""
     with limits_off():
-        assert [ask("/helper").status_code for _ in range(3)] == [200] * 3
-        assert [ask("/reset?thread=7").status_code, ask("/peek?thread=7").text] == [200, "True"]
+        assert [ask("/raise").status_code, ask("/reset?thread=7").status_code] == [200, 200]
 
 
 @with_usage
@@ -173,7 +153,7 @@ def test_switched_off_settings_need_no_features_and_no_store(site: Build) -> Non
     """With `enabled = false`, check, reset and usage of a rule whose key is missing do nothing."""
     store = SharedStore()
     served = open_site(site, Limiter(RULES, store, settings=load_settings({"enabled": False})))
-    for path in ("/reset", "/reset?thread=7", "/peek", "/settle?thread=7", "/usage?rules=post", "/helper"):
+    for path in ("/reset", "/reset?thread=7", "/usage?rules=post"):
         assert served.call(path=path).status_code == 200
     assert served.call(path="/usage").text == "{}"
     assert store.calls == 0
@@ -190,26 +170,25 @@ def test_without_limits_no_check_uses_functions_or_the_store(site: Build) -> Non
 
     served = open_site(site, Rule(name="post", key=["thread"], limits=limits_of, match=IN_VIEWS), store=store)
     with limits_off():
-        for path in ("/peek", "/reset", "/settle", "/usage"):
+        for path in ("/reset", "/usage"):
             assert served.call(path=f"{path}?thread=7").status_code == 200
     assert (store.calls, keys) == (0, [])
 
 
-@pytest.mark.parametrize("path", ["/check?thread=7", "/helper", "/raise"])
+@pytest.mark.parametrize("path", ["/check?thread=7", "/raise"])
 def test_your_own_response_is_sent(site: Build, path: str) -> None:
-    """The function ``rejection`` responds to rejections of checks, helpers and other limiters as well."""
+    """The function ``rejection`` responds to rejections of checks and other limiters as well."""
     served = open_site(site, rejection=lambda _, verdict: Rejection(verdict.status, [("X-Own", "1"), TEXT], b"no"))
     response = [served.call(path=path) for _ in range(3)][-1]
     assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
 
 
-@pytest.mark.parametrize("path", ["/check?thread=7", "/helper"])
 @pytest.mark.parametrize(("status", "remaining"), [(403, 8), (429, 9)])
-def test_the_status_of_your_own_response_is_the_outcome(site: Build, path: str, status: int, remaining: int) -> None:
+def test_the_status_of_your_own_response_is_the_outcome(site: Build, status: int, remaining: int) -> None:
     """A rejection in a view counts for other rules by the status that the client receives."""
     rules = [*RULES, Rule(name="forbidden", limits="9/minute", count_when={"status": [403]})]
     served = open_site(site, rules, rejection=lambda *_: Rejection(status, [TEXT], b"no"))
-    assert served.statuses(3, path=path) == [200, 200, status]
+    assert served.statuses(3, path="/check?thread=7") == [200, 200, status]
     left_of = {each.rule: each.remaining for each in served.limiter.peek({"ip": CLIENT}, cost=0).decisions}
     assert left_of == {"site": 97, "forbidden": remaining}
 
@@ -231,39 +210,25 @@ def test_a_queue_delays_a_check(site: Build, delays: list[float]) -> None:
     assert delays == [0.1]
 
 
-@pytest.mark.parametrize("limits", ["10/s burst 3", lambda _: "10/s burst 3"])
-def test_a_call_that_cannot_await_never_waits_on_an_event_loop(site: Build, limits: Any, delays: list[float]) -> None:
-    """A helper with a queue sleeps in a thread. Called on the loop of a server, it is an error, and nothing sleeps."""
-    helper = limit(**{**QUEUE, "limits": limits}, name="queue", unrouted=True)(lambda: None)
-
-    async def view(call: Call) -> int:
-        helper()
-        return 200
-
-    waits = site.name not in BY_ASGI
-    assert site([], view).statuses(2)[-1] == (200 if waits else 500)
-    assert len(delays) == waits
-
-
 def test_a_stream_runs_in_its_request(site: Build) -> None:
-    """Its slots are held until it ends, its helpers are decided, and its true cost is settled."""
+    """Its slots are held until it ends, and its true cost is settled."""
 
     async def view(call: Call) -> Reply:
         async def parts() -> AsyncIterator[bytes]:
-            for step in (lambda: call.check("busy"), lambda: call.check("busy"), helper, helper):
+            verdict = call.verdict
+            for _ in range(2):
                 try:
-                    await step()
+                    await call.check("busy")
                     yield b"yes "
                 except RateLimitExceeded:
                     yield b"no "
-            await call.check.settle("tokens", 150)
+            verdict["tokens"].settle(150)
 
         return Reply(body=parts())
 
     served = site([Rule(name="tokens", limits="1000/minute", cost=100), RULES[-1]], view)
-    helper = served.helper("1/minute", name="helper")
-    assert served.call().text == "yes no yes no "
-    assert served.left() == [850, 1, 0]
+    assert served.call().text == "yes no "
+    assert served.left() == [850, 1]
 
 
 # -- many checks in one request --------------------------------------------------------------------------------
@@ -302,22 +267,15 @@ def test_a_stream_counts_by_the_status_it_has_started_with(site: Build, outcome:
     assert (served.call().text, served.left()) == ("part", [left])
 
 
-@pytest.mark.parametrize("by_verdict", [True, False])
-def test_the_true_cost_is_that_of_the_checks_since_the_last_one(site: Build, by_verdict: bool) -> None:
+def test_the_true_cost_is_that_of_the_checks_since_the_last_one(site: Build) -> None:
     """The view checks an estimate twice and settles once, and then checks and settles each part of its work."""
 
     async def view(call: Call) -> int:
-        async def settle(cost: int) -> None:
-            if by_verdict:
-                call.verdict["mail"].settle(cost)
-            else:
-                await call.check.settle("mail", cost)
-
         for used in ([140, 150], [20], [30]):
             for _ in used:
                 await call.check("mail")
             for cost in used:
-                await settle(cost)
+                call.verdict["mail"].settle(cost)
         return 200
 
     served = site(mail("1000/day", cost=10), view)
@@ -330,7 +288,7 @@ def test_each_key_has_the_true_cost(site: Build) -> None:
     async def view(call: Call) -> int:
         for sender in ("ann", "ben"):
             await call.check("mail", sender=sender)
-        await call.check.settle("mail", 150)
+        call.verdict["mail"].settle(150)
         return 200
 
     served = site(mail("1000/day", key=["sender"]), view)
@@ -384,11 +342,9 @@ def test_usage_is_what_is_left_of_a_rule(ask: Ask) -> None:
 
 @with_usage
 def test_without_names_all_rules_with_a_key_are_shown(ask: Ask) -> None:
-    """Rules whose features nobody knows in this request are left out. A decorator's rule is there once it is called."""
+    """Rules whose features nobody knows in this request are left out."""
     assert list(ask("/usage").json()) == ["site", "failed", "busy"]
-    ask("/helper")
-    assert ask("/usage").json()["helper"] == {"limit": 2, "remaining": 1, "reset_after": 60.0}
-    assert list(ask("/usage?thread=7").json()) == ["site", "post", "failed", "busy", "helper"]
+    assert list(ask("/usage?thread=7").json()) == ["site", "post", "failed", "busy"]
 
 
 @with_usage

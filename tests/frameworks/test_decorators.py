@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sites import Build, Call, exempt, limited, routed
 
-from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw import ConfigError, MissingMiddlewareError, Rule
 
 pytestmark = routed
 API = Rule(name="api", limits="1/minute")
@@ -71,17 +71,17 @@ def test_an_exempt_view_is_not_limited(site: Build) -> None:
     assert served.statuses(2, path="/less") == [200, 429]
 
 
-def test_a_function_called_by_a_view_is_decided_then(site: Build) -> None:
-    """Its limits are decided when it is called, and those of the view once."""
+def test_a_limited_function_that_is_no_view_is_an_error(site: Build) -> None:
+    """Nothing has decided it, so it does not run. The error names ``check``."""
 
-    async def view(call: Call) -> int:
-        await inner()
-        return 200
+    async def view(call: Call) -> str:
+        with pytest.raises(MissingMiddlewareError, match=r"<lambda> is limited by a decorator, but .* call check\(\)"):
+            helper()
+        return "done"
 
-    served = site([], limited(view, "3/minute", name="outer"))
-    inner = served.helper("2/minute", name="inner")
-    assert served.statuses(3) == [200, 200, 429]
-    assert served.left() == [0, 0]  # the rejection of the inner one refunds nothing
+    served = site([], view)
+    helper = served.of.limit("2/minute", unrouted=True)(lambda: pytest.fail("it has run"))
+    assert served.call().text == "done"
 
 
 @pytest.mark.parametrize(

@@ -9,31 +9,19 @@ from typing import Any
 import flask
 import flask_calls
 import pytest
-from calls import aask, ask
+from calls import aask
 from flask import Flask
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette_apps import application
 
-from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
 from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.testing import ManualClock, limits_off
 
 QUEUED: Any = {"limits": "10/s burst 3", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
-
-
-def test_an_async_view_of_flask_has_a_loop_of_its_own() -> None:
-    """Under WSGI a wait stops no other request, so a helper with a queue may be called in an async view, too."""
-    helper = in_flask.limit(**QUEUED, unrouted=True)(lambda: None)
-
-    async def view() -> str:
-        helper()
-        return "fine"
-
-    app = flask_calls.app_of(views={"/": view})
-    assert [flask_calls.ask(app).text for _ in range(2)] == ["fine", "fine"]
 
 
 def test_without_a_middleware_a_check_is_an_error() -> None:
@@ -44,9 +32,7 @@ def test_without_a_middleware_a_check_is_an_error() -> None:
             in_flask.check("post")
         with limits_off():
             assert in_flask.check("post").rules == ()
-            assert in_flask.check.peek("post")
             in_flask.check.reset("post")
-            in_flask.check.settle("post", 1)
 
 
 def test_without_limits_the_async_check_decides_nothing() -> None:
@@ -55,9 +41,7 @@ def test_without_limits_the_async_check_decides_nothing() -> None:
     async def scenario() -> None:
         request: Any = SimpleNamespace(scope={})
         assert await in_starlette.check(request, "post")
-        assert await in_starlette.check.peek(request, "post")
         await in_starlette.check.reset(request, "post")
-        await in_starlette.check.settle(request, "post", 1)
 
     with limits_off():
         asyncio.run(scenario())
@@ -90,20 +74,3 @@ def test_a_background_task_checks_after_the_response() -> None:
         return [(await in_starlette.check(requests[0], "job")).allowed for _ in range(3)]
 
     assert asyncio.run(scenario()) == [True] * 3
-
-
-def test_a_helper_that_is_not_async_cannot_await_a_feature() -> None:
-    """The error says so, and the limit is not absent."""
-
-    async def tenant(_: Any) -> str:
-        return "a"
-
-    helper = in_starlette.limit("1/minute", key=["tenant"], unrouted=True)(lambda: None)
-
-    async def view(_: Any) -> PlainTextResponse:
-        helper()
-        return PlainTextResponse("ok")
-
-    app = application([Route("/", view)], features={"tenant": tenant})
-    with pytest.raises(ConfigError, match="cannot await a feature"):
-        ask(app)

@@ -106,9 +106,7 @@ def test_a_call_of_identify_that_fails_is_made_again(ending: str) -> None:
 
 CALLS: dict[str, Any] = {
     "check": check,
-    "peek": check.peek,
     "reset": check.reset,
-    "settle": lambda request, rule: check.settle(request, rule, 1),
     "usage": usage,
 }
 

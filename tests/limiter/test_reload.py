@@ -356,17 +356,6 @@ def test_rules_of_decorators_stay_and_overrides_apply_anew(file: Path) -> None:
     assert [str(limit.quota) for limit in limiter.rules.by_name["login"].limits] == ["1/minute"]
 
 
-def test_overrides_reach_functions_that_no_view_has_called(file: Path) -> None:
-    @limit("1/minute", name="mailing", unrouted=True)
-    def send() -> None: ...
-
-    limiter = limiter_of(file)
-    limiter.adopt([])
-    file.write_text(f'{toml()}[[rules]]\noverrides = "mailing"\nlimits = "2/minute"\n')
-    limiter.reload()
-    assert [str(limit.quota) for limit in limiter.rules.by_name["mailing"].limits] == ["2/minute"]
-
-
 def test_a_dictionary_is_read_again() -> None:
     settings: dict[str, Any] = {"limits": "3/minute"}
     limiter = Limiter.from_settings(settings, clock=ManualClock(1_000_000.0))  # type: ignore[arg-type]

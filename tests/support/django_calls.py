@@ -128,7 +128,6 @@ def project(
     *patterns: Any,
     is_async: bool = False,
     middleware: list[str] | None = None,
-    handler429: Any = None,
     **given: Any,
 ) -> Iterator[Project]:
     """Open a project with these settings and URLs, ``/`` by default.
@@ -137,7 +136,6 @@ def project(
     """
     changed = {"RATELIMIT_MW": still() if limits is None else limits, "MIDDLEWARE": middleware or MIDDLEWARE, **given}
     urlconf = urls(*(patterns or [path("", hello)]))
-    urlconf.handler429 = handler429  # type: ignore[attr-defined]
     with override_settings(ROOT_URLCONF=urlconf, **changed):
         try:
             yield Project(is_async)

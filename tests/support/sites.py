@@ -48,7 +48,6 @@ from ratelimit_mw import fastapi as of_fastapi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw import wsgi as of_wsgi
-from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.testing import ManualClock
 
@@ -133,7 +132,7 @@ class Call:
     query: Mapping[str, str]
     parameters: Mapping[str, str] = field(default_factory=dict)
     check: Any = None
-    """``await call.check("rule", feature="value")``, and ``check.peek``, ``check.reset``, ``check.settle``."""
+    """``await call.check("rule", feature="value")``, and ``check.reset``."""
     usage: Any = None
     body: Callable[[], Any] = bytes
 
@@ -283,10 +282,6 @@ class Site:
         if (error := self.call().extensions["error"]) is not None:
             raise error
 
-    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
-        """Return a limited function that a view calls with ``await``. It is async where the framework has a loop."""
-        raise NotImplementedError
-
     # -- what an adapter says ----------------------------------------------------------------------------------
 
     def build(self) -> Any:
@@ -412,11 +407,6 @@ class ASGISite(Site):
 
         return self.loop.run(scenario())
 
-    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
-        async def helper() -> None: ...
-
-        return limit(*limits, unrouted=True, **options)(helper)
-
     async def _counted(self, *line: str, **request: Any) -> httpx.Response:
         try:
             return await self.acall(*line, **request)
@@ -502,14 +492,6 @@ class WSGISite(Site):
 
         with ThreadPoolExecutor(times) as pool:
             return list(pool.map(counted, range(times)))
-
-    def helper(self, *limits: Any, **options: Any) -> Callable[[], Awaitable[None]]:
-        limited = limit(*limits, unrouted=True, **options)(lambda: None)
-
-        async def helper() -> None:
-            limited()
-
-        return helper
 
     def _count(self) -> None:
         with self._changed:

@@ -14,10 +14,10 @@ from flask import Flask
 from tables import each
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
-from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware, check, limit
+from ratelimit_mw.wsgi import RateLimitMiddleware, check
 
 COUNTING = {"count_when": {"status": [401, 500]}}
 
@@ -188,21 +188,6 @@ def test_a_stream_runs_in_the_request_of_an_inner_middleware() -> None:
     assert served.body == b"x"
     assert inner.peek({}, cost=0).decisions[0].remaining == 0
     assert DECIDED not in served.environ
-
-
-def test_a_limited_function_may_be_called_in_a_stream() -> None:
-    """Rules without names leave the request open for the functions with decorators."""
-    helper = limit("1/minute", unrouted=True)(lambda: None)
-
-    def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", HEADERS)
-        helper()
-        yield b"x"
-
-    guarded = RateLimitMiddleware(app, limits="5/minute")
-    assert Served(guarded).body == b"x"
-    with pytest.raises(RateLimitExceeded):
-        Served(guarded)
 
 
 def checks_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
