@@ -14,7 +14,7 @@ from ..http.admission import Admission
 from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
-from .access import Allow, ask, check_arguments, is_open
+from .access import Allow, Mount, is_open
 from .core import respond
 from .response import PageResponse, redirect_into
 
@@ -34,12 +34,12 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
 
     Raises:
         ConfigError: An argument is invalid.
+        MissingExtraError: The extra ``dashboard`` is not installed.
 
     Example:
         app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
     """
-    check_arguments(limiter, allow)
-    return ASGIDashboard(limiter, allow)
+    return ASGIDashboard(Mount(limiter, allow, False).check())
 
 
 class ASGIDashboard:
@@ -47,9 +47,8 @@ class ASGIDashboard:
 
     __ratelimit_mw__ = OWN_PAGE
 
-    def __init__(self, limiter: Limiter | None, allow: Allow | None) -> None:
-        self._limiter = limiter
-        self._allow = allow
+    def __init__(self, mount: Mount) -> None:
+        self._mount = mount
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -60,16 +59,13 @@ class ASGIDashboard:
             raise ConfigError("the dashboard has no lifespan. Mount it in your application")
 
     async def _respond(self, scope: Scope) -> PageResponse:
-        request, path = ASGIRequest(scope), path_in_mount(scope)
+        mount, request, path = self._mount, ASGIRequest(scope), path_in_mount(scope)
         if not path:
             return redirect_into(scope["path"], request.query_string)
-        answer = ask(request, self._allow)
+        answer = mount.ask(request)
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
-        limiter = self._limiter or _limiter_of(scope)
-        has_check = self._allow is not None
-        return await asyncio.to_thread(
-            respond, limiter, request.method, path[1:], request.query_string, opens, has_check
-        )
+        limiter = mount.limiter or _limiter_of(scope)
+        return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)
 
 
 def path_in_mount(scope: Scope) -> str:

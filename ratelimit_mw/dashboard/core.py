@@ -3,69 +3,76 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 from ..errors import ConfigError
+from ..http.request import Request
 from ..http.token import CHALLENGE
 from ..limiter.limiter import Limiter
 from ..rules.describe import function_name
-from .assets import find_asset
-from .data import DashboardData
-from .page import closed_page, page, problem_page
-from .response import PageResponse, build_response
+from .access import Mount
+from .data import read_data
+from .page import dashboard_page, message_page
+from .response import PageResponse, build_response, find_asset
 from .view import parse_view
 
 _METHODS: Final = ("GET", "HEAD")
+_DATA: Final = "data.json"
 _HTML: Final = "text/html; charset=utf-8"
 
 
-def respond(
-    limiter: Limiter, method: str, path: str, query: str, is_open: bool, has_check: bool = False
-) -> PageResponse:
+def respond(mount: Mount, limiter: Limiter, request: Request, path: str, opens: bool) -> PageResponse:
     """Return the response to a request.
 
     Args:
+        mount: The arguments of ``dashboard``.
         limiter: The limiter to show.
-        method: The method of the request.
+        request: The request.
         path: The path below the mount, decoded, without a slash at its start: "" for the page.
-        query: The query, still encoded, without the question mark.
-        is_open: Whether the client may see the dashboard.
-        has_check: Whether the application has an ``allow``. The closed page then has no advice for developers.
+        opens: Whether the client may see the dashboard.
 
     Returns:
         The response. The body is empty for ``HEAD``.
     """
-    if method not in _METHODS:
+    if request.method not in _METHODS:
         return build_response(405, "text/plain", b"This page is read-only: use GET.\n", Allow=", ".join(_METHODS))
-    response = find_asset(path) or _respond(limiter, path, query, is_open, has_check)
-    return response if method == "GET" else response._replace(body=b"")
+    response = find_asset(path) or (_show(limiter, request, path) if opens else _closed(mount, path))
+    return response if request.method == "GET" else response._replace(body=b"")
 
 
-def _respond(limiter: Limiter, path: str, query: str, is_open: bool, has_check: bool) -> PageResponse:
-    if not is_open:
-        closed = _problem(403 if has_check else 401, path, "This dashboard is closed to you.", closed_page(has_check))
-        return closed if has_check else closed._replace(headers={**closed.headers, "WWW-Authenticate": CHALLENGE})
-    if path not in ("", "data.json"):
+def _show(limiter: Limiter, request: Request, path: str) -> PageResponse:
+    if path not in ("", _DATA):
         return build_response(404, "text/plain", b"There is no such page. Open the dashboard itself.\n")
     try:
-        data = DashboardData(limiter, parse_view(query))
+        view = parse_view(request.query_string)
+        data = read_data(limiter, view)
     except ConfigError as error:
-        return _problem(400, path, str(error), problem_page(str(error)))
-    if path == "data.json":
-        return build_response(200, "application/json", f"{json.dumps(data.as_json(), default=_text_of)}\n".encode())
-    return _html(200, page(data))
+        return _problem(400, path, "Cannot show this view", str(error))
+    if path == _DATA:
+        return _json(200, data)
+    return build_response(200, _HTML, dashboard_page(data, view))
 
 
-def _problem(status: int, path: str, text: str, html: str) -> PageResponse:
+def _closed(mount: Mount, path: str) -> PageResponse:
+    """Return the response to a client that may not see the dashboard. The advice is for developers."""
+    has_check = mount.allow is not None
+    if path == _DATA:
+        response = _json(403 if has_check else 401, {"error": "This dashboard is closed to you."})
+    else:
+        page = message_page("This dashboard is closed", has_check=has_check)
+        response = build_response(403 if has_check else 401, _HTML, page)
+    return response if has_check else response._replace(headers={**response.headers, "WWW-Authenticate": CHALLENGE})
+
+
+def _problem(status: int, path: str, title: str, problem: str) -> PageResponse:
     """Return why there is no page; as JSON for the programs that read ``data.json``."""
-    if path == "data.json":
-        return build_response(status, "application/json", f"{json.dumps({'error': text})}\n".encode())
-    return _html(status, html)
+    if path == _DATA:
+        return _json(status, {"error": problem})
+    return build_response(status, _HTML, message_page(title, problem))
 
 
-def _html(status: int, text: str) -> PageResponse:
-    """Return a page as UTF-8. Half a surrogate pair, which a value may contain, becomes a question mark."""
-    return build_response(status, _HTML, text.encode("utf-8", "replace"))
+def _json(status: int, content: dict[str, Any]) -> PageResponse:
+    return build_response(status, "application/json", f"{json.dumps(content, default=_text_of)}\n".encode())
 
 
 def _text_of(value: object) -> str:

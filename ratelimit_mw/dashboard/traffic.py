@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ..operations.times import time_json
-from ..operations.traffic_report import Kind, TrafficSeries, clients_of, read_series, total_json
+from ..operations.times import seconds_of, span_text, time_json
+from ..operations.traffic_report import COUNT, Kind, TrafficSeries, clients_of, read_series, total_json
 from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog
 from ..traffic.estimate import error_of
 from .view import View
 
+LABELS: Final = {COUNT: "count", "allowed": "allowed", "rejected": "rejected", "shadow": "would be rejected"}
+"""The lines of a curve, in their order."""
 _MOST_CURVES: Final = 20
 _MOST_ROWS: Final = 50
 _MOST_NAMES: Final = 200
@@ -30,6 +32,8 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
     curves = log.curves(events, start, end)
     order = {name: position for position, name in enumerate(rules.by_name)}
     drawn.sort(key=lambda each: (order.get(each.name, len(order)), each.name))
+    steps = _steps(curves.values())
+    shown = [_curve_json(each, curves, steps["step"], rules) for each in drawn]
     return {
         "log": log.name,
         "from": time_json(start),
@@ -40,9 +44,10 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
         "names": sorted(each.name for each in several[:_MOST_NAMES]),
         "totals": [total_json(each, rules) for each in chosen[:_MOST_ROWS]],
         "totals_left_out": max(0, len(chosen) - _MOST_ROWS),
-        **_steps(curves.values()),
-        "curves": [{**total_json(each, rules), "lines": _lines_json(each, curves)} for each in drawn],
+        **steps,
+        "curves": shown,
         "curves_left_out": len(chosen) - len(drawn),
+        **({} if view.name is None or not shown else {"steps": _rows(shown[0]["lines"], **steps)}),
     }
 
 
@@ -80,8 +85,19 @@ def _steps(curves: Iterable[Curve]) -> dict[str, Any]:
     return {"start": None, "step": None} if curve is None else {"start": time_json(curve.start), "step": curve.step}
 
 
-def _lines_json(series: TrafficSeries, curves: Mapping[str, Curve]) -> dict[str, list[int]]:
-    return {
+def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve], step: int, rules: RuleSet) -> dict[str, Any]:
+    lines = {
         line: [sum(column) for column in zip(*(curves[event].counts for event in events), strict=True)]
         for line, events in series.lines().items()
     }
+    peaks = ", ".join(f"{max(counts):,} {LABELS[line]}" for line, counts in lines.items())
+    total = total_json(series, rules)
+    peaks = f"at most {peaks} in {span_text(step)}"
+    return {**total, "is_shadow": total.get("mode") == "shadow", "lines": lines, "peaks": peaks}
+
+
+def _rows(lines: Mapping[str, Sequence[int]], start: str, step: int) -> list[dict[str, Any]]:
+    """Return the counts of each step, the latest first."""
+    at, counts = seconds_of(start), zip(*lines.values(), strict=True)
+    rows = [{"time": time_json(at + i * step), **dict(zip(lines, each, strict=True))} for i, each in enumerate(counts)]
+    return rows[::-1]

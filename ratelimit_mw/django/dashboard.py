@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.urls import path
 
-from ..dashboard.access import Allow, ask, check_arguments, is_open
+from ..dashboard.access import Allow, Mount, is_open
 from ..dashboard.core import respond
 from ..dashboard.response import redirect_into
 from ..limiter.limiter import Limiter
@@ -34,21 +34,21 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
 
     Raises:
         ConfigError: An argument is invalid.
+        MissingExtraError: The extra ``dashboard`` is not installed.
 
     Example:
         path("ratelimit/", include(dashboard(allow=lambda request: request.user.is_staff)))
     """
-    check_arguments(limiter, allow)
+    mount = Mount(limiter, allow, False).check()
 
     def show(native: Any, below: str = "") -> HttpResponse:
         request = DjangoRequest(native)
         if not (below or request.path.endswith("/")):
             response = redirect_into(request.path, request.query_string)
         else:
-            opens = is_open(resolve(ask(request, allow)), request.server_data)
+            opens = is_open(resolve(mount.ask(request)), request.server_data)
             shown = limiter or project_limits().limits.limiter
-            below = below.removeprefix("/")
-            response = respond(shown, request.method, below, request.query_string, opens, allow is not None)
+            response = respond(mount, shown, request, below.removeprefix("/"), opens)
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

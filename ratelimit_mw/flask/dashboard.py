@@ -5,7 +5,7 @@ from __future__ import annotations
 import flask
 from flask import Blueprint, Flask
 
-from ..dashboard.access import Allow, ask, check_arguments, is_open
+from ..dashboard.access import Allow, Mount, is_open
 from ..dashboard.core import respond
 from ..dashboard.response import redirect_into
 from ..limiter.limiter import Limiter
@@ -27,11 +27,12 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
 
     Raises:
         ConfigError: An argument is invalid.
+        MissingExtraError: The extra ``dashboard`` is not installed.
 
     Example:
         app.register_blueprint(dashboard(allow=lambda request: current_user.is_admin), url_prefix="/ratelimit")
     """
-    check_arguments(limiter, allow)
+    mount = Mount(limiter, allow, False).check()
 
     def show(path: str = "") -> flask.Response:
         app: Flask = flask.current_app._get_current_object()  # type: ignore[attr-defined]
@@ -39,9 +40,9 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         if not (path or request.path.endswith("/")):
             response = redirect_into(request.path, request.query_string)
         else:
-            opens = is_open(ask(request, allow and app.ensure_sync(allow)), request.native)
+            opens = is_open(mount._replace(allow=allow and app.ensure_sync(allow)).ask(request), request.native)
             shown = limiter or hooks_of(app).limiter
-            response = respond(shown, request.method, path, request.query_string, opens, allow is not None)
+            response = respond(mount, shown, request, path, opens)
         return flask.Response(response.body, response.status, response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

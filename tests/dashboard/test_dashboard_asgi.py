@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.routing import Mount
 
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw.dashboard import dashboard
+from ratelimit_mw.dashboard.page import templates
 from ratelimit_mw.http.token import start_token
 from ratelimit_mw.starlette import RateLimitMiddleware
 
@@ -106,6 +108,14 @@ def test_a_websocket_is_closed() -> None:
 
 async def receive() -> Any:
     return {"type": "websocket.connect"}
+
+
+def test_a_missing_library_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised when the application starts."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    templates.cache_clear()
+    with pytest.raises(ImportError, match=r"ratelimit-mw\[dashboard\]"):
+        dashboard(limiter())
 
 
 @pytest.mark.parametrize("arguments", [{"limiter": "api"}, {"allow": True}])

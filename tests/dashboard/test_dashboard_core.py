@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from urllib.parse import quote
 
 import pytest
+from dashboard_pages import Elements, ask, page, shown
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.dashboard.core import respond
 from ratelimit_mw.dashboard.response import PageResponse
 from ratelimit_mw.testing import ManualClock
 
@@ -30,10 +29,6 @@ def limiter_with_log(rules: list[Rule] | None = None) -> Limiter:
     return Limiter(rules, settings=settings, clock=ManualClock(NOW))
 
 
-def get(limiter: Limiter, path: str = "", query: str = "", is_open: bool = True) -> PageResponse:
-    return respond(limiter, "GET", path, query, is_open)
-
-
 def text(response: PageResponse) -> str:
     return response.body.decode()
 
@@ -42,7 +37,7 @@ def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
     """The page names the argument to write; its data is closed, too."""
     limiter = limiter_with_log([Rule(name="secret-rule", limits="2/minute")])
     for path in ("", "data.json", "unknown"):
-        response = get(limiter, path, is_open=False)
+        response = ask(limiter, path, opens=False)
         assert response.status == 401
         assert response.headers["WWW-Authenticate"].startswith("Basic ")
         assert ("allow=" in text(response)) == (path in ("", "unknown"))
@@ -51,24 +46,24 @@ def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
 
 def test_a_dashboard_with_a_check_asks_to_sign_in() -> None:
     """A visitor cannot change the application, so the page has no advice for its developer."""
-    response = respond(limiter_with_log(), "GET", "", "", False, True)
+    response = ask(limiter_with_log(), opens=False, allow=lambda _: False)
     assert (response.status, "sign in" in text(response), "allow=" in text(response)) == (403, True, False)
 
 
 @pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 401)])
 def test_a_program_gets_a_problem_as_json(is_open: bool, status: int) -> None:
     """A program that reads JSON cannot read a page."""
-    found = respond(limiter_with_log(), "GET", "data.json", "range=foo", is_open)
+    found = ask(limiter_with_log(), "data.json", "range=foo", opens=is_open)
     assert found.status == status
     problem = json.loads(found.body)["error"]
     if is_open:
         assert problem == "range: got 'foo'. Expected one of hour, day, week, year"
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get", "X"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "X"])
 def test_the_dashboard_is_read_only(method: str) -> None:
     """Other methods than GET and HEAD are 405, with the methods that are allowed."""
-    response = respond(limiter_with_log(), method, "", "", True)
+    response = ask(limiter_with_log(), method=method)
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
@@ -76,7 +71,7 @@ def test_the_dashboard_is_read_only(method: str) -> None:
 def test_head_has_the_headers_of_get(path: str) -> None:
     """The length is that of the body of GET."""
     limiter = limiter_with_log()
-    head, full = respond(limiter, "HEAD", path, "", True), get(limiter, path)
+    head, full = ask(limiter, path, method="HEAD"), ask(limiter, path)
     assert (head.status, head.headers, head.body) == (full.status, full.headers, b"")
     assert full.headers["Content-Length"] == str(len(full.body))
 
@@ -85,7 +80,7 @@ def test_head_has_the_headers_of_get(path: str) -> None:
 @pytest.mark.parametrize("is_open", [True, False])
 def test_every_response_has_the_security_headers(path: str, is_open: bool) -> None:
     """No other content runs in the page, no other page frames it, and data is never stored."""
-    headers = get(limiter_with_log(), path, is_open=is_open).headers
+    headers = ask(limiter_with_log(), path, opens=is_open).headers
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -99,16 +94,16 @@ def test_every_response_has_the_security_headers(path: str, is_open: bool) -> No
 )
 def test_only_the_files_of_the_page_are_served(path: str) -> None:
     """A path is a name of a table, never a path of the file system."""
-    assert get(limiter_with_log(), path).status == 404
+    assert ask(limiter_with_log(), path).status == 404
 
 
 def test_the_page_links_only_to_its_own_files() -> None:
     """All URLs are relative, so the page works below any prefix; each file exists."""
     limiter = limiter_with_log()
-    links = re.findall(r'(?:src|href)="([^"]*)"', text(get(limiter)))
+    links = re.findall(r'(?:src|href)="([^"]*)"', text(ask(limiter)))
     files = [link for link in links if link.startswith("static/")]
     assert len(files) == 5
-    assert {get(limiter, link.partition("?")[0]).status for link in files} == {200}
+    assert {ask(limiter, link.partition("?")[0]).status for link in files} == {200}
     assert not [link for link in links if link.startswith(("/", "http"))]
 
 
@@ -117,24 +112,12 @@ def test_the_page_has_the_totals_of_the_log() -> None:
     limiter = limiter_with_log()
     for _ in range(5):
         limiter.hit({"ip": "192.0.2.7"})
-    traffic = json.loads(text(get(limiter, "data.json")))["traffic"]
+    traffic = json.loads(text(ask(limiter, "data.json")))["traffic"]
     (row,) = traffic["totals"]
     assert (row["rule"], row["total"], row["allowed"], row["rejected"], row["share"]) == ("api", 5, 2, 3, 0.6)
     (curve,) = traffic["curves"]
     assert {line: sum(counts) for line, counts in curve["lines"].items()} == {"allowed": 2, "rejected": 3}
-    assert "60.0%" in text(get(limiter))
-
-
-class Elements(HTMLParser):
-    """The elements of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+    assert "60.0%" in shown(page(limiter))
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=["script", "quotes", "control", "direction", "long"])
@@ -147,8 +130,8 @@ def test_values_of_clients_are_text(value: str) -> None:
     limiter.traffic_log.record("rule:api:rejected", by=value)
     limiter.set_override("api", {"user": value[:200]}, "5/minute")
     for query in ("clients=yes", "by=endpoint", "by=event", f"by=event&name={quote(value)}", f"range={quote(value)}"):
-        page = text(get(limiter, query=query))
-        elements = Elements(page)
+        html = text(ask(limiter, query=query))
+        elements = Elements(html)
         assert [each for each in elements.found if each[0] == "script"] == [
             ("script", each)
             for each in [dict(attrs) for tag, attrs in elements.found if tag == "script"]
@@ -156,13 +139,13 @@ def test_values_of_clients_are_text(value: str) -> None:
         ]
         assert not [name for _, attrs in elements.found for name in attrs if name.startswith("on") or name == "style"]
         assert "img" not in {tag for tag, _ in elements.found}
-        assert not set(page) & set("\x00\r\u202e\u200f")
-        assert "x" * 400 not in page
+        assert not set(html) & set("\x00\r\u202e\u200f")
+        assert "x" * 400 not in elements.text
 
 
 @pytest.mark.parametrize("query", ["range=month", "from=x", "to=2026-01-01", "from=2026-02-01&to=2026-01-01", "by=x"])
 def test_an_impossible_view_is_an_error_that_names_the_field(query: str) -> None:
     """It is 400, with the text that was expected."""
-    response = get(limiter_with_log(), query=query)
+    response = ask(limiter_with_log(), query=query)
     assert response.status == 400
     assert "Cannot show this view" in text(response)

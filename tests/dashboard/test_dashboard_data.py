@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from dashboard_pages import ask, data, page, shown
 from flask import Flask
 from http_servers import free_port
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.dashboard.core import respond
-from ratelimit_mw.dashboard.recent import Recent
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.limiter.observers.traffic import _events_at
 from ratelimit_mw.testing import ManualClock
@@ -27,16 +25,6 @@ BAN = {"after": 10, "within": "10m", "for": "1h"}
 def limiter_of(rules: list[Rule] | None = None, store: str = "memory://", **settings: Any) -> Limiter:
     rules = [Rule(name="api", limits="2/minute", ban=BAN)] if rules is None else rules
     return Limiter(rules, store, settings=load_settings(settings), clock=ManualClock(NOW))  # type: ignore[arg-type]
-
-
-def data(limiter: Limiter, query: str = "") -> Any:
-    return json.loads(respond(limiter, "GET", "data.json", query, True).body)
-
-
-def page(limiter: Limiter, query: str = "") -> str:
-    response = respond(limiter, "GET", "", query, True)
-    assert response.status == 200
-    return response.body.decode()
 
 
 def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
@@ -63,13 +51,13 @@ def test_an_unreachable_store_is_shown_and_the_page_still_works() -> None:
     limiter = limiter_of(store=f"redis://:secret@localhost:{free_port()}/0", traffic_log="memory://")
     assert limiter.traffic_log is not None
     limiter.traffic_log.record("rule:api:rejected", n=1234)
-    found, shown = data(limiter), page(limiter)
+    found, html = data(limiter), page(limiter)
     assert not found["store"]["reachable"]
     assert found["bans"] == found["overrides"] == {"error": "The store is unreachable."}
     assert found["traffic"]["totals"][0]["rejected"] == 1234
-    assert "unreachable" in shown
-    assert "1,234" in shown
-    assert "secret" not in shown + json.dumps(found)
+    assert "unreachable" in shown(html)
+    assert "1,234" in shown(html)
+    assert "secret" not in html + json.dumps(found)
     limiter.close()
 
 
@@ -84,10 +72,12 @@ def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None
 @pytest.mark.parametrize("settings", [{}, {"traffic_clients": True}, {"traffic_log": "memory://"}])
 def test_the_page_names_the_settings_that_it_needs(settings: dict[str, Any]) -> None:
     """The rest of the page is there."""
-    shown = page(limiter_of(**settings), "clients=yes")
-    assert ("traffic_log = &quot;sqlite:///traffic.db&quot;" in shown) == ("traffic_log" not in settings)
-    assert "Clients need <code>traffic_log</code> and <code>traffic_clients = true</code>" in shown
-    assert "The rules that apply now" in shown
+    text = shown(page(limiter_of(**settings), "clients=yes"))
+    assert ('add this to your settings: traffic_log = "sqlite:///traffic.db"' in text) == (
+        "traffic_log" not in settings
+    )
+    assert "Clients need traffic_log and traffic_clients = true" in text
+    assert "The rules that apply now" in text
 
 
 def test_requests_that_a_shadow_rule_would_reject_are_not_rejected() -> None:
@@ -97,7 +87,7 @@ def test_requests_that_a_shadow_rule_would_reject_are_not_rejected() -> None:
         assert limiter.hit({"ip": "192.0.2.7"})
     (row,) = data(limiter)["traffic"]["totals"]
     assert (row["rejected"], row["shadow"], row["share"], row["shadow_share"]) == (0, 3, 0.0, 0.6)
-    assert re.search(r">0\.0%</td>.*>3</td>.*>60\.0%</td>", page(limiter))
+    assert "api shadow 5 2 0 0.0% 3 60.0%" in shown(page(limiter))
 
 
 def cost_of(request: Any) -> int:
@@ -113,9 +103,9 @@ def test_functions_in_a_rule_are_shown_by_their_names() -> None:
     rules = [Rule(name="api", key=["user"], limits=limits_of, per_key=limits_of, cost=cost_of)]
     limiter = limiter_of(rules)
     (rule,) = data(limiter)["rules"]["rules"]
-    shown = f"{__name__}.cost_of()"
-    assert (rule["cost"], rule["shown"]["cost"], rule["limits"]) == (shown, [shown], f"{__name__}.limits_of()")
-    assert shown in page(limiter)
+    cost = f"{__name__}.cost_of()"
+    assert (rule["cost"], rule["shown"]["cost"], rule["limits"]) == (cost, [cost], f"{__name__}.limits_of()")
+    assert cost in shown(page(limiter))
 
 
 def test_text_that_is_no_utf_8_is_no_error() -> None:
@@ -124,21 +114,22 @@ def test_text_that_is_no_utf_8_is_no_error() -> None:
     assert limiter.traffic_log is not None
     limiter.traffic_log.record("rule:a\udcff:rejected", by="b\udcff")
     for name in ("", "data.json"):
-        assert respond(limiter, "GET", name, "clients=yes", True).status == 200
+        assert ask(limiter, name, "clients=yes").status == 200
 
 
-def test_a_slow_store_holds_up_no_other_dashboard() -> None:
-    """While one limiter waits for its store, the values of another one are read."""
-    recent, slow, other = Recent(), limiter_of(), limiter_of()
+def test_a_slow_store_holds_up_no_other_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one limiter waits for its store, the page of another one is shown."""
+    slow, other = limiter_of(), limiter_of()
+    states: list[str] = []
 
-    def wait() -> dict[str, Any]:
-        thread = Thread(target=recent.get, args=(other, "store", lambda: {"name": "other"}), daemon=True)
+    def wait() -> None:
+        thread = Thread(target=lambda: states.append(data(other)["store"]["name"]), daemon=True)
         thread.start()
         thread.join(30)
-        return {"was_held_up": thread.is_alive()}
 
-    assert recent.get(slow, "store", wait) == {"was_held_up": False}
-    assert recent.get(other, "store", lambda: {"name": "again"}) == {"name": "other"}
+    monkeypatch.setattr(slow.store, "ping", wait)
+    assert data(slow)["store"]["reachable"]
+    assert states == ["memory://"]
 
 
 def test_a_shared_limit_names_all_its_views() -> None:
@@ -171,8 +162,8 @@ def test_clients_of_the_log_are_hidden_by_default() -> None:
     for _ in range(5):
         limiter.hit({"ip": "192.0.2.7"})
     for name in ("", "data.json"):
-        assert b"192.0.2.7" not in respond(limiter, "GET", name, "", True).body
-        assert b"192.0.2.7" in respond(limiter, "GET", name, "clients=yes", True).body
+        assert b"192.0.2.7" not in ask(limiter, name, "").body
+        assert b"192.0.2.7" in ask(limiter, name, "clients=yes").body
     (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
     assert (client["rule"], client["client"], client["total"], client["error"]) == ("api", "ip=192.0.2.7", 3, 0)
 
@@ -196,7 +187,7 @@ def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
     traffic = data(limiter, "by=endpoint")["traffic"]
     assert [each["endpoint"] for each in traffic["curves"]] == [f"/{i}" for i in range(180, 200)]
     assert (traffic["curves_left_out"], len(traffic["totals"]), traffic["totals_left_out"]) == (180, 50, 150)
-    assert "180 more are not drawn" in page(limiter, "by=endpoint")
+    assert "180 more are not drawn" in shown(page(limiter, "by=endpoint"))
     (chosen,) = data(limiter, "by=endpoint&name=/007")["traffic"]["curves"]
     assert chosen["lines"]["allowed"][-1] == chosen["total"] == 8
 
@@ -210,7 +201,7 @@ def test_a_log_that_cannot_be_read_is_asked_once(tmp_path: Path, monkeypatch: py
     for name in ("events", "curves", "top"):
         read = getattr(TrafficLog, name)
         monkeypatch.setattr(TrafficLog, name, lambda *args, read=read, name=name: calls.append(name) or read(*args))
-    assert (page(limiter, "clients=yes").count(f"{file} is damaged"), calls) == (2, ["events"])
+    assert (shown(page(limiter, "clients=yes")).count(f"{file} is damaged"), calls) == (2, ["events"])
 
 
 def test_a_long_endpoint_keeps_its_outcome() -> None:

@@ -59,9 +59,10 @@ def limiter(tmp_path: Path, clock: ManualClock) -> Iterator[Limiter]:
 
 
 @pytest.fixture
-def page(limiter: Limiter) -> Iterator[str]:
+def page(limiter: Limiter, browser: Browser) -> Iterator[str]:
     with dashboard_site(limiter) as url:
         yield url
+        browser.open("about:blank")  # before the server ends
 
 
 def drawn(browser: Browser) -> int:
@@ -240,4 +241,5 @@ def test_the_totals_are_those_of_recorded_requests(browser: Browser, tmp_path: P
         browser.wait(lambda: drawn(browser), "a chart")
         assert sum(counts.values()) == len(requests)
         assert legend(browser) == f"{counts[True]:,} allowed {counts[False]:,} rejected"
+        browser.open("about:blank")
     limiter.close()

@@ -102,3 +102,4 @@ def test_the_page_shows_true_numbers(served: Served, browser: Browser) -> None:
     browser.wait(lambda: row_of(browser, "Totals per rule", "site")["Rejected"] == "6", "the page to update")
     (totals,) = [row for row in served.data()["traffic"]["totals"] if row["rule"] == "site"]
     assert (totals["allowed"], totals["rejected"]) == (3, 6)
+    browser.open("about:blank")  # before the server ends

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
 from ...clock import monotonic
+from ...dashboard.access import Mount
 from ...dashboard.asgi import ASGIDashboard
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...keys.features import checked_name
@@ -54,7 +55,7 @@ class DecisionService:
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             decide.routes.index_of({})  # now, and not at the first request: there are no routes
             self._respond_to_gateway = partial(self._decide_original, sender, decide)
-        self._dashboard = ASGIDashboard(limiter, lambda _: True)  # the service checks the access
+        self._dashboard = ASGIDashboard(Mount(limiter, lambda _: True, False).check())  # the service checks the access
         self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

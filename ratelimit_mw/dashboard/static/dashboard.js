@@ -1,36 +1,104 @@
-// Draws the curves, and updates the page while it is shown. The page itself works without this script.
+// Draws the curves, and writes data.json into the page while it is shown. The page itself works without this script.
+//
+// An element with data-value has the path of a value, and data-form its form. One with data-if is there only while the
+// value of that path is, one with data-unless only while none is. One with data-each has a row for each item of a list:
+// its template, and data-row with the values of data-key, by which a row is found again. Paths in a row begin there.
 "use strict";
 
 (() => {
   const EVERY_MS = 5000;
   const NEWS_EVERY_MS = 30000;
-  const UPPER = ["count", "allowed"];
-  const charts = new Map();  // by element
+  const DAY = 86400;
+  const LANES = [["count", "allowed"], ["rejected", "shadow"]];  // with scales of their own: the first are often higher
+  const LABELS = { count: "count", allowed: "allowed", rejected: "rejected", shadow: "would be rejected" };
+  const BOUND = "[data-value], [data-if], [data-unless], [data-each], [data-field], [data-name]";
   const number = new Intl.NumberFormat("en-US");
+  const short = new Intl.NumberFormat("en-US", { notation: "compact" });
+  const charts = new Map();  // by element
+
+  // ---- Values
+
+  const at = (row, path) => path.split(".").reduce((inner, name) => inner?.[name], row);
+  const isThere = (value) => Array.isArray(value) ? value.length > 0 : Boolean(value);
+  const visible = (text) => text.replace(/(?! )[\p{C}\p{Z}]/gu, (each) =>
+    [...each].map((one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`).join(""));
+  const cut = (text) => visible([...text].length > 300 ? `${[...text].slice(0, 300).join("")}…` : text);
+  const forms = {
+    text: (value) => cut(String(value)),
+    number: (value) => number.format(value),
+    percent: (value) => `${(value * 100).toFixed(1)}%`,
+    time: (value) => `${value.slice(0, 10)} ${value.slice(11, 19)}`,
+    clock: (value) => value.slice(11, 19),
+    lines: (value) => value.map(cut).join("\n"),
+  };
+
+  // Writes the values of a row, or of the page, that have changed.
+  function write(root, row) {
+    const scope = root.closest("[data-row]");
+    for (const each of [root, ...root.querySelectorAll(BOUND)]) {
+      const { value, form, empty, each: list, field, name } = each.dataset;
+      if (each.closest("[data-row]") !== scope) continue;
+      if (value !== undefined) {
+        const known = at(row, value) ?? "";
+        const text = known === "" ? empty : forms[form](known);
+        if (each.textContent !== text) each.textContent = text;
+      }
+      if (field !== undefined) each.value = at(row, field) ?? "";
+      if (name !== undefined) each.search = linkTo(at(row, name));
+      if ("if" in each.dataset) each.hidden = !isThere(at(row, each.dataset.if));
+      if ("unless" in each.dataset) each.hidden = isThere(at(row, each.dataset.unless));
+      if (list !== undefined) writeRows(each, at(row, list) ?? []);
+    }
+  }
+
+  function linkTo(name) {
+    const query = new URLSearchParams(location.search);
+    query.set("name", name ?? "");
+    return query;
+  }
+
+  // Neither moves nor removes the row that has the focus.
+  function writeRows(list, rows) {
+    const names = list.dataset.key.split(" ");
+    const known = new Map([...list.children].filter(isRow).map((each) => [each.dataset.row, each]));
+    const template = list.querySelector(":scope > template");
+    let last = template;
+    for (const row of rows) {
+      const key = names.map((name) => visible(String(row[name] ?? ""))).join(" ");
+      const element = known.get(key) ?? template.content.firstElementChild.cloneNode(true);
+      known.delete(key);
+      element.dataset.row = key;
+      write(element, row);
+      element.curve = row.lines;
+      if (last.nextElementSibling !== element && !hasFocus(element)) last.after(element);
+      last = element;
+    }
+    for (const element of known.values()) if (!hasFocus(element)) element.remove();
+  }
+
+  const isRow = (element) => "row" in element.dataset;
+  const hasFocus = (element) => element.contains(document.activeElement);
 
   // ---- Curves
 
-  function color(name) {
-    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+  // The time, or the month and day, and below it what changes less often: once, where it changes.
+  function timeLabels(_plot, splits, _axis, _space, step) {
+    let before = "";
+    return splits.map((seconds) => {
+      const moment = new Date(seconds * 1000).toISOString();
+      const [above, below] = step < DAY ? [moment.slice(11, 16), moment.slice(5, 10)] : [moment.slice(5, 10), moment.slice(0, 4)];
+      const isNew = below !== before;
+      before = below;
+      return isNew ? `${above}\n${below}` : above;
+    });
   }
 
-  function short(value) {
-    for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-      if (value >= size) return `${+(value / size).toPrecision(3)}${unit}`;
-    }
-    return `${value}`;
-  }
-
-  function columns(data, lane) {
-    const size = lane[0].counts.length;
-    const times = Array.from({ length: size + 1 }, (_, i) => data.start + i * data.step);
-    return [times, ...lane.map(({ counts }) => [...counts, counts[size - 1]])];
-  }
-
-  function series({ line, label }) {
+  function series(line) {
     const stroke = color(line);
     return {
-      label,
+      label: LABELS[line],
       stroke,
       width: line === "rejected" ? 1.5 : 1.2,
       dash: line === "shadow" ? [5, 4] : undefined,
@@ -40,49 +108,33 @@
     };
   }
 
-  function options(element, data, lane, isLast, height) {
-    const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, font: "11px system-ui, sans-serif" };
-    const ticks = { show: false };
+  function options(element, lines, isLast, height) {
+    const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     return {
       width: element.clientWidth,
       height,
-      padding: [6, 4, isLast ? 0 : 8, 0],
+      padding: [6, 16, isLast ? 0 : 8, 0],
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high) * 1.08] } },
       axes: [
-        { ...axis, ticks, show: isLast, size: 24, space: 60, values: timeLabels },
-        { ...axis, ticks, size: 44, space: 26, incrs: [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8, 1e9], values: (_plot, values) => values.map(short) },
+        { ...axis, show: isLast, size: 38, space: 66, values: timeLabels },
+        { ...axis, size: 44, space: 26, incrs: [1, 2, 5].flatMap((each) => Array.from({ length: 10 }, (_, i) => each * 10 ** i)).sort((a, b) => a - b), values: (_plot, values) => values.map((value) => short.format(value)) },
       ],
-      series: [{}, ...lane.map(series)],
+      series: [{}, ...lines.map(series)],
       cursor: { sync: { key: "time" }, points: { show: false }, drag: { x: true, y: false, setScale: false } },
-      hooks: { setCursor: [(plot) => readOut(element, plot.cursor.idx)], setSelect: [(plot) => zoom(plot)] },
+      hooks: { setCursor: [(plot) => readOut(element, plot.cursor.idx)], setSelect: [zoom] },
     };
   }
 
-  const two = (value) => String(value).padStart(2, "0");
-
-  function timeLabels(_plot, splits, _axis, _space, step) {
-    return splits.map((seconds) => {
-      const at = new Date(seconds * 1000);
-      const day = `${at.getUTCFullYear()}-${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}`;
-      if (step >= 28 * 86400) return day.slice(0, 7);
-      return step >= 86400 || seconds % 86400 === 0 ? day.slice(5) : `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
-    });
-  }
-
   function readOut(element, index) {
-    const output = element.parentElement.querySelector(".readout");
-    output.dataset.peaks ??= output.textContent;
-    const data = charts.get(element)?.data;
-    const line = data?.lanes[0][0];
-    if (index == null || !line || !(index < line.counts.length)) {
-      output.textContent = output.dataset.peaks;
-      return;
-    }
-    const at = new Date((data.start + index * data.step) * 1000).toISOString().slice(0, 16).replace("T", " ");
-    const counts = data.lanes.flat().map(({ label, counts }) => `${number.format(counts[index])} ${label}`);
-    output.textContent = `${at} UTC: ${counts.join(", ")}`;
+    const [peaks, moment] = element.parentElement.querySelector(".readout").children;
+    const { lines, times } = charts.get(element) ?? {};
+    const isOver = index != null && times && index < times.length - 1;
+    [peaks.hidden, moment.hidden] = [isOver, !isOver];
+    if (!isOver) return;
+    const counts = Object.entries(lines).map(([line, counts]) => `${number.format(counts[index])} ${LABELS[line]}`);
+    moment.textContent = `${new Date(times[index] * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC: ${counts.join(", ")}`;
   }
 
   function zoom(plot) {
@@ -96,91 +148,40 @@
     location.search = query;
   }
 
-  function draw(element) {
-    const data = JSON.parse(element.dataset.curve);
-    const lanes = data.lanes.length;
-    const known = charts.get(element);
-    if (known && sameLines(known.data, data)) {
-      known.data = data;
-      known.plots.forEach((plot, i) => plot.setData(columns(data, data.lanes[i])));
+  function draw(element, lines, { start, step }) {
+    const lanes = LANES.map((lane) => lane.filter((line) => line in lines)).filter((lane) => lane.length);
+    const shape = String(lanes);
+    if (charts.get(element)?.shape !== shape) erase(element);
+    const chart = charts.get(element) ?? { shape, plots: [] };
+    const size = Object.values(lines)[0].length;
+    const first = Date.parse(start) / 1000;
+    Object.assign(chart, { lines, start, step, times: Array.from({ length: size + 1 }, (_, i) => first + i * step) });
+    charts.set(element, chart);
+    const values = lanes.map((lane) => [chart.times, ...lane.map((line) => [...lines[line], lines[line][size - 1]])]);
+    if (chart.plots.length) {
+      chart.plots.forEach((plot, i) => plot.setData(values[i]));
       return;
     }
-    erase(element);
     const height = element.clientHeight;
-    const heights = lanes === 1 ? [height] : [Math.round(height * 0.52), height - Math.round(height * 0.52)];
-    const entry = { data, plots: [] };
-    charts.set(element, entry);
-    entry.plots = data.lanes.map((lane, i) => new uPlot(
-      options(element, data, lane, i === lanes - 1, heights[i]), columns(data, lane), element));
-    sizes.observe(element);
+    const upper = lanes.length === 1 ? height : Math.round((height - 38) / 2);
+    chart.plots = lanes.map((lane, i) => new uPlot(options(element, lane, i === lanes.length - 1, i ? height - upper : upper), values[i], element));
   }
 
   function erase(element) {
     charts.get(element)?.plots.forEach((plot) => plot.destroy());
     charts.delete(element);
-    sizes.unobserve(element);
   }
-
-  function sameLines(one, other) {
-    const names = ({ lanes }) => JSON.stringify(lanes.map((lane) => lane.map(({ line }) => line)));
-    return names(one) === names(other);
-  }
-
-  const sizes = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-      for (const plot of charts.get(target)?.plots ?? []) {
-        if (target.clientWidth && plot.width !== target.clientWidth) plot.setSize({ width: target.clientWidth, height: plot.height });
-      }
-    }
-  });
-
-  function drawAll() {
-    document.querySelectorAll("[data-curve]").forEach(draw);
-  }
-
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    [...charts.keys()].forEach(erase);
-    drawAll();
-  });
 
   // ---- Updates
 
   const pause = document.getElementById("pause");
   const news = document.getElementById("news");
   const failure = document.getElementById("failure");
-  const focusable = "a[href], button, input, summary, [tabindex]";
-  const sources = new Map();  // the HTML of each part, as the server has sent it
   let timer = 0;
   let isPaused = false;
+  let latest = null;
   let newsAt = 0;
-  let rejected = countRejected(document);
-
-  function countRejected(page) {
-    return [...page.querySelectorAll("[data-rejected]")].reduce((sum, each) => sum + Number(each.dataset.rejected), 0);
-  }
-
-  // Replaces the content of a part, and keeps its charts, its open details, its scroll positions and the focus.
-  function replace(part, fresh) {
-    const source = fresh.innerHTML;
-    const selection = getSelection();
-    const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
-    if (isSelected || sources.get(part.id) === source) return;
-    const focused = [...part.querySelectorAll(focusable)].indexOf(document.activeElement);
-    const scrolled = [...part.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
-    const plots = [...part.querySelectorAll("[data-curve]")];
-    for (const { id } of part.querySelectorAll("details[open]")) fresh.querySelector(`#${id}`)?.setAttribute("open", "");
-    for (const plot of fresh.querySelectorAll("[data-curve]")) {
-      const old = plots.find(({ id }) => id === plot.id);
-      if (!old) continue;
-      for (const { name, value } of plot.attributes) old.setAttribute(name, value);
-      plot.replaceWith(old);
-    }
-    part.replaceChildren(...fresh.childNodes);
-    sources.set(part.id, source);
-    for (const plot of plots) if (!plot.isConnected) erase(plot);
-    part.querySelectorAll(".scroll").forEach((each, i) => scrolled[i] && each.scrollTo(...scrolled[i]));
-    if (focused >= 0) part.querySelectorAll(focusable)[focused]?.focus({ preventScroll: true });
-  }
+  let rejected = Infinity;
 
   // A screen reader hears at most one message in a while. Returns whether this one was shown.
   function announce(text) {
@@ -190,15 +191,20 @@
     return true;
   }
 
-  function announceMore(count) {
-    return count > 0 && announce(`${number.format(count)} more rejected requests`);
+  function show(data) {
+    latest = data;
+    write(document.body, data);
+    for (const element of charts.keys()) if (!element.isConnected) erase(element);
+    for (const card of document.querySelectorAll(".card")) if (card.curve) draw(card.querySelector(".plot"), card.curve, data.traffic);
+    const now = (data.traffic.curves ?? []).reduce((sum, curve) => sum + (curve.rejected ?? 0), 0);
+    if (now <= rejected || announce(`${number.format(now - rejected)} more rejected requests`)) rejected = now;
   }
 
   async function update() {
     try {
-      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const response = await fetch(`data.json${location.search}`);
       if (!response.ok) throw new Error(`the server responded with the status ${response.status}`);
-      show(new DOMParser().parseFromString(await response.text(), "text/html"));
+      show(await response.json());
       failure.hidden = true;
     } catch (error) {
       failure.hidden = false;
@@ -206,24 +212,20 @@
     }
   }
 
-  function show(page) {
-    for (const part of document.querySelectorAll("[data-part]")) {
-      const fresh = page.getElementById(part.id);
-      if (fresh) replace(part, fresh);
-    }
-    drawAll();
-    const now = countRejected(page);
-    if (now < rejected || announceMore(now - rejected)) rejected = now;
-  }
-
   function schedule(wait) {
     clearTimeout(timer);
-    if (isPaused || document.visibilityState !== "visible") return;
+    if (isPaused || !pause || document.visibilityState !== "visible") return;
     timer = setTimeout(() => update().finally(() => schedule(EVERY_MS)), wait);
   }
 
-  for (const part of document.querySelectorAll("[data-part]")) sources.set(part.id, part.innerHTML);
-  drawAll();
+  function redraw() {
+    [...charts.keys()].forEach(erase);
+    if (latest) show(latest);
+  }
+
+  addEventListener("resize", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  if (failure) update().finally(() => schedule(EVERY_MS));
   if (pause) {
     pause.hidden = false;
     pause.addEventListener("click", () => {
@@ -232,6 +234,5 @@
       schedule(0);
     });
     document.addEventListener("visibilitychange", () => schedule(0));
-    schedule(EVERY_MS);
   }
 })();
