@@ -15,6 +15,7 @@ import pytest
 from calls import limiter
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import case, expect_error
 
 from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule
 from ratelimit_mw.keys.annotations import returned_types
@@ -47,9 +48,9 @@ class Row:
 # -- text --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_spellings_of_a_name_are_one() -> None:
+    """Spaces, case, width, control and invisible characters and combining marks do not matter."""
+    for text in (
         *("admin", "Admin", "ADMIN", " admin", "admin \t", "\r\nadmin", "ad\x00min", "\x7fadmin"),
         *("\uff41\uff44\uff4d\uff49\uff4e", "\uff21dmin", "\u24d0dmin", "\U0001d41admin", "admin\u3000"),
         *(
@@ -62,12 +63,9 @@ class Row:
             "admin\u115f",
         ),
         *("\u00e1dmin", "a\u0301dmin", "a\u0301\u0323dmin", "adm\u0130n", "admin\u20dd"),
-    ],
-)
-def test_spellings_of_a_name_are_one(text: str) -> None:
-    """Spaces, case, width, control and invisible characters and combining marks do not matter."""
-    assert comparison_form(text) == "admin"
-    assert key_of("user", user=text) == "{user=admin}"
+    ):
+        assert comparison_form(text) == "admin"
+        assert key_of("user", user=text) == "{user=admin}"
 
 
 @given(st.text(max_size=20))
@@ -135,9 +133,9 @@ def test_a_reset_takes_every_spelling() -> None:
 # -- types -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("part", "value", "form"),
-    [
+def test_a_type_has_one_text_for_each_value() -> None:
+    """Other texts are invalid: all of them share one count."""
+    for part, value, form in (
         *(("path:id as int", text, "7") for text in ("7", "007", "+7", " 7 ", "7.0", "7.", "\uff17", "\u0667", 7)),
         *(("path:id as int", text, "1000") for text in ("1000", "1_000", 1000)),
         *(("path:id as int", text, "-7") for text in ("-7", "-07")),
@@ -147,13 +145,10 @@ def test_a_reset_takes_every_spelling() -> None:
         *(("form:code as raw", text, text) for text in ("aB", " x", "\u00e9")),
         *(("path as raw", path, path) for path in ("//a/", "/../b")),
         ("ip/24", "192.0.2.7", "192.0.2.0/24"),
-    ],
-)
-def test_a_type_has_one_text_for_each_value(part: str, value: Any, form: Any) -> None:
-    """Other texts are invalid: all of them share one count."""
-    ((name,),) = parse_key(part)
-    assert part_of(name).form(value) == form
-    assert part_of(name).exact(value) == form
+    ):
+        ((name,),) = parse_key(part)
+        assert part_of(name).form(value) == form
+        assert part_of(name).exact(value) == form
 
 
 class Plan(Enum):
@@ -185,15 +180,18 @@ def test_a_value_has_one_stable_text(value: Any, text: Any) -> None:
     assert key_of("user", user=value) == key_of("user", user=text)
 
 
-@pytest.mark.parametrize("value", [1.5, ["a"], {"id": 7}, ("a",), User("ann"), User, object()])
-def test_other_types_are_an_error_without_the_value(value: Any) -> None:
+def test_other_types_are_an_error_without_the_value() -> None:
     """The text of such a value may change with each request, and may be personal."""
-    rate = limiter(key=["user"])
-    with pytest.raises(FeatureTypeError, match=r"'user' is of type .* Return a str, int,.* 'user.id'") as caught:
-        rate.hit({"user": value})
-    assert isinstance(caught.value, ConfigError)
-    assert isinstance(caught.value, TypeError)
-    assert "ann" not in str(caught.value)
+    for value in (1.5, ["a"], {"id": 7}, ("a",), User("ann"), User, object()):
+        rate = limiter(key=["user"])
+        with (
+            case(value),
+            pytest.raises(FeatureTypeError, match=r"'user' is of type .* Return a str, int,.* 'user.id'") as caught,
+        ):
+            rate.hit({"user": value})
+        assert isinstance(caught.value, ConfigError), value
+        assert isinstance(caught.value, TypeError), value
+        assert "ann" not in str(caught.value), value
 
 
 # -- attributes --------------------------------------------------------------------------------------------
@@ -235,9 +233,9 @@ def test_a_secret_digests_an_attribute() -> None:
     assert "ann" not in key
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
+def test_an_invalid_part_is_an_error() -> None:
+    """The error shows the part, and what to write."""
+    for key, message in (
         ("path:id as integer", 'expected "path:id as int", "path:id as uuid" or "path:id as raw"; got'),
         ("path:id as", "expected a feature"),
         ("ip as raw", "'ip' is compared as an IP address. Leave out 'as raw'"),
@@ -246,26 +244,18 @@ def test_a_secret_digests_an_attribute() -> None:
         ("host.name", "'host' is a text and has no attributes; got 'host.name'"),
         ("user.a.b", "expected a feature"),
         ("user.", "expected a feature"),
-    ],
-)
-def test_an_invalid_part_is_an_error(key: str, message: str) -> None:
-    """The error shows the part, and what to write."""
-    with pytest.raises(ConfigError, match=message):
-        parse_key(key)
+    ):
+        expect_error(message, parse_key, key)
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
+def test_a_value_that_no_request_has_is_an_error() -> None:
+    """A rule or a limit of such a value would never apply."""
+    for rule, message in (
         ({"match": {"path:id as int": ["x"]}}, "match.path:id as int: 'x' is never a value of 'path:id as int'"),
         ({"per": {"query:id as uuid": {"x": "1/m"}}}, "'x' is never a value of 'query:id as uuid'"),
         ({"match": {"ip/24": ["192.0.2.0/24"]}}, 'expected "ip", whose values may be networks'),
-    ],
-)
-def test_a_value_that_no_request_has_is_an_error(rule: dict[str, Any], message: str) -> None:
-    """A rule or a limit of such a value would never apply."""
-    with pytest.raises(ConfigError, match=message):
-        Rule(limits="1/minute", **rule)
+    ):
+        expect_error(message, Rule, limits="1/minute", **rule)
 
 
 # -- annotations -------------------------------------------------------------------------------------------

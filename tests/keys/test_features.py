@@ -10,8 +10,9 @@ import pytest
 from calls import limiter
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import case, expect_error
 
-from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule
+from ratelimit_mw import FeatureTypeError, Limiter, Rule
 from ratelimit_mw.keys.features import BUILT_IN, INVALID, checked_name
 from ratelimit_mw.keys.forms import comparison_form
 from ratelimit_mw.keys.key import KeyMaker, escape_braces, parse_key
@@ -41,9 +42,9 @@ def key_of(entries: Any, **values: Any) -> str | None:
 # -- names -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "known_as"),
-    [
+def test_names_of_features() -> None:
+    """Names are built in, families or any word of your own. Header names ignore case."""
+    for name, known_as in (
         *((name, name) for name in BUILT_IN),
         (" ip\n", "ip"),
         ("header:X-Api-Key", "header:x-api-key"),
@@ -55,16 +56,13 @@ def key_of(entries: Any, **values: Any) -> str | None:
         ("path:x", "path:x"),
         ("get:endpoint", "query:endpoint"),
         ("_x9", "_x9"),
-    ],
-)
-def test_names_of_features(name: str, known_as: str) -> None:
-    """Names are built in, families or any word of your own. Header names ignore case."""
-    assert checked_name(name) == known_as
+    ):
+        assert checked_name(name) == known_as
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_an_invalid_feature_name_is_rejected() -> None:
+    """A name is a word, or a family with the name of one of its values."""
+    for name, message in (
         ("IP", "expected a feature: ip, user"),
         ("", "expected a feature"),
         ("header:", "expected a feature"),
@@ -74,12 +72,8 @@ def test_names_of_features(name: str, known_as: str) -> None:
         ("caf\u00e9", "expected a feature"),
         (None, "got None"),
         (7, "got 7"),
-    ],
-)
-def test_an_invalid_feature_name_is_rejected(name: Any, message: str) -> None:
-    """A name is a word, or a family with the name of one of its values."""
-    with pytest.raises(ConfigError, match=message):
-        checked_name(name)
+    ):
+        expect_error(message, checked_name, name)
 
 
 def test_any_word_can_be_the_name_of_your_own_feature() -> None:
@@ -100,20 +94,16 @@ def test_any_word_can_be_the_name_of_your_own_feature() -> None:
     assert {word for word in words if checked_name(word) != word} == set()
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
+def test_an_invalid_key_is_rejected() -> None:
+    """The error shows the entry."""
+    for key, message in (
         (7, "expected a list of features .* got 7"),
         ({"ip": 1}, "expected a list of features"),
         ([["ip"]], "\\[0\\]: expected a feature such as"),
         (["ip", "us-er|ip"], "\\[1\\]: expected a feature"),
         (["ip|"], "\\[0\\]: expected a feature"),
-    ],
-)
-def test_an_invalid_key_is_rejected(key: Any, message: str) -> None:
-    """The error shows the entry."""
-    with pytest.raises(ConfigError, match=message):
-        parse_key(key)
+    ):
+        expect_error(message, parse_key, key)
 
 
 # -- keys --------------------------------------------------------------------------------------------------
@@ -161,9 +151,9 @@ def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], 
             assert (key == other_key) == (means == other_means)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_similar_values_do_not_share_a_key() -> None:
+    """Values that run together, look alike or are truncated have different keys."""
+    for one, other in (
         ({"user": "a/b", "tenant": "c"}, {"user": "a", "tenant": "b/c"}),
         ({"user": "a", "tenant": "bc"}, {"user": "ab", "tenant": "c"}),
         ({"user": "a&tenant=b", "tenant": "c"}, {"user": "a", "tenant": "b&tenant=c"}),
@@ -172,21 +162,18 @@ def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], 
         ({"user": INVALID, "tenant": "b"}, {"user": "<object object>", "tenant": "b"}),
         ({"user": "x" * 65, "tenant": "b"}, {"user": "x" * 66, "tenant": "b"}),
         ({"user": "k\u0456ng", "tenant": "b"}, {"user": "king", "tenant": "b"}),  # Cyrillic
-    ],
-)
-def test_similar_values_do_not_share_a_key(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Values that run together, look alike or are truncated have different keys."""
-    for entries in (["user", "tenant"], ["tenant", "user"]):
-        assert key_of(entries, **one) != key_of(entries, **other)
+    ):
+        for entries in (["user", "tenant"], ["tenant", "user"]):
+            assert key_of(entries, **one) != key_of(entries, **other)
 
 
-@pytest.mark.parametrize("value", HOSTILE)
-def test_a_long_or_unusual_value_has_a_key_of_bounded_length(value: str) -> None:
+def test_a_long_or_unusual_value_has_a_key_of_bounded_length() -> None:
     """A 128-bit hash replaces a value over 64 bytes. Other values are shown in their comparison form."""
-    key = key_of(["tenant", "user"], user=value, tenant=value)
-    assert key is not None
-    assert len(key.encode("utf-8", "surrogatepass")) <= 2 * (64 * 3 + len("tenant=99:&"))
-    assert (escape_braces(str(comparison_form(value))) in key) == (len(value) <= 64)
+    for value in HOSTILE:
+        key = key_of(["tenant", "user"], user=value, tenant=value)
+        assert key is not None, value
+        assert len(key.encode("utf-8", "surrogatepass")) <= 2 * (64 * 3 + len("tenant=99:&")), value
+        assert (escape_braces(str(comparison_form(value))) in key) == (len(value) <= 64)
 
 
 def test_the_fast_path_makes_the_same_keys() -> None:
@@ -222,13 +209,13 @@ def test_the_fast_path_makes_the_same_key_of_any_text(part: str, text: str) -> N
     assert maker.with_prefix("")(features) == maker.build(features)
 
 
-@pytest.mark.parametrize("value", [object(), lambda request: "x", type("Person", (), {})()])
-def test_a_value_without_a_text_form_is_an_error(value: Any) -> None:
+def test_a_value_without_a_text_form_is_an_error() -> None:
     """The default text of an object is its memory address, so each request would have a new key."""
-    rate = limiter(key=["user"])
-    with pytest.raises(FeatureTypeError, match=r"the feature 'user' is of type .* Return a str"):
-        rate.hit({"user": value})
-    assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
+    for value in (object(), lambda request: "x", type("Person", (), {})()):
+        rate = limiter(key=["user"])
+        with case(value), pytest.raises(FeatureTypeError, match=r"the feature 'user' is of type .* Return a str"):
+            rate.hit({"user": value})
+        assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",), value
 
 
 def test_a_missing_ip_address_is_one_value_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -254,28 +241,39 @@ def test_each_limiter_warns_of_a_missing_ip_address_once(caplog: pytest.LogCaptu
     assert len(caplog.records) == 2
 
 
-@pytest.mark.parametrize(
-    "same", ["::ffff:192.0.2.7", "::FFFF:c000:207", "0:0:0:0:0:ffff:192.0.2.7", "::ffff:192.0.2.7%eth0"]
-)
-@pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
-@pytest.mark.parametrize("key", [["ip"], ["endpoint", "user|ip"]])
-def test_an_ip_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
+def test_an_ip_address_has_one_key_in_every_form() -> None:
     """An IPv4-mapped address is the IPv4 client with its limits, even in direct calls."""
-    rules = [{"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}]
-    rate = Limiter.from_settings({"rules": rules, "secret": secret})
-    assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False]
-    assert [rate.hit({"ip": text}).allowed for text in ("192.0.2.8", same.replace("7", "8"))] == [True, False]
-    lone = Limiter([Rule(limits="1/minute", key=key)])
-    assert [lone.hit({"ip": text}).allowed for text in (same, ip_address(same), "192.0.2.7")] == [True, False, False]
-    lone.reset("rule-1", {"ip": same})
-    assert lone.hit({"ip": "192.0.2.7"})
+    for same in ("::ffff:192.0.2.7", "::FFFF:c000:207", "0:0:0:0:0:ffff:192.0.2.7", "::ffff:192.0.2.7%eth0"):
+        for secret in (None, "correct horse battery staple"):
+            for key in (["ip"], ["endpoint", "user|ip"]):
+                rules = [
+                    {"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}
+                ]
+                rate = Limiter.from_settings({"rules": rules, "secret": secret})
+                assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False], (
+                    same,
+                    secret,
+                    key,
+                )
+                assert [rate.hit({"ip": text}).allowed for text in ("192.0.2.8", same.replace("7", "8"))] == [
+                    True,
+                    False,
+                ], (same, secret, key)
+                lone = Limiter([Rule(limits="1/minute", key=key)])
+                assert [lone.hit({"ip": text}).allowed for text in (same, ip_address(same), "192.0.2.7")] == [
+                    True,
+                    False,
+                    False,
+                ], (same, secret, key)
+                lone.reset("rule-1", {"ip": same})
+                assert lone.hit({"ip": "192.0.2.7"}), (same, secret, key)
 
 
-@pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
-def test_other_addresses_and_text_stay_unchanged(text: str) -> None:
+def test_other_addresses_and_text_stay_unchanged() -> None:
     """Only equivalent forms of one IP address are merged. Values of other features never change."""
-    assert part_of("ip").form(text) == text
-    assert key_of(["user"], user="::ffff:192.0.2.7") == "{user=::ffff:192.0.2.7}"
+    for text in ("2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999):
+        assert part_of("ip").form(text) == text
+        assert key_of(["user"], user="::ffff:192.0.2.7") == "{user=::ffff:192.0.2.7}", text
 
 
 def test_an_endpoint_is_never_missing() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -33,9 +32,9 @@ def tag_of(key: str) -> str:
     return match[1] if match else key
 
 
-@pytest.mark.parametrize(
-    ("key", "client"),
-    [
+def test_the_tag_is_the_last_of_ip_user_and_email() -> None:
+    """Without them, it is the whole part of the client. All windows have one tag."""
+    for key, client in (
         (["ip"], "{ip=192.0.2.7}"),
         (["endpoint", "user|ip"], "endpoint=6:/login&{user=ann}"),
         (["email", "ip"], "email=15:ann@example.com&{ip=192.0.2.7}"),
@@ -44,13 +43,10 @@ def tag_of(key: str) -> str:
         (["email", "tenant", "endpoint"], "tenant=2:t1&endpoint=6:/login&{email=ann@example.com}"),
         (["endpoint", "tenant"], "{endpoint=6:/login&tenant=t1}"),
         (["tenant"], "{tenant=t1}"),
-    ],
-)
-def test_the_tag_is_the_last_of_ip_user_and_email(key: list[str], client: str) -> None:
-    """Without them, it is the whole part of the client. All windows have one tag."""
-    keys = keys_of(key, WHO)
-    assert keys == [f"1|api|sliding-window-log|{period}|{client}" for period in ("1m", "1h")]
-    assert len(set(map(tag_of, keys))) == 1
+    ):
+        keys = keys_of(key, WHO)
+        assert keys == [f"1|api|sliding-window-log|{period}|{client}" for period in ("1m", "1h")], key
+        assert len(set(map(tag_of, keys))) == 1, key
 
 
 def test_the_rules_of_one_client_share_a_tag() -> None:
@@ -83,14 +79,17 @@ def test_two_rules_of_which_one_has_braces_in_its_name_have_two_keys() -> None:
     assert len({keys_of("ip", WHO, name)[0] for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("key", [["ip"], ["tenant"], ["endpoint", "tenant"], ["tenant", "user"], ["header:x-key"]])
-@pytest.mark.parametrize("keyed", [None, [], ["tenant"]])
-def test_with_a_secret_each_tag_has_a_keyed_digest(key: list[str], keyed: list[str] | None) -> None:
+def test_with_a_secret_each_tag_has_a_keyed_digest() -> None:
     """A client that does not know the secret cannot compute its slot, whichever features are digested."""
-    features = {**WHO, "header:x-key": "k1"}
-    tags = [tag_of(keys_of(key, features, secret=secret, keyed=keyed)[0]) for secret in (SECRET, SECRET, SECRET + "2")]
-    assert all(re.fullmatch(r"([a-z:-]+#)?[0-9a-f]{32}", tag) for tag in tags)
-    assert tags[0] == tags[1] != tags[2]
+    for key in (["ip"], ["tenant"], ["endpoint", "tenant"], ["tenant", "user"], ["header:x-key"]):
+        for keyed in (None, [], ["tenant"]):
+            features = {**WHO, "header:x-key": "k1"}
+            tags = [
+                tag_of(keys_of(key, features, secret=secret, keyed=keyed)[0])
+                for secret in (SECRET, SECRET, SECRET + "2")
+            ]
+            assert all(re.fullmatch(r"([a-z:-]+#)?[0-9a-f]{32}", tag) for tag in tags), (key, keyed)
+            assert tags[0] == tags[1] != tags[2], (key, keyed)
 
 
 def test_an_invalid_value_has_a_tag_of_its_own() -> None:
@@ -140,15 +139,13 @@ def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, A
         assert not maker.has_values(key, dict.fromkeys(features, "another value"))
 
 
-@pytest.mark.parametrize(
-    "key", ["{user=ann}", "{user!&}", "tenant=9:x&{ip=1}", "tenant=(:x&{ip=1}", f"tenant={'9' * 30}:x&{{ip=1}}"]
-)
-def test_a_key_with_other_entries_has_no_values(key: str) -> None:
+def test_a_key_with_other_entries_has_no_values() -> None:
     """The key of a rule has changed, but its old keys are still in the store."""
-    maker = KeyMaker(parse_key(["tenant", "ip"]))
-    assert maker.values_in(key) is None
-    assert not maker.has_values(key, {"ip": "1"})
-    assert not maker.has_invalid(key)
+    for key in ("{user=ann}", "{user!&}", "tenant=9:x&{ip=1}", "tenant=(:x&{ip=1}", f"tenant={'9' * 30}:x&{{ip=1}}"):
+        maker = KeyMaker(parse_key(["tenant", "ip"]))
+        assert maker.values_in(key) is None
+        assert not maker.has_values(key, {"ip": "1"})
+        assert not maker.has_invalid(key)
 
 
 def test_the_captures_of_a_path_are_values_of_a_key() -> None:

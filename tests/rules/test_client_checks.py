@@ -9,6 +9,7 @@ from calls import ask
 from fastapi import Depends, FastAPI
 from starlette.routing import Route
 from starlette_apps import application, hello
+from tables import case, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -54,32 +55,30 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-@pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_impossible_ip_address_is_rejected(rule: dict[str, Any], message: str) -> None:
+def test_an_impossible_ip_address_is_rejected() -> None:
     """Settings show the path. The middleware checks the rules of a limiter, and the first request checks decorators."""
-    with pytest.raises(ConfigError, match=rf"^rules\[1\]: {message}"):
-        load_settings({"rules": [{"limits": "1/s"}, rule_options(rule)]})
-    limiter = Limiter([Rule(name="api", **rule_options(rule))])
-    for middleware in (RateLimitMiddleware, WSGIMiddleware):
-        with pytest.raises(ConfigError, match=rf'^rule "api": {message}'):
-            middleware(app, limiter=limiter)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf'^rule "starlette_apps\.hello": {message}'):
-        ask(application([Route("/", limit(**rule_options(rule))(hello))]))
-
-
-@pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_impossible_ip_address_in_an_override_is_rejected(rule: dict[str, Any], message: str) -> None:
-    """The check runs when settings are loaded, if they set the key, or else with the decorator."""
-    replacing = {"rules": [{"overrides": "login", "key": "ip", **rule}]}
-    with pytest.raises(ConfigError, match=rf"^rules\[0\] .login.: {message}"):
-        load_settings(replacing)
-    with pytest.raises(ConfigError, match=rf"^(rules\[0\] .login.: |rule .login.: ){message}"):
-        ask(
-            application(
-                [Route("/", limit("5/s", name="login", key=rule.get("key", "ip"))(hello))],
-                limiter=Limiter.from_settings({"rules": [{"overrides": "login", **rule}]}),
-            )
+    for rule, message in WRONG:
+        expect_error(rf"^rules\[1\]: {message}", load_settings, {"rules": [{"limits": "1/s"}, rule_options(rule)]})
+        limiter = Limiter([Rule(name="api", **rule_options(rule))])
+        for middleware in (RateLimitMiddleware, WSGIMiddleware):
+            expect_error(rf'^rule "api": {message}', middleware, app, limiter=limiter)
+        expect_error(
+            rf'^rule "starlette_apps\.hello": {message}',
+            ask,
+            application([Route("/", limit(**rule_options(rule))(hello))]),
         )
+
+
+def test_an_impossible_ip_address_in_an_override_is_rejected() -> None:
+    """The check runs when settings are loaded, if they set the key, or else with the decorator."""
+    for rule, message in WRONG:
+        replacing = {"rules": [{"overrides": "login", "key": "ip", **rule}]}
+        expect_error(rf"^rules\[0\] .login.: {message}", load_settings, replacing)
+        view = limit("5/s", name="login", key=rule.get("key", "ip"))(hello)
+        pattern = rf"^(rules\[0\] .login.: |rule .login.: ){message}"
+        settings: Any = {"rules": [{"overrides": "login", **rule}]}
+        with case(rule), pytest.raises(ConfigError, match=pattern):
+            ask(application([Route("/", view)], limiter=Limiter.from_settings(settings)))
 
 
 def test_an_override_may_have_a_key_with_other_values() -> None:
@@ -90,45 +89,47 @@ def test_an_override_may_have_a_key_with_other_values() -> None:
     assert ask(app, headers={"x-net": "2001:db8::1"}).headers["x-ratelimit-limit"] == "2"
 
 
-@pytest.mark.parametrize("rule", RIGHT)
-def test_possible_values_of_features_are_accepted(rule: dict[str, Any]) -> None:
+def test_possible_values_of_features_are_accepted() -> None:
     """The check applies only to text that parses as an IP address, and only for IP features."""
-    assert load_settings({"rules": [rule_options(rule)]}).rules
-    features = {"net": lambda request: None}
-    assert RateLimitMiddleware(app, limiter=Limiter([Rule(**rule_options(rule))]), features=features)
+    for rule in RIGHT:
+        assert load_settings({"rules": [rule_options(rule)]}).rules
+        features = {"net": lambda request: None}
+        assert RateLimitMiddleware(app, limiter=Limiter([Rule(**rule_options(rule))]), features=features)
 
 
 def test_the_check_uses_the_prefix_of_the_settings() -> None:
     """With prefix 128 every IPv6 address is its own client, and a network is none."""
     rule = rule_options({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
     assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
-    with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: '2001:db8::/64' is a network"):
-        load_settings({"ipv6_prefix": 128, "rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]})
-    with pytest.raises(ConfigError, match=r"^ipv6_prefix: expected a whole number from 1 to 128; got 0"):
-        load_settings({"ipv6_prefix": 0, "rules": [rule]})
+    expect_error(
+        r"per_key\['2001:db8::/64'\]: '2001:db8::/64' is a network",
+        load_settings,
+        {"ipv6_prefix": 128, "rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]},
+    )
+    expect_error(
+        r"^ipv6_prefix: expected a whole number from 1 to 128; got 0",
+        load_settings,
+        {"ipv6_prefix": 0, "rules": [rule]},
+    )
 
 
-@pytest.mark.parametrize("middleware", [RateLimitMiddleware, WSGIMiddleware])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* per /48 .*. Write '2001:db8::/48'"),
-        ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* per /48 "),
-        (
-            {"rules": [rule_options({"name": "a", "match": {"ip": "2001:db8::/64"}})]},
-            r'rule "a": match\.ip: .* per /48 ',
-        ),
-        (
-            {"rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]},
-            r"rule .rule-1.: per_key\[.*. Write '2001:db8::/48",
-        ),
-    ],
-)
-def test_the_prefix_of_the_middleware_counts(middleware: Any, settings: dict[str, Any], message: str) -> None:
+def test_the_prefix_of_the_middleware_counts() -> None:
     """A list or rule that the argument would disable stops the start."""
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        middleware(app, settings=settings, ipv6_prefix=48)
-    assert middleware(app, settings=settings, ipv6_prefix=64)
+    for middleware in (RateLimitMiddleware, WSGIMiddleware):
+        for settings, message in (
+            ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* per /48 .*. Write '2001:db8::/48'"),
+            ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* per /48 "),
+            (
+                {"rules": [rule_options({"name": "a", "match": {"ip": "2001:db8::/64"}})]},
+                r'rule "a": match\.ip: .* per /48 ',
+            ),
+            (
+                {"rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]},
+                r"rule .rule-1.: per_key\[.*. Write '2001:db8::/48",
+            ),
+        ):
+            expect_error(f"^{message}", middleware, app, settings=settings, ipv6_prefix=48)
+            assert middleware(app, settings=settings, ipv6_prefix=64)
 
 
 def test_a_custom_ip_feature_may_be_any_text() -> None:

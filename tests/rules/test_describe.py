@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.rules.describe import Overview
@@ -24,20 +22,17 @@ def test_empty_lists_are_not_shown() -> None:
     assert not [line for line in lines if line.startswith(("allow list", "deny list"))]
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
+def test_an_algorithm_is_shown_under_the_name_in_the_rule() -> None:
+    """The amount decides how ``sliding-window`` counts, so a rule may have both forms of it."""
+    for options, shown in (
         ({"limits": "5/minute; 1000/day"}, "sliding-window"),
         ({"limits": "5/minute", "algorithm": {"name": "sliding-window"}}, "sliding-window"),
         ({"limits": "5/minute", "algorithm": FixedWindow}, "fixed-window"),
         ({"limits": "5/minute", "algorithm": {"name": "tiered-window", "precision": "2s"}}, "tiered-window (2s)"),
         ({"limits": "5 concurrent"}, "concurrency"),
-    ],
-)
-def test_an_algorithm_is_shown_under_the_name_in_the_rule(options: dict[str, Any], shown: str) -> None:
-    """The amount decides how ``sliding-window`` counts, so a rule may have both forms of it."""
-    rules = Limiter([Rule(name="api", **options)]).rules
-    assert Overview(rules, {}).as_json(rules.rules[0])["algorithm"] == shown
+    ):
+        rules = Limiter([Rule(name="api", **options)]).rules
+        assert Overview(rules, {}).as_json(rules.rules[0])["algorithm"] == shown, options
 
 
 def test_limits_from_a_function_are_shown_by_its_name() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import lookup_plans
 import pytest
 from lookup_plans import ALICE, Plans, build, quotas
+from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.testing import ManualClock
@@ -32,17 +33,17 @@ def test_an_error_rejects_a_client_without_limits(error: Any, caplog: pytest.Log
     assert limiter.hit(ALICE).allowed
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_an_error_keeps_the_last_limits(error: Any) -> None:
+def test_an_error_keeps_the_last_limits() -> None:
     """They stay in effect for as long as the function fails."""
-    clock, plans = ManualClock(1_000_000.0), Plans()
-    limiter = build(plans, clock, limits_ttl="10s")
-    limiter.hit(ALICE)
-    plans.result = error
-    for _ in range(3):
-        clock.advance(10.0)
-        assert quotas(limiter) == ["2/minute"]
-    assert len(plans.calls) == 4
+    for error in ERRORS:
+        clock, plans = ManualClock(1_000_000.0), Plans()
+        limiter = build(plans, clock, limits_ttl="10s")
+        limiter.hit(ALICE)
+        plans.result = error
+        for _ in range(3):
+            clock.advance(10.0)
+            assert quotas(limiter) == ["2/minute"], error
+        assert len(plans.calls) == 4, error
 
 
 def test_an_error_of_per_key_leaves_the_limits_of_the_rule() -> None:
@@ -97,24 +98,21 @@ def test_a_blocking_call_on_an_event_loop_says_what_to_use(caplog: pytest.LogCap
 
     limiter = build(limits_of)
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"rule 'api': limits: the function is async, .* await limiter.ahit"):
-            asyncio.run(scenario(limiter))
+        expect_error(
+            r"rule 'api': limits: the function is async, .* await limiter.ahit", asyncio.run, scenario(limiter)
+        )
     assert limiter.hit(ALICE).allowed
     assert asyncio.run(scenario(build(lambda user: Later())))
     assert asyncio.run(scenario(build(lambda user: limits_of(user))))
     assert "await limiter.ahit" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("limits", "options", "message"),
-    [
+def test_a_function_that_cannot_work_is_an_error_at_the_start() -> None:
+    """The message names the option."""
+    for limits, options, message in (
         (lambda: "5/minute", {}, r"rule \"api\": limits: expected a function of the value of 'user'; got <lambda>\(\)"),
         ("5/minute", {"per_key": lambda: "5/minute"}, r"per_key: expected a function of the value of 'user'"),
         ("5/minute", {"per_key": lambda user: None, "key": ["user", "ip"]}, "per_key needs a key of one part"),
         (lambda user: "5/minute", {"limits_ttl": "soon"}, "limits_ttl: expected a duration"),
-    ],
-)
-def test_a_function_that_cannot_work_is_an_error_at_the_start(limits: Any, options: Any, message: str) -> None:
-    """The message names the option."""
-    with pytest.raises(ConfigError, match=message):
-        build(limits, **options)
+    ):
+        expect_error(message, build, limits, **options)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from limiter_ways import ANN, WAYS, left, limiter, rule
+from tables import expect_error
 
-from ratelimit_mw import ConfigError
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testmode import limits_off
 
@@ -131,10 +131,8 @@ def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
         lambda: way(limiter(rule(limits, cost=lambda features: cost))).hit(ANN),
     ]
     for call in calls:
-        with pytest.raises(ConfigError, match="expected a cost as a whole number"):
-            call()
-    with pytest.raises(ConfigError, match=f"^rule {rate.rules.rules[0].name!r}: cost: expected a cost"):
-        calls[-1]()
+        expect_error("expected a cost as a whole number", call)
+    expect_error(f"^rule {rate.rules.rules[0].name!r}: cost: expected a cost", calls[-1])
     assert left(rate)[0] == 4
 
 
@@ -142,21 +140,17 @@ async def _awaited(request: Any) -> int:
     return 1
 
 
-@pytest.mark.parametrize(
-    ("cost", "message"),
-    [
+def test_a_cost_function_that_cannot_be_called_is_an_error_at_once() -> None:
+    """The error appears when the rule is built, not with the first request."""
+    for cost, message in (
         (lambda: 1, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
         (
             lambda request, more: 1,
             "cost: expected a function of the request or message; .* missing a required argument: 'more'",
         ),
         (_awaited, "cost: expected a function that is not async"),
-    ],
-)
-def test_a_cost_function_that_cannot_be_called_is_an_error_at_once(cost: Any, message: str) -> None:
-    """The error appears when the rule is built, not with the first request."""
-    with pytest.raises(ConfigError, match=message):
-        rule("5/minute", cost=cost)
+    ):
+        expect_error(message, rule, "5/minute", cost=cost)
 
 
 def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:

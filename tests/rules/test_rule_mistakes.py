@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tables import case, expect_error
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.errors import error_path
@@ -12,9 +11,9 @@ from ratelimit_mw.rules.declaration import one_of
 from ratelimit_mw.rules.rule import Match
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_every_mistake_names_its_place() -> None:
+    """The error names the rule, the field and the entry, the value given and the expected one."""
+    for options, message in (
         ({"limits": "5/fortnight"}, "rule .login.: limits: cannot parse quota '5/fortnight'"),
         ({"limits": ["5/minute", "x"]}, "rule .login.: limits\\[1\\]: cannot parse quota 'x'"),
         ({"limits": []}, "limits: a rule needs at least one limit"),
@@ -99,13 +98,10 @@ from ratelimit_mw.rules.rule import Match
             "per.plan\\['free'\\]\\[0\\]: the algorithm has no burst",
         ),
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
-    ],
-)
-def test_every_mistake_names_its_place(options: dict[str, Any], message: str) -> None:
-    """The error names the rule, the field and the entry, the value given and the expected one."""
-    with pytest.raises(ConfigError, match=message) as caught:
-        Rule(**{"name": "login", "limits": "5/minute", **options})
-    assert isinstance(caught.value, ValueError)
+    ):
+        with case(options), pytest.raises(ConfigError, match=message) as caught:
+            Rule(**{"name": "login", "limits": "5/minute", **options})
+        assert isinstance(caught.value, ValueError), options
 
 
 def test_an_error_in_a_file_has_the_path_of_the_file() -> None:
@@ -132,5 +128,4 @@ def test_an_empty_match_matches_every_request() -> None:
 def test_an_unknown_word_is_shown_with_the_valid_words() -> None:
     """The error lists the valid words."""
     assert one_of("a", "a", "b") == "a"
-    with pytest.raises(ConfigError, match="expected 'a' or 'b'; got 'c'"):
-        one_of("c", "a", "b")
+    expect_error("expected 'a' or 'b'; got 'c'", one_of, "c", "a", "b")

@@ -1,12 +1,13 @@
 """``[defaults]``: the options of rules and decorators that do not set them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from flask import Flask
+from tables import expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule, SettingsDict, load_settings
+from ratelimit_mw import Limiter, Rule, SettingsDict, load_settings
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.rules.decorators import make_mark, messages
 from ratelimit_mw.rules.marks import marks_of
@@ -64,12 +65,17 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
 
 
-@pytest.mark.parametrize("consistency", ["exact", "leased"])
-def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency(consistency: Any) -> None:
+def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency() -> None:
     """Only a rule that says "exact" itself ignores its lease."""
-    rules: Any = [{"limits": "9/minute", "lease": "5%"}, {"limits": "8/minute", "lease": "5%", "consistency": "exact"}]
-    settings = load_settings({"defaults": {"consistency": consistency}, "rules": rules})
-    assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [("leased", 5), ("exact", 0)]
+    for consistency in ("exact", "leased"):
+        rules: Any = [
+            {"limits": "9/minute", "lease": "5%"},
+            {"limits": "8/minute", "lease": "5%", "consistency": "exact"},
+        ]
+        settings = load_settings({"defaults": {"consistency": consistency}, "rules": rules})
+        assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [("leased", 5), ("exact", 0)], (
+            consistency
+        )
 
 
 def test_a_rule_that_cannot_have_the_default_consistency_is_exact() -> None:
@@ -88,37 +94,35 @@ def test_a_rule_that_cannot_have_the_default_consistency_is_exact() -> None:
     assert found == ["exact"] * 4 + ["leased"] * 3
 
 
-@pytest.mark.parametrize("table", ["defaults", "overrides"])
-def test_options_without_limits_are_checked_with_no_limits(table: str) -> None:
+def test_options_without_limits_are_checked_with_no_limits() -> None:
     """An algorithm that fits the limits of some rule is no mistake in the defaults, or in what changes a decorator."""
-    tiers: Any = {"algorithm": {"name": "tiered-window", "precision": "1m"}}
-    settings: Any = {"defaults": tiers} if table == "defaults" else {"rules": [{"overrides": "shop.view", **tiers}]}
-    limiter = Limiter.from_settings(settings)
-    with pytest.raises(ConfigError, match="expected a precision that divides the period of '5/second'"):
-        limiter.adopt([make_mark("5/second", {}, "shop.view")])
-    limiter.adopt([make_mark("5/hour", {}, "shop.view")])
-    (limit,) = limiter.rules.by_name["shop.view"].limits
-    assert limit.algorithm.variant == "1m"
+    for table in ("defaults", "overrides"):
+        tiers: Any = {"algorithm": {"name": "tiered-window", "precision": "1m"}}
+        settings: Any = {"defaults": tiers} if table == "defaults" else {"rules": [{"overrides": "shop.view", **tiers}]}
+        limiter = Limiter.from_settings(settings)
+        expect_error(
+            "expected a precision that divides the period of '5/second'",
+            limiter.adopt,
+            [make_mark("5/second", {}, "shop.view")],
+        )
+        limiter.adopt([make_mark("5/hour", {}, "shop.view")])
+        (limit,) = limiter.rules.by_name["shop.view"].limits
+        assert limit.algorithm.variant == "1m", table
 
 
-@pytest.mark.parametrize(
-    ("own", "options", "consistency", "percent"),
-    [
+def test_settings_override_the_consistency_of_a_decorator() -> None:
+    """Neither its lease nor its consistency is left to conflict with the new one."""
+    for own, options, consistency, percent in (
         ({"lease": "5%"}, {"consistency": "exact"}, "exact", 0),
         ({"lease": "5%"}, {"consistency": "leased"}, "leased", 5),
         ({"consistency": "leased"}, {"limits": "200/minute"}, "leased", 2),
         ({"consistency": "exact", "lease": "5%"}, {"consistency": "leased"}, "leased", 5),
         ({"consistency": "exact"}, {"lease": "5%"}, "leased", 5),
-    ],
-)
-def test_settings_override_the_consistency_of_a_decorator(
-    own: Any, options: Any, consistency: str, percent: int
-) -> None:
-    """Neither its lease nor its consistency is left to conflict with the new one."""
-    limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
-    limiter.adopt([make_mark("100/minute", own, "shop.view")])
-    rule = limiter.rules.by_name["shop.view"].source
-    assert (rule.consistency, rule.lease_percent) == (consistency, percent)
+    ):
+        limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
+        limiter.adopt([make_mark("100/minute", own, "shop.view")])
+        rule = limiter.rules.by_name["shop.view"].source
+        assert (rule.consistency, rule.lease_percent) == (consistency, percent), (own, options, consistency)
 
 
 def test_rules_in_python_have_the_defaults_of_their_settings() -> None:
@@ -158,30 +162,24 @@ def test_a_rule_can_count_every_request_again() -> None:
     assert options_of(Limiter.from_settings({**DEFAULTS, "rules": rules}), "all") == (*FROM_DEFAULTS[:3], None)
 
 
-@pytest.mark.parametrize(
-    ("defaults", "message"),
-    [
+def test_a_mistake_in_the_defaults_names_its_place() -> None:
+    """Defaults are checked on their own, before any rule has them."""
+    for defaults, message in (
         ({"keys": ["ip"]}, "defaults.keys: unknown default. Did you mean 'key'?"),
         ({"limits": "5/minute"}, "defaults.limits: unknown default. Expected one of key, algorithm,"),
         ({"key": ["ip", 5]}, "defaults.key[1]: expected a feature"),
         ({"algorithm": "gcr"}, "defaults.algorithm: unknown algorithm 'gcr'"),
         ({"on_store_error": ""}, "defaults.on_store_error: expected 'allow' or 'deny' or 'local'; got ''"),
         (["key"], "defaults: expected a table such as {key = \"user|ip\"}; got ['key']"),
-    ],
-)
-def test_a_mistake_in_the_defaults_names_its_place(defaults: Any, message: str) -> None:
-    """Defaults are checked on their own, before any rule has them."""
-    with pytest.raises(ConfigError) as caught:
-        load_settings({"defaults": defaults})
-    assert str(caught.value).startswith(message)
+    ):
+        expect_error(f"^{re.escape(message)}", load_settings, {"defaults": defaults})
 
 
 def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
     """As in every other table."""
     file = tmp_path / "r.toml"
     file.write_text('headers = []\n[defaults]\nkey = ["ip"]\nalgorithm = "x"\n')
-    with pytest.raises(ConfigError, match=rf"^{file}:4: defaults\.algorithm: unknown algorithm"):
-        load_settings(file)
+    expect_error(rf"^{file}:4: defaults\.algorithm: unknown algorithm", load_settings, file)
 
 
 def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
@@ -189,23 +187,36 @@ def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
     pair: SettingsDict = {"defaults": {"key": ["user", "ip"]}}
     tables: Any = {"per_key": {"ann": "9/minute"}}
     hint = r"Use per, or a rule of its own. The rule has key from \[defaults\]"
-    with pytest.raises(ConfigError, match=rf'^rules\[0\] "a": per_key: per_key needs a key of one part. {hint}'):
-        load_settings({**pair, "rules": [{"name": "a", "limits": "5/minute", **tables}]})
+    expect_error(
+        rf'^rules\[0\] "a": per_key: per_key needs a key of one part. {hint}',
+        load_settings,
+        {**pair, "rules": [{"name": "a", "limits": "5/minute", **tables}]},
+    )
     limiter = Limiter.from_settings(pair)
-    with pytest.raises(ConfigError, match=f"^the limit on shop.view: per_key: per_key needs a key of one part. {hint}"):
-        limiter.adopt([make_mark("5/minute", tables, "shop.view")])
+    expect_error(
+        f"^the limit on shop.view: per_key: per_key needs a key of one part. {hint}",
+        limiter.adopt,
+        [make_mark("5/minute", tables, "shop.view")],
+    )
 
 
 def test_only_an_error_of_the_defaults_names_them() -> None:
     """A rule that is wrong without them has its own error, and a rule that needs them has none."""
     lease: Any = [{"name": "a", "limits": "5/minute", "lease": "10%"}]
-    with pytest.raises(ConfigError, match=r"with options\. The rule has count_when from \[defaults\]$"):
-        load_settings({"defaults": {"count_when": {"status": 401}}, "rules": lease})
-    with pytest.raises(ConfigError, match=r"Did you mean '5/minute'\?$"):
-        load_settings({"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]})
+    expect_error(
+        r"with options\. The rule has count_when from \[defaults\]$",
+        load_settings,
+        {"defaults": {"count_when": {"status": 401}}, "rules": lease},
+    )
+    expect_error(
+        r"Did you mean '5/minute'\?$", load_settings, {"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]}
+    )
     shadow: Any = [{"limits": "5/minute", "mode": "shadow"}]
-    with pytest.raises(ConfigError, match=r"unknown algorithm 'monthly'\. Expected one of [^\[]*$"):
-        load_settings({"defaults": {"consistency": "leased"}, "rules": [{**shadow[0], "algorithm": "monthly"}]})
+    expect_error(
+        r"unknown algorithm 'monthly'\. Expected one of [^\[]*$",
+        load_settings,
+        {"defaults": {"consistency": "leased"}, "rules": [{**shadow[0], "algorithm": "monthly"}]},
+    )
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 
@@ -225,5 +236,8 @@ def test_a_change_of_a_decorators_rule_may_have_a_schedule_and_a_time_zone() -> 
     """Both are checked when they are read, although the rule is not known."""
     table: Any = {"overrides": "api", "schedule": {"mon-fri 09:00-17:00": "9/minute"}, "timezone": "Europe/Paris"}
     assert load_settings({"rules": [table]}).amendments["api"].options["timezone"] == "Europe/Paris"
-    with pytest.raises(ConfigError, match=r"^rules\[0\] \"api\": timezone: expected a name such as"):
-        load_settings({"rules": [table | {"timezone": "Mars/Base"}]})
+    expect_error(
+        r"^rules\[0\] \"api\": timezone: expected a name such as",
+        load_settings,
+        {"rules": [table | {"timezone": "Mars/Base"}]},
+    )

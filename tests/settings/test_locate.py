@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tables import expect_error
 
-from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw import load_settings
 from ratelimit_mw.settings.locate import places_in
 
 TOML = '''# [lists] in a comment
@@ -43,9 +44,9 @@ def line_of(file: Path, text: str, path: str) -> int | None:
     return int(line) if line else None
 
 
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
+def test_the_line_in_toml_is_that_of_the_nearest_key(tmp_path: Path) -> None:
+    """Strings, comments and lines inside brackets are no keys."""
+    for path, line in (
         ("store", 2),
         ("headers", None),
         ("rules[0]", 5),
@@ -55,28 +56,20 @@ def line_of(file: Path, text: str, path: str) -> int | None:
         ("rules[1].per_key['client.42']", 13),
         ("lists.deny.ip[0]", 17),
         ("rules", 5),
-    ],
-)
-def test_the_line_in_toml_is_that_of_the_nearest_key(tmp_path: Path, path: str, line: int | None) -> None:
-    """Strings, comments and lines inside brackets are no keys."""
-    assert line_of(tmp_path / "r.toml", TOML, path) == line
+    ):
+        assert line_of(tmp_path / "r.toml", TOML, path) == line
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "line"),
-    [
+def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(tmp_path: Path) -> None:
+    """JSON is YAML. A text that cannot be parsed has no lines."""
+    for text, path, line in (
         (YAML, "rules[0].limits[1]", 5),
         (YAML, "rules[0].cost", 2),
         ('{\n"store":\n5}', "store", 2),
         ("", "store", None),
         ("a: [", "a", None),
-    ],
-)
-def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(
-    tmp_path: Path, text: str, path: str, line: int | None
-) -> None:
-    """JSON is YAML. A text that cannot be parsed has no lines."""
-    assert line_of(tmp_path / "r.yaml", text, path) == line
+    ):
+        assert line_of(tmp_path / "r.yaml", text, path) == line
 
 
 def test_a_line_that_cannot_be_found_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,34 +77,28 @@ def test_a_line_that_cannot_be_found_is_left_out(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "r.json"
     path.write_text('{"rules": [{"limits": "1/s", "overrides": 5}]}')
-    with pytest.raises(ConfigError) as caught:
-        load_settings(path)
-    assert str(caught.value) == f"{path}: rules[0]: overrides: expected the name of a rule; got 5"
+    error = expect_error("", load_settings, path)
+    assert error == f"{path}: rules[0]: overrides: expected the name of a rule; got 5"
 
 
 def test_the_message_has_file_line_rule_and_path(tmp_path: Path) -> None:
     """As an editor's link, and with a suggestion."""
     path = tmp_path / "ratelimit.toml"
     path.write_text('\n[[rules]]\nname = "login"\n\nlimits = ["5/minut"]\n')
-    with pytest.raises(ConfigError) as caught:
-        load_settings(path)
-    assert str(caught.value) == (
+    error = expect_error("", load_settings, path)
+    assert error == (
         f"{path}:5: rules[0] \"login\": limits[0]: cannot parse quota '5/minut'."
         " Expected AMOUNT/PERIOD, for example \"5/minute\". Did you mean '5/minute'?"
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
+def test_an_unknown_name_has_its_own_line(tmp_path: Path) -> None:
+    """Not the line of the table around it."""
+    for name, text, line in (
         ("r.toml", '[lists]\nalow = {}\n[[rules]]\nlimits = "1/s"', 2),
         ("r.toml", 'headers = []\n[[rule]]\nlimits = "1/s"', 2),
         ("r.yaml", "rules:\n  - limits: 1/s\n    match:\n      path: /a\n      user-agent: x", 5),
-    ],
-)
-def test_an_unknown_name_has_its_own_line(tmp_path: Path, name: str, text: str, line: int) -> None:
-    """Not the line of the table around it."""
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=f"^{path}:{line}: "):
-        load_settings(path)
+    ):
+        path = tmp_path / name
+        path.write_text(text)
+        expect_error(f"^{path}:{line}: ", load_settings, path)

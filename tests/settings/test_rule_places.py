@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-import pytest
-
 from ratelimit_mw import load_settings
 
 
-@pytest.mark.parametrize("head", ["", 'limits = "9/day"\n'])
-def test_each_rule_has_its_place(head: str, tmp_path: Path) -> None:
-    file = tmp_path / "ratelimit.toml"
-    file.write_text(f'{head}[[rules]]\nname = "api"\nlimits = "5/minute"\n', encoding="utf-8")
-    places = load_settings(file).rule_places
-    line = 2 if head else 1
-    assert places["api"] == f"{file}:{line}"
-    assert len(places) == line
+def test_each_rule_has_its_place(tmp_path: Path) -> None:
+    for head in ("", 'limits = "9/day"\n'):
+        file = tmp_path / "ratelimit.toml"
+        file.write_text(f'{head}[[rules]]\nname = "api"\nlimits = "5/minute"\n', encoding="utf-8")
+        places = load_settings(file).rule_places
+        line = 2 if head else 1
+        assert places["api"] == f"{file}:{line}", head
+        assert len(places) == line, head

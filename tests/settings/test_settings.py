@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from tables import expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.rules.options import BanOption
 from ratelimit_mw.settings import schema
@@ -117,32 +118,29 @@ def test_a_file_makes_a_limiter(tmp_path: Path) -> None:
 # -- limits by client in a file of their own ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_limits_by_client_may_stand_in_a_file(tmp_path: Path) -> None:
+    """``per_key`` names a file beside the settings file, wherever the process was started."""
+    for name, text in (
         ("clients.json", '{"client-42": "1000/minute", "client-43": ["1/s", "10/hour"]}'),
         ("clients.toml", 'client-42 = "1000/minute"\nclient-43 = ["1/s", "10/hour"]'),
         ("clients.yaml", "client-42: 1000/minute\nclient-43: [1/s, 10/hour]"),
-    ],
-)
-def test_limits_by_client_may_stand_in_a_file(tmp_path: Path, name: str, text: str) -> None:
-    """``per_key`` names a file beside the settings file, wherever the process was started."""
-    written(tmp_path, name, text)
-    path = written(
-        tmp_path, "r.toml", f'[[rules]]\nname = "api"\nkey = "user"\nlimits = "1/minute"\nper_key = "{name}"'
-    )
-    limiter = Limiter.from_settings(path)
-    shown = {user: limiter.peek({"user": user}).decisions for user in ("client-42", "client-43", "other")}
-    assert {user: [str(d.quota) for d in found] for user, found in shown.items()} == {
-        "client-42": ["1000/minute"],
-        "client-43": ["1/second", "10/hour"],
-        "other": ["1/minute"],
-    }
+    ):
+        written(tmp_path, name, text)
+        path = written(
+            tmp_path, "r.toml", f'[[rules]]\nname = "api"\nkey = "user"\nlimits = "1/minute"\nper_key = "{name}"'
+        )
+        limiter = Limiter.from_settings(path)
+        shown = {user: limiter.peek({"user": user}).decisions for user in ("client-42", "client-43", "other")}
+        assert {user: [str(d.quota) for d in found] for user, found in shown.items()} == {
+            "client-42": ["1000/minute"],
+            "client-43": ["1/second", "10/hour"],
+            "other": ["1/minute"],
+        }, name
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
+def test_a_mistake_in_that_file_names_it(tmp_path: Path) -> None:
+    """The settings file, the rule, the other file and what is wrong there are all in the error."""
+    for name, text, message in (
         ("missing.json", None, "rules\\[0\\]: per_key: file '.*missing.json' not found"),
         ("c.json", "{", "rules\\[0\\]: per_key: .*c.json:1: cannot parse the file: "),
         ("c.json", "[]", "rules\\[0\\]: per_key: .*c.json: expected a table of limits by client; got \\[\\]"),
@@ -150,55 +148,44 @@ def test_limits_by_client_may_stand_in_a_file(tmp_path: Path, name: str, text: s
         ("c.json", '{"a": "x"}', "rules\\[0\\]: per_key\\['a'\\]: cannot parse quota 'x'"),
         ("c.json", '{"a": 5}', "rules\\[0\\]: per_key\\['a'\\]: expected AMOUNT/PERIOD"),
         ("c.txt", "", "rules\\[0\\]: per_key: .*c.txt: unknown file type '.txt'. Expected .toml, .json, .yaml, .yml"),
-    ],
-)
-def test_a_mistake_in_that_file_names_it(tmp_path: Path, name: str, text: str | None, message: str) -> None:
-    """The settings file, the rule, the other file and what is wrong there are all in the error."""
-    if text is not None:
-        written(tmp_path, name, text)
-    path = written(tmp_path, "r.toml", f'[[rules]]\nlimits = "1/minute"\nper_key = "{name}"')
-    with pytest.raises(ConfigError, match=f"r.toml:3: {message}"):
-        load_settings(path)
+    ):
+        if text is not None:
+            written(tmp_path, name, text)
+        path = written(tmp_path, "r.toml", f'[[rules]]\nlimits = "1/minute"\nper_key = "{name}"')
+        expect_error(f"r.toml:3: {message}", load_settings, path)
 
 
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     """The error names the file, and the current folder for a relative path."""
-    with pytest.raises(ConfigError, match=f"^settings file '{tmp_path}/none.toml' not found$"):
-        load_settings(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match=f"^settings file 'none.toml' not found in {Path.cwd()}$"):
-        load_settings("none.toml")
+    expect_error(f"^settings file '{tmp_path}/none.toml' not found$", load_settings, tmp_path / "none.toml")
+    expect_error(f"^settings file 'none.toml' not found in {Path.cwd()}$", load_settings, "none.toml")
     tmp_path.joinpath("folder.toml").mkdir()
-    with pytest.raises(ConfigError, match=r"^settings file '.*\.toml' cannot be read: Is a directory"):
-        load_settings(tmp_path / "folder.toml")
+    expect_error(r"^settings file '.*\.toml' cannot be read: Is a directory", load_settings, tmp_path / "folder.toml")
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
+    """The line is at the same place in the message as for any other mistake."""
+    for name, text in (
         ("r.toml", '[[rules]]\nname = "a\nlimits = "5/m"\n'),
         ("r.yaml", "rules:\n  - name: 'a\n    limits: 5/m\n"),
         ("r.json", '{"rules":\n[{"name": a"}]}'),
-    ],
-)
-def test_a_syntax_error_names_its_line(tmp_path: Path, name: str, text: str) -> None:
-    """The line is at the same place in the message as for any other mistake."""
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}:2: cannot parse the file: "):
-        load_settings(written(tmp_path, name, text))
+    ):
+        expect_error(f"^{tmp_path}/{name}:2: cannot parse the file: ", load_settings, written(tmp_path, name, text))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "place"),
-    [
+def test_a_key_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
+    """No value replaces another one silently."""
+    for name, text, place in (
         ("r.json", '{"store": "memory://",\n "store": "memory://"}', ""),
         ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ""),
         ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4"),
         ("r.toml", 'store = "memory://"\nstore = "memory://"\n', ":2"),
-    ],
-)
-def test_a_key_that_occurs_twice_is_an_error(tmp_path: Path, name: str, text: str, place: str) -> None:
-    """No value replaces another one silently."""
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}{place}: cannot parse the file: .*(twice|overwrite)"):
-        load_settings(written(tmp_path, name, text))
+    ):
+        expect_error(
+            f"^{tmp_path}/{name}{place}: cannot parse the file: .*(twice|overwrite)",
+            load_settings,
+            written(tmp_path, name, text),
+        )
 
 
 def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +197,8 @@ def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_mistake_stops_the_start_and_shows_no_secret() -> None:
     """A store's address that is wrong is an error of ``store``, without the password in it."""
-    with pytest.raises(ConfigError, match="store: ") as caught:
-        Limiter.from_settings({"store": "postgres://u:secret@h"})
-    assert "secret" not in str(caught.value)
+    error = expect_error("store: ", Limiter.from_settings, {"store": "postgres://u:secret@h"})
+    assert "secret" not in error
 
 
 def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:

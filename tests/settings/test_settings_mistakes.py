@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Settings, load_settings
+from ratelimit_mw import Limiter, Settings, load_settings
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -24,93 +25,56 @@ def written(folder: Path, name: str, text: str) -> Path:
 RULE = {"limits": "5/minute"}
 
 
-@pytest.mark.parametrize("source", [None, 5])
-def test_settings_of_another_kind_are_an_error(source: Any) -> None:
+def test_settings_of_another_kind_are_an_error() -> None:
     """None could be a variable that is not set: it does not mean that there are no limits."""
-    with pytest.raises(
-        ConfigError, match=f"^settings: expected the path of a file, a dictionary or Settings; got {source}$"
-    ):
-        Limiter.from_settings(source)
-    with pytest.raises(ConfigError, match=f"^settings: expected the path of a file or a dictionary; got {source}$"):
-        load_settings(source)
+    for source in (None, 5):
+        expect_error(
+            f"^settings: expected the path of a file, a dictionary or Settings; got {source}$",
+            Limiter.from_settings,
+            source,
+        )
+        expect_error(f"^settings: expected the path of a file or a dictionary; got {source}$", load_settings, source)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    """Editors on Windows write it. The first line keeps its number."""
+    for name, text in (
         ("r.toml", 'store = "nothing://"\n'),
         ("r.json", '{"store": "nothing://"}'),
         ("r.yaml", "store: nothing://\n"),
-    ],
-)
-def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path, name: str, text: str) -> None:
-    """Editors on Windows write it. The first line keeps its number."""
-    file = written(tmp_path, name, f"\ufeff{text}")
-    with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}:1: store: unknown scheme 'nothing'"):
-        load_settings(file)
+    ):
+        file = written(tmp_path, name, f"\ufeff{text}")
+        expect_error(rf"^{re.escape(str(file))}:1: store: unknown scheme 'nothing'", load_settings, file)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"limits": "5/fortnight"}, ": limits: cannot parse quota '5/fortnight'"),
+def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path) -> None:
+    """The error starts with the file and the path in it. ``tests/rules`` has the mistakes of each option."""
+    for wrong, message in (
         ({"limits": ["5/minute", "x"]}, ": limits[1]: cannot parse quota 'x'"),
         ({"limits": 5}, ': limits: expected AMOUNT/PERIOD, for example "5/minute", or a list of them; got 5'),
-        ({"limits": [5]}, ': limits[0]: expected AMOUNT/PERIOD, for example "5/minute"; got 5'),
         ({"limit": "5/minute"}, ": limit: unknown field. Did you mean 'limits' or 'limits_ttl'?"),
-        ({"name": "a b"}, ": name: expected 1 to 200 printable"),
-        ({"name": 5}, ": name: expected 1 to 200 printable ASCII characters without spaces; got 5"),
-        ({"match": {"ip": [5]}}, ": match.ip: expected an IP address or a network"),
-        ({"match": {"path": 5}}, ": match.path: expected a path pattern"),
+        ({"name": "a b"}, ' "a b": name: expected 1 to 200 printable'),
         ({"match": {"path": ["/a", "b"]}}, ": match.path: expected a path pattern"),
-        ({"match": {"user-agent": "x"}}, ": match.user-agent: expected a feature"),
         ({"match": {5: "x"}}, ": match: expected a feature"),
-        ({"match": "login"}, ": match: expected a table such as"),
         ({"key": ["user-agent"]}, ": key[0]: expected a feature"),
-        ({"key": [5]}, ": key[0]: expected a feature"),
-        ({"algorithm": "x"}, ": algorithm: unknown algorithm 'x'. Expected one of sliding-window, "),
-        ({"algorithm": {"name": "gcra", "x": 1}}, ": algorithm: gcra has no option 'x'"),
-        ({"algorithm": 5}, ": algorithm: expected a name such as"),
-        ({"cost": -1}, ": cost: expected a cost as a whole number"),
         ({"cost": "1"}, ": cost: expected a cost as a whole number from 0 to 1,000,000,000,000; got '1'"),
-        ({"cost": True}, ": cost: expected a cost as a whole number from 0 to 1,000,000,000,000; got True"),
-        ({"when_missing": "deny"}, ": when_missing: expected 'skip' or 'reject'; got 'deny'"),
-        ({"mode": "off"}, ": mode: expected 'enforce' or 'shadow'; got 'off'"),
-        ({"on_store_error": "x"}, ": on_store_error: expected 'allow' or 'deny' or 'local'; got 'x'"),
-        ({"count_when": {"code": 401}}, ": count_when.code: unknown option. Expected one of status"),
         (
             {"count_when": {"status": "4x"}},
-            ": count_when.status: expected HTTP status codes from 100 to 599, or classes",
+            ": count_when.status: expected HTTP status codes from 100 to 599, or classe",
         ),
-        ({"count_when": {"marked": 1}}, ": count_when.marked: expected true or false; got 1"),
-        ({"count_unless": {"status": []}}, ": count_unless: expected {status = [302]}; got {'status': []}"),
-        ({"count_when": {"status": [99]}}, ": count_when.status: expected HTTP status codes"),
-        ({"count_when": {}}, ": count_when: expected {status = [401, 403]} or {marked = true}; got {}"),
-        ({"per_key": {"a": "x"}}, ": per_key['a']: cannot parse quota"),
         ({"per_key": {"a": 5}}, ": per_key['a']: expected AMOUNT/PERIOD"),
-        ({"per_key": ["a"]}, ": per_key: expected a table; got ['a']"),
         ({"per": {"plan": {"free": "x"}}}, ": per.plan['free']: cannot parse quota"),
-        ({"per": {"plan": {"free": 5}}}, ": per.plan['free']: expected AMOUNT/PERIOD"),
-        ({"per": {"plan": "5/minute"}}, ": per.plan: expected a table"),
-        ({"per": {"user-agent": {}}}, ": per: expected a feature"),
-    ],
-)
-def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
-    """The error starts with the file and the path in it, and says what was found and what was expected."""
-    data = {"rules": [RULE, {**RULE, **wrong}]}
-    with pytest.raises(ConfigError) as caught:
-        load_settings(data)
-    assert str(caught.value).replace('rules[1] "a b": ', "rules[1]: ").startswith(f"rules[1]{message}")
-    if all(isinstance(name, str) for name in wrong.get("match", {})):
-        path = written(tmp_path, "r.json", json.dumps(data))
-        with pytest.raises(ConfigError) as in_file:
-            load_settings(path)
-        assert re.fullmatch(rf"{path}(:\d+)?: {re.escape(str(caught.value))}", str(in_file.value))
+    ):
+        data = {"rules": [RULE, {**RULE, **wrong}]}
+        error = expect_error(rf"^rules\[1\]{re.escape(message)}", load_settings, data)
+        if all(isinstance(name, str) for name in wrong.get("match", {})):
+            path = written(tmp_path, "r.json", json.dumps(data))
+            expect_error(rf"^{path}(:\d+)?: {re.escape(error)}$", load_settings, path)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_every_other_mistake_names_its_place() -> None:
+    """What stands outside the rules is checked as strictly."""
+    for wrong, message in (
         ({"rulez": []}, "rulez: unknown setting. Did you mean 'rules'?"),
         ({"lists": {"alow": {}}}, "lists.alow: unknown list. Did you mean 'allow'?"),
         ({5: 5}, "5: unknown setting. Expected one of enabled, "),
@@ -188,21 +152,15 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
             {"rules": [{**RULE, "overrides": "v", "name": "x"}]},
             'rules[0] "x": name: a rule with overrides keeps the name',
         ),
-    ],
-)
-def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str) -> None:
-    """What stands outside the rules is checked as strictly."""
-    with pytest.raises(ConfigError) as caught:
-        load_settings(wrong)
-    assert str(caught.value).startswith(message)
+    ):
+        expect_error(f"^{re.escape(message)}", load_settings, wrong)
 
 
 def test_the_first_mistake_is_the_one_that_is_named() -> None:
     """The order is that of the file."""
     mistakes: dict[str, Any] = {"reset": 7, "store": 5, "headers": 3, "enabled": "no", "secret": 1}
     for names in permutations(mistakes, 2):
-        with pytest.raises(ConfigError, match=f"^{names[0]}: expected"):
-            load_settings({name: mistakes[name] for name in names})
+        expect_error(f"^{names[0]}: expected", load_settings, {name: mistakes[name] for name in names})
 
 
 @pytest.mark.parametrize(
@@ -223,20 +181,14 @@ def test_settings_of_your_own_have_the_types_of_loaded_ones(values: dict[str, An
     """A text that no one has parsed fails at once, and not in a request."""
     (name,) = values
     for build in (lambda: Settings(**values), lambda: replace(load_settings({}), **values)):
-        with pytest.raises(
-            ConfigError, match=rf"^{name}: expected a value as in load_settings\(\.\.\.\)\.{name}; got \w+$"
-        ):
-            build()
+        expect_error(rf"^{name}: expected a value as in load_settings\(\.\.\.\)\.{name}; got \w+$", build)
 
 
-@pytest.mark.parametrize(
-    "store", ["redis://:h1dden@a:port", "foo://:h1dden@a", "redis://:h1dden\u2100@[a", "redis://h1dden\u2100@a"]
-)
-def test_an_address_that_cannot_be_shows_no_secret(store: str) -> None:
+def test_an_address_that_cannot_be_shows_no_secret() -> None:
     """A part of a store URL that may be a password is in no message."""
-    with pytest.raises(ConfigError, match=r"^store") as caught:
-        load_settings({"store": store})
-    assert "h1dden" not in str(caught.value)
+    for store in ("redis://:h1dden@a:port", "foo://:h1dden@a", "redis://:h1dden\u2100@[a", "redis://h1dden\u2100@a"):
+        error = expect_error(r"^store", load_settings, {"store": store})
+        assert "h1dden" not in error, store
 
 
 def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,13 +201,12 @@ def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setitem(sys.modules, library, None)
     for store in ("redis://192.0.2.1:1/5", "lmdb:///no/such/folder?size=1GiB", "rediss://a?ssl_ca_certs=/no/such.pem"):
         assert load_settings({"store": store}).store == store
-    with pytest.raises(ConfigError, match=r"store: redis:// has no option 'colour'"):
-        load_settings({"store": "redis://a?colour=red"})
+    expect_error(r"store: redis:// has no option 'colour'", load_settings, {"store": "redis://a?colour=red"})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Broken syntax, the wrong shape and an unknown ending are errors of the file."""
+    for name, text, message in (
         ("r.toml", "a = ", "cannot parse the file: "),
         ("r.toml", "a = 1\na = 2", "cannot parse the file: "),
         ("r.json", "{]", "cannot parse the file: "),
@@ -267,14 +218,10 @@ def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch)
         ("pyproject.toml", "[project]\nname = 'x'", "the file has no [tool.ratelimit_mw] table"),
         ("pyproject.toml", "tool = 1", "the file has no [tool.ratelimit_mw] table"),
         ("pyproject.toml", "[tool]\nratelimit_mw = 1", "expected a table; got 1"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
-    """Broken syntax, the wrong shape and an unknown ending are errors of the file."""
-    path = written(tmp_path, name, text)
-    with pytest.raises(ConfigError) as caught:
-        load_settings(path)
-    assert re.match(rf"{path}(:\d+)?: {re.escape(message)}", str(caught.value))
+    ):
+        path = written(tmp_path, name, text)
+        error = expect_error("", load_settings, path)
+        assert re.match(rf"{path}(:\d+)?: {re.escape(message)}", error)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
@@ -282,36 +229,29 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     for name in ("r.toml", "r.json", "r.yaml"):
         path = tmp_path / name
         path.write_bytes(b'a = "\xff"')
-        with pytest.raises(ConfigError, match=rf"{name}(:1)?: cannot parse the file"):
-            load_settings(path)
+        expect_error(rf"{name}(:1)?: cannot parse the file", load_settings, path)
 
 
-@pytest.mark.parametrize(
-    ("setting", "path"),
-    [
+def test_a_number_that_python_cannot_write_has_its_place(tmp_path: Path) -> None:
+    """Python reads hexadecimal numbers of any length, and writes no more than 4,300 decimal digits."""
+    for setting, path in (
         ("ipv6_prefix = {}", "ipv6_prefix"),
         ("[[rules]]\nlimits = '5/minute'\ncost = {}", "rules[0]: cost"),
         ("[lists.deny]\nuser = [7, {}]", "lists.deny.user[1]"),
-    ],
-)
-def test_a_number_that_python_cannot_write_has_its_place(tmp_path: Path, setting: str, path: str) -> None:
-    """Python reads hexadecimal numbers of any length, and writes no more than 4,300 decimal digits."""
-    file = written(tmp_path, "r.toml", setting.format(f"0x{'f' * 4000}") + "\n")
-    with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}:\d: {re.escape(path)}: the number has too many"):
-        load_settings(file)
+    ):
+        file = written(tmp_path, "r.toml", setting.format(f"0x{'f' * 4000}") + "\n")
+        expect_error(rf"^{re.escape(str(file))}:\d: {re.escape(path)}: the number has too many", load_settings, file)
 
 
 def test_half_a_character_is_shown() -> None:
     """Text that no file can hold, from a dictionary."""
-    with pytest.raises(ConfigError, match=r"'\\ud800': unknown setting"):
-        load_settings({"\ud800": 1})
+    expect_error(r"'\\ud800': unknown setting", load_settings, {"\ud800": 1})
 
 
-@pytest.mark.parametrize("place", ["key", "match", "per", "limits", "algorithm"])
-def test_what_nests_without_end_is_a_mistake(place: str) -> None:
+def test_what_nests_without_end_is_a_mistake() -> None:
     """It says what is wrong, whatever it nests in."""
-    deep: Any = "x"
-    for _ in range(100_000):
-        deep = {"a": deep} if place in ("match", "per", "algorithm") else [deep]
-    with pytest.raises(ConfigError):
-        load_settings({"rules": [{**RULE, place: {"path": deep} if place == "match" else deep}]})
+    for place in ("key", "match", "per", "limits", "algorithm"):
+        deep: Any = "x"
+        for _ in range(100_000):
+            deep = {"a": deep} if place in ("match", "per", "algorithm") else [deep]
+        expect_error("", load_settings, {"rules": [{**RULE, place: {"path": deep} if place == "match" else deep}]})

@@ -1,13 +1,16 @@
-"""A table of cases in one test, instead of one test for each case. A failure names every wrong case."""
+"""A table of cases in one test, instead of one test for each case. A failure names the wrong cases."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import pytest
+
+from ratelimit_mw import ConfigError
 
 
 def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -41,3 +44,20 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable
         return over_the_table
 
     return decorate
+
+
+@contextmanager
+def case(*values: object) -> Iterator[None]:
+    """Add these values to the report of a failure in the block."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {', '.join(map(repr, values))}")
+        raise
+
+
+def expect_error(pattern: str, call: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    """Return the text of the ``ConfigError`` that a call raises. Its text has to match the pattern, if any."""
+    with case(*arguments, named), pytest.raises(ConfigError, match=pattern or None) as caught:
+        call(*arguments, **named)
+    return str(caught.value)
