@@ -15,15 +15,7 @@ from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
 from ..http.layers import has_inner, is_of_framework, layers_of
-from ..http.notes import (
-    NO_REMOTE_USER,
-    NO_USER,
-    notes_on_authentication,
-    notes_on_exposed_headers,
-    notes_on_layers,
-    notes_on_stages,
-    notes_on_users,
-)
+from ..http.notes import NO_REMOTE_USER, NO_USER, notes_on_users
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from ..wsgi.request import WSGIRequest
@@ -79,10 +71,6 @@ class MiddlewareSource(Source):
         return Routed(request.sent_path, to, params)
 
     def notes(self) -> Iterator[str]:
-        yield from notes_on_layers(self._middleware.app)
-        yield from notes_on_stages(self._middleware.limits, self._middleware.app)
-        yield from notes_on_authentication(self._middleware.limiter, self._outside)
-        yield from notes_on_exposed_headers(self._outside)
         is_asgi = isinstance(self._middleware, asgi.RateLimitMiddleware)
         if all(map(is_of_framework, self._outside)):
             yield from notes_on_users(self._middleware.limits, NO_USER if is_asgi else NO_REMOTE_USER)

@@ -1,7 +1,6 @@
 """System checks: mistakes in the limits of a project that Django reports before it serves a request."""
 
 import os
-from collections.abc import Iterator
 from typing import Any, Final
 
 import django.conf
@@ -9,11 +8,11 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.notes import authentication_in, count_workers, notes_on_allow_list
+from ..http.notes import count_workers
 from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits
-from .middleware import BEFORE_USER, RateLimitMiddleware, cors_after, hides_wait_in_cors, is_before_user, positions_of
+from .middleware import BEFORE_USER, RateLimitMiddleware, is_before_user, positions_of
 
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
 _WORKERS: Final = "WEB_CONCURRENCY"
@@ -29,21 +28,9 @@ _WARNINGS: Final = {
         'Set a store that the workers share: "redis://..." or "lmdb:///...". With one worker, silence this check.',
     ),
     "W003": BEFORE_USER,
-    "W005": (
-        "{} runs after RateLimitMiddleware: rejections have no CORS headers.",
-        "Move it before RateLimitMiddleware.",
-    ),
-    "W006": (
-        "{} runs before RateLimitMiddleware: rules by IP address do not count failed logins that it rejects.",
-        "List RateLimitMiddleware before it, too. The two entries decide each rule once.",
-    ),
     "W004": (
         "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
         "Move it after LocaleMiddleware.",
-    ),
-    "W009": (
-        "CORS_EXPOSE_HEADERS does not name Retry-After: scripts of other origins cannot read how long to wait.",
-        'Write CORS_EXPOSE_HEADERS = ["Retry-After", "RateLimit"].',
     ),
 }
 
@@ -52,7 +39,6 @@ def check_project(**_: Any) -> list[Any]:
     """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
 
     W003: the user, and W004: the language is not known yet at the place of the middleware.
-    W009: CORS hides the time to wait from scripts.
     """
     try:
         project = project_limits()
@@ -64,24 +50,12 @@ def check_project(**_: Any) -> list[Any]:
     found = {
         "W001": has_marks and position is None,
         "W003": is_before_user(project),
-        "W009": hides_wait_in_cors(),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
     shown = [_warning(name) for name, applies in found.items() if applies]
     unused = unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
-    return [*errors, *shown, *_order()]
-
-
-def _order() -> Iterator[Any]:
-    """Yield W005: CORS after, W006: authentication before, and W007: an allow list between the middleware."""
-    positions = positions_of(RateLimitMiddleware)
-    yield from (_warning("W005", name) for name in cors_after(positions))
-    limits, before = project_limits().limits, django.conf.settings.MIDDLEWARE[: min(positions, default=0)]
-    others = (name for name in before if not name.startswith("django.contrib.auth."))
-    yield from (_warning("W006", name) for name, _ in authentication_in(limits.limiter, others))
-    for note in notes_on_allow_list(limits) if len(positions) > 1 else ():
-        yield checks.Warning(note, id="ratelimit_mw.W007")
+    return [*errors, *shown]
 
 
 def unused_rules() -> ConfigError | None:

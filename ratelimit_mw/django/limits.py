@@ -159,7 +159,7 @@ class ProjectLimits:
 
         self.limits.check(id(resolver), check)
         self._routes[resolver] = routes
-        log_notes(self.limits, None)
+        log_notes(self.limits)
         return routes
 
     def match(self, native: Any, may_await: bool = False) -> DjangoRequest:

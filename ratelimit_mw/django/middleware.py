@@ -19,7 +19,7 @@ from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import adecide, decide
 from ..http.layers import LIMITS_OF
 from ..http.limiter import HttpLimiter
-from ..http.notes import HIDDEN_WAIT, hides_wait, log_all, log_note, notes_on_allow_list
+from ..http.notes import log_note
 from ..rules.guard import current
 from ..settings.framework import SETTING
 from ..stores.blocking import run_blocking
@@ -27,7 +27,6 @@ from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
 from .limits import ProjectLimits, plan_of, project_limits
 from .pages import arespond, respond
 
-_CORS: Final = "corsheaders."
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
     "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
@@ -56,17 +55,10 @@ class RateLimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        positions = positions_of(RateLimitMiddleware)
-        self._is_listed_twice = len(positions) > 1
-        for name in cors_after(positions):
-            log_note(f"{name} runs after RateLimitMiddleware, so rejections have no CORS headers. Move it before")
-        if hides_wait_in_cors():
-            log_note(HIDDEN_WAIT.format("CorsMiddleware", 'CORS_EXPOSE_HEADERS = ["Retry-After", "RateLimit"]'))
+        self._is_listed_twice = len(positions_of(RateLimitMiddleware)) > 1
         project_limits().routes()
         if is_before_user(project_limits()):  # a server does not run W003
             log_note(" ".join(BEFORE_USER))
-        if self._is_listed_twice:
-            log_all(*notes_on_allow_list(project_limits().limits))
 
     def __call__(self, native: Any) -> Any:
         handling = self._handle(native)
@@ -166,19 +158,3 @@ def is_before_user(project: ProjectLimits) -> bool:
         return False
     position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))
     return position >= 0 and (authentication < 0 or position < authentication)
-
-
-def hides_wait_in_cors() -> bool:
-    """Return whether django-cors-headers runs, and does not let scripts read the time to wait."""
-    entries = map(import_string, django.conf.settings.MIDDLEWARE)
-    is_listed = any(base.__module__.startswith(_CORS) for entry in entries for base in getattr(entry, "__mro__", ()))
-    exposed, has_credentials = (
-        getattr(django.conf.settings, name, ()) for name in ("CORS_EXPOSE_HEADERS", "CORS_ALLOW_CREDENTIALS")
-    )
-    return is_listed and hides_wait(exposed, bool(has_credentials))
-
-
-def cors_after(positions: list[int]) -> list[str]:
-    """Return the CORS middleware after these positions."""
-    names = django.conf.settings.MIDDLEWARE[min(positions) :] if positions else ()
-    return [name for name in names if "cors" in name.rpartition(".")[2].lower()]

@@ -92,7 +92,7 @@ class FlaskHooks:
             with self._reading:
                 if self._views is views:
                     self._views = self.read_views()
-                    log_notes(self.limits, None)
+                    log_notes(self.limits)
                     log_all(*self.notes())
                 views = self._views
         return views  # type: ignore[return-value] # it was read

@@ -9,11 +9,8 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source, environ_of
-from ..http.layers import layers_of
-from ..http.notes import notes_on_stages
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
-from ..wsgi.middleware import RateLimitMiddleware
 from ..wsgi.url_map import route_template, rule_of_path
 from .commands import EXTENSION
 from .hooks import FlaskHooks, marks_for, routes_of
@@ -47,11 +44,8 @@ class FlaskSource(Source):
         return Routed(request.sent_path, there, params)
 
     def notes(self) -> Iterator[str]:
-        """Yield notes about the user, and about WSGI middleware around the application."""
+        """Yield notes about the user."""
         yield from self._hooks.notes()
-        for layer in layers_of(self._app.wsgi_app):
-            if isinstance(layer, RateLimitMiddleware):
-                yield from notes_on_stages(layer.limits, layer.app)
 
 
 def open_source(app: Flask, title: str) -> Source | None:

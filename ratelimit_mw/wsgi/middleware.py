@@ -135,7 +135,7 @@ class RateLimitMiddleware:
             self.routes.adopt()
         if limits.in_force.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        log_notes(limits, self.app)
+        log_notes(limits)
         log_all(*notes_on_users(limits, NO_REMOTE_USER))
         self.is_outer = limits.is_outer
 

@@ -26,7 +26,6 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette_apps import hello as starlette_hello
-from tables import each
 from wsgi_calls import listing
 
 from ratelimit_mw import Limiter, Rule
@@ -75,81 +74,6 @@ def shown(app: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, name, module)
     result = run("check", "--app", f"{name}:app", "--json")
     return json.loads(result.stdout), result.exit_code
-
-
-def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rejections would have no CORS headers. ``check`` says so, too; outside is the right place."""
-    expected = "CORSMiddleware is inside RateLimitMiddleware: rejections have no CORS headers"
-    for _ in range(2):
-        ask(starlette(CORS, LIMITS))
-    assert next(message for message in log.messages if "CORS" in message).startswith(expected)
-    assert len([message for message in log.messages if "CORS" in message]) == 1
-    answer, code = shown(starlette(CORS, LIMITS), "cors_inside", monkeypatch)
-    assert any(note.startswith(expected) for note in answer["notes"])
-    assert code == 1  # for the rule by user
-    answer, _ = shown(starlette(LIMITS, CORS), "cors_outside", monkeypatch)
-    assert not any("CORS" in note for note in answer["notes"])
-
-
-@pytest.mark.parametrize(
-    ("exposed", "credentials", "is_noted"),
-    [
-        ([], False, True),
-        (["RateLimit"], False, True),
-        (["X-Id", "Retry-After"], True, False),
-        (["*"], False, False),
-        (["*"], True, True),
-    ],
-)
-def test_cors_that_hides_the_wait_is_logged(
-    log: Any, monkeypatch: pytest.MonkeyPatch, exposed: list[str], credentials: bool, is_noted: bool
-) -> None:
-    """A script of another origin reads Retry-After only where CORS exposes it. ``check`` says so, too.
-
-    With credentials, "*" exposes only a header of that name.
-    """
-    expected = "CORSMiddleware does not expose Retry-After, so scripts of other origins cannot read"
-    options = {"allow_origins": ["*"], "allow_credentials": credentials, "expose_headers": exposed}
-    layers = (LIMITS, (CORSMiddleware, options))
-    ask(starlette(*layers))
-    assert any(message.startswith(expected) for message in log.messages) is is_noted
-    answer, _ = shown(starlette(*layers), f"cors_exposes_{len(exposed)}_{credentials}", monkeypatch)
-    assert any(note.startswith(expected) for note in answer["notes"]) is is_noted
-
-
-def test_a_cors_middleware_of_your_own_is_not_judged(log: Any) -> None:
-    """What it exposes is not known."""
-
-    class OwnCORS:
-        def __init__(self, app: Any) -> None:
-            self.app = app
-
-        async def __call__(self, *arguments: Any) -> None:
-            await self.app(*arguments)
-
-    ask(starlette(LIMITS, (OwnCORS, {})))
-    assert not any("CORS" in message for message in log.messages)
-
-
-def test_no_note_speaks_of_preflights_that_do_not_count(log: Any) -> None:
-    """With Starlette's own CORS inside the limits, no code of the application runs for a preflight."""
-    app = starlette(CORS, LIMITS)
-    headers = {"origin": "https://a.example", "access-control-request-method": "GET"}
-    statuses = [ask(app, method="OPTIONS", headers=headers).status_code for _ in range(12)]
-    assert statuses == [200] * 12
-    assert not any("preflights" in message for message in log.messages)
-
-
-def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed logins do not count for an IP address, unless a second middleware is outside authentication."""
-    expected = "AuthenticationMiddleware is outside RateLimitMiddleware: the rule 'site' does not count the requests"
-    answer, _ = shown(starlette(LIMITS, AUTHENTICATION), "behind", monkeypatch)
-    assert any(note.startswith(expected) for note in answer["notes"])
-    answer, _ = shown(starlette(LIMITS, AUTHENTICATION, LIMITS), "two_stages", monkeypatch)
-    assert not any("Authentication" in note for note in answer["notes"])
-    by_user = (RateLimitMiddleware, {"settings": {"rules": RULES["rules"][1:]}})
-    answer, _ = shown(starlette(by_user, AUTHENTICATION), "by_user", monkeypatch)
-    assert not any("Authentication" in note for note in answer["notes"])
 
 
 def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,8 +322,7 @@ def test_a_memory_store_in_several_workers_is_logged(kind: str, log: Any, monkey
         return [message for message in log.messages if message.startswith("memory://")]
 
     assert start("memory://") == []
-    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(numproc=4))
-    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
     assert start("redis://127.0.0.1:1/0") == []
     assert "clients get up to 4 times each limit" in start("memory://")[0]
     assert start("memory://") == []
@@ -464,78 +387,6 @@ def test_a_limit_that_is_unrouted_on_purpose(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # -- Django ------------------------------------------------------------------------------------------------
-
-
-def cors(get_response: Any) -> Any:
-    return get_response
-
-
-basic_auth = JWTAuthMiddleware = OAuth2Token = AuthorStats = CorsHeaders = cors
-
-
-@each(
-    ("before", "after", "expected"),
-    [
-        ([], ["CorsHeaders"], "W005"),
-        (["CorsHeaders"], [], ""),
-        (["basic_auth"], [], "W006"),
-        (["JWTAuthMiddleware"], [], "W006"),
-        (["OAuth2Token"], [], ""),
-        (["AuthorStats"], [], ""),
-        ([], ["basic_auth"], ""),
-        (["MIDDLEWARE", "basic_auth"], [], ""),
-    ],
-)
-def test_the_order_of_djangos_middleware_is_checked(before: list[str], after: list[str], expected: str) -> None:
-    """W005: CORS after the middleware. W006: authentication of your own before it, and no second entry outside."""
-    names = [*before, "MIDDLEWARE", *after]
-    entries = [MIDDLEWARE[0] if name == "MIDDLEWARE" else f"{__name__}.{name}" for name in names]
-    with project(RULES, middleware=entries):
-        found = [message.id for message in run_checks() if message.id in ("ratelimit_mw.W005", "ratelimit_mw.W006")]
-    assert found == ([f"ratelimit_mw.{expected}"] if expected else [])
-
-
-class CorsMiddleware:
-    """Stands for that of django-cors-headers, which is known by its module and its setting."""
-
-    __module__ = "corsheaders.middleware"
-
-    def __new__(cls, get_response: Any) -> Any:
-        return get_response
-
-
-@pytest.mark.parametrize(
-    ("given", "is_noted"),
-    [
-        ({}, True),
-        ({"CORS_EXPOSE_HEADERS": ["Retry-After"], "CORS_ALLOW_CREDENTIALS": True}, False),
-        ({"CORS_EXPOSE_HEADERS": ["*"]}, False),
-        ({"CORS_EXPOSE_HEADERS": ["*"], "CORS_ALLOW_CREDENTIALS": True}, True),
-        (None, False),
-    ],
-)
-def test_the_setting_of_djangos_cors_is_checked(log: Any, given: dict[str, Any] | None, is_noted: bool) -> None:
-    """W009: django-cors-headers is listed, and its setting does not expose Retry-After. Servers log it."""
-    entries = MIDDLEWARE if given is None else [f"{__name__}.CorsMiddleware", *MIDDLEWARE]
-    with project(RULES, middleware=entries, **(given or {})) as served:
-        assert ("ratelimit_mw.W009" in [message.id for message in run_checks()]) is is_noted
-        served.ask()
-    assert any("CorsMiddleware does not expose Retry-After" in text for text in log.messages) is is_noted
-
-
-def test_rules_of_users_alone_need_no_middleware_before_the_authentication() -> None:
-    """W006 is about rules that count failed logins. Rules that only views decide are none."""
-    rules = [{"key": ["user"], "limits": "9/s"}, {"limits": "9/s", "match": {"view": ""}}]
-    with project({"rules": rules}, middleware=[f"{__name__}.basic_auth", *MIDDLEWARE]):
-        assert "ratelimit_mw.W006" not in [message.id for message in run_checks()]
-
-
-def test_cors_after_djangos_middleware_is_logged_at_the_start(log: Any) -> None:
-    """Servers run no checks."""
-    with project(RULES, middleware=[*MIDDLEWARE, f"{__name__}.CorsHeaders"]) as served:
-        assert [served.ask().status_code for _ in range(2)] == [200] * 2
-    found = [message for message in log.messages if "CorsHeaders runs after RateLimitMiddleware" in message]
-    assert len(found) == 1
 
 
 def test_the_command_of_django_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

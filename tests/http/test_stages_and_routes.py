@@ -14,18 +14,15 @@ from django_calls import MIDDLEWARE, project
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
-from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from ratelimit_mw import ConfigError, Limiter, Rule, asgi, wsgi
 from ratelimit_mw import django as of_django
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
-from ratelimit_mw.flask.source import FlaskSource
 from ratelimit_mw.http import notes
 from ratelimit_mw.testing import ManualClock
 
 # Django is set up on the import of django_calls.
-from django.core.checks import run_checks  # isort: skip
 from django.core.handlers.asgi import ASGIHandler  # isort: skip
 from django.core.handlers.wsgi import WSGIHandler  # isort: skip
 from django.http import HttpResponse  # isort: skip
@@ -223,63 +220,6 @@ def test_limiters_with_rules_of_their_own_are_not_the_same() -> None:
 
 
 # -- notes -------------------------------------------------------------------------------------------------
-
-BY_USER: Any = {"rules": [{"name": "users", "key": ["user|ip"], "limits": "2/minute"}]}
-
-
-def metrics(environ: Any, start_response: Any) -> Any:
-    start_response("200 OK", [])
-    return [b""]
-
-
-@pytest.mark.parametrize(
-    ("rule", "mounted", "count"),
-    [
-        ({"key": ["user|ip"]}, metrics, 1),
-        ({"key": ["user|ip"], "match": {"path": "/metrics"}, "unrouted": True}, metrics, 1),
-        ({"key": ["user|ip"], "match": {"path": "/login"}}, metrics, 0),
-        ({"key": ["user|ip"], "match": {"view": "login"}}, metrics, 0),
-        ({"key": ["path:id"]}, metrics, 0),
-        ({"key": ["ip"]}, metrics, 0),
-        ({"key": ["user|ip"]}, None, 0),
-    ],
-)
-def test_applications_beside_the_inner_middleware_are_noted(rule: Any, mounted: Any, count: int, log: Any) -> None:
-    """A rule by user does not limit them, unless they have a middleware of their own."""
-    settings: Any = {"rules": [{"name": "r", "limits": "2/minute", **rule}]}
-    app = flask_app()
-    of_flask.RateLimiter(app, settings)
-    mounts = {"/metrics": mounted or wsgi.RateLimitMiddleware(metrics, settings)}
-    app.wsgi_app = wsgi.RateLimitMiddleware(DispatcherMiddleware(app.wsgi_app, mounts), settings)
-    found = [message for message in log.messages if message.startswith("the rule 'r' does not limit /metrics: ")]
-    assert len(found) == count
-    assert list(FlaskSource(app, "app").notes()) == found
-
-
-def test_an_allow_list_by_user_is_noted(log: Any) -> None:
-    """It does not lift the rules that the outer middleware decides."""
-    allow: Any = {"lists": {"allow": {"user": ["ann"], "ip": ["192.0.2.1"]}}}
-    expected = "the allow list by user does not lift the rule 'attempts': the outer RateLimitMiddleware"
-    for settings, count in (({"rules": [ATTEMPTS, *BY_USER["rules"]], **allow}, 1), ({**BY_USER, **allow}, 0)):
-        log.clear()
-        notes.log_note.cache_clear()
-        ask(asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, settings), settings))
-        assert len([message for message in log.messages if message.startswith(expected)]) == count
-    settings = {"rules": [ATTEMPTS], **allow}
-    ask(asgi.RateLimitMiddleware(OK, settings))
-    user: Any = {"user": lambda request: None}
-    ask(asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, settings, features=user), settings, features=user))
-    assert not [message for message in log.messages if message.startswith(expected)]
-
-
-@pytest.mark.parametrize(("times", "expected"), [(1, []), (2, ["ratelimit_mw.W007"])])
-def test_an_allow_list_by_user_is_noted_in_django(times: int, expected: list[str], log: Any) -> None:
-    """W007, and one line in the log at the start."""
-    settings: Any = {"rules": [ATTEMPTS], "lists": {"allow": {"user": ["1"]}}}
-    with project(settings, middleware=[*MIDDLEWARE * times]) as served:
-        served.ask()
-        assert [message.id for message in run_checks() if message.id == "ratelimit_mw.W007"] == expected
-    assert len([message for message in log.messages if message.startswith("the allow list by user")]) == len(expected)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...http.layers import has_inner, is_of_framework, layers_of, runs_no_other_code
 from ...http.limiter import HttpLimiter
-from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_exposed_headers, notes_on_users
+from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
 from ...http.rules import HttpRules
 from ...rules.marks import Destination, ViewMarks
@@ -167,10 +167,9 @@ class RouteIndexes:
 
     def _log_notes(self, scope: Mapping[str, Any]) -> None:
         """Log the notes on the application. Without authentication around the limits, none may set the user."""
-        log_notes(self._limits, self._app)
+        log_notes(self._limits)
         outside = itertools.takewhile(lambda layer: layer is not self._app, layers_of(scope.get("app")))
         others = [layer for layer in outside if getattr(layer, "limits", None) is not self._limits]
-        log_all(*notes_on_exposed_headers(others))
         if others and "user" not in scope and all(map(is_of_framework, others)):
             log_all(*notes_on_users(self._limits, NO_USER_SEEN))
 
