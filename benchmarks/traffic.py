@@ -15,13 +15,13 @@ from benchmarks import timing
 from benchmarks.servers import redis_nodes
 from benchmarks.timing import per_call, progress, table
 from ratelimit_mw.traffic import TrafficLog
-from ratelimit_mw.traffic.batch import EventCounts, Events
+from ratelimit_mw.traffic.counts import EventCounts, Events
 from ratelimit_mw.traffic.retention import DEFAULT, Retention
 
 CALLS = 2_000
 WORKERS, RATE, SECONDS = 4, 2_000, 60.0
 EVENTS, CLIENTS = 20, 50
-HOURS = "1h:90d,1w:10y"
+HOURS = "1h:90d,1d:2y,1w:10y"
 DRAWN = 20
 """The curves of a page."""
 DAY = 86_400
@@ -88,11 +88,12 @@ def full_log(now: int, events: int, clients: int, retention: str) -> Iterator[Tr
     """Yield a log of a year, in which each bucket has each event and each client of it."""
     with tempfile.TemporaryDirectory() as folder:
         log = TrafficLog(f"sqlite:///{Path(folder)}/log.db", retention, lambda: now * 1_000_000)
-        for step, kept in Retention(retention).resolutions:
+        for resolution in Retention(retention).resolutions:
+            step, kept = resolution
             progress(f"traffic: a year of {events:,} events by {step} s")
             for start in range((now - min(kept, 365 * DAY)) // step * step, now, step * 100):
                 starts = [start + i * step for i in range(100) if start + i * step <= now]
-                log._store.write({(step, each): _bucket(events, clients) for each in starts}, "", now)
+                log._store.write({(resolution, each): _bucket(events, clients) for each in starts}, "", now)
         yield log
 
 

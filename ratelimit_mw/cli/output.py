@@ -17,7 +17,6 @@ from rich.text import Text
 
 from ..keys.features import INVALID
 from ..operations import Answer, Cell, Line, Table
-from ..traffic.estimate import error_of
 
 __all__ = ["Answer", "Cell", "Line", "Table"]
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
@@ -71,12 +70,6 @@ def printable(text: str, longest: int = 200) -> str:
 def count_text(number: int, noun: str) -> str:
     """Return "1 request" or "2,000 requests"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def number_text(number: int) -> str:
-    """Return "1,200", or "1,200 +- 40" for an estimate with an error."""
-    error = error_of(number)
-    return f"{number:,} +- {error:,}" if error else f"{number:,}"
 
 
 def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -143,7 +136,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
 
 def _format_cell(cell: Cell) -> str:
     if isinstance(cell, int | float):
-        return number_text(cell) if isinstance(cell, int) else f"{cell:.1%}"
+        return f"{cell:,}" if isinstance(cell, int) else f"{cell:.1%}"
     return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..operations.times import seconds_of, span_text, time_json
-from ..operations.traffic_report import COUNT, Kind, TrafficSeries, clients_of, read_series, total_json
+from ..operations.traffic_report import COUNT, Kind, TrafficSeries, clients_of, missing_text, read_series, total_json
 from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog
-from ..traffic.estimate import error_of
 from .view import View
 
 LABELS: Final = {COUNT: "count", "allowed": "allowed", "rejected": "rejected", "shadow": "would be rejected"}
@@ -52,19 +51,25 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
 
 
 def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dict[str, Any]:
-    """Return the clients with the highest counts of the rules of a view as JSON, per outcome."""
+    """Return the clients with the highest counts of the rules of a view as JSON, per outcome.
+
+    Below the count ``complete_from``, clients may be missing.
+    """
     start, end = view.span(now)
     kind: Kind = "event" if view.kind == "event" else "rule"  # endpoints have no clients
     name = view.name if kind == view.kind else None
     several = [each for each in read_series(log, start, end, rules).get(kind, []) if name in (None, each.name)]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    complete_from = 1
     for series in _largest(several):
         for line, events in series.lines().items():
-            found[line] += [
-                {kind: series.name, "client": client, "total": total, "error": error_of(total)}
-                for client, total in clients_of(log, series, events, start, end, rules, _MOST_CLIENTS)
-            ]
-    return {line: sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS] for line, rows in found.items() if rows}
+            clients = clients_of(log, series, events, start, end, rules, _MOST_CLIENTS)
+            complete_from = max(complete_from, clients.complete_from)
+            found[line] += [{kind: series.name, "client": client, "total": total} for client, total in clients]
+    for line, rows in found.items():
+        found[line] = sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS]
+    shown = {line: rows for line, rows in found.items() if rows}
+    return {**shown, "complete_from": complete_from, "note": missing_text(complete_from)}
 
 
 def _largest(several: Iterable[TrafficSeries]) -> list[TrafficSeries]:

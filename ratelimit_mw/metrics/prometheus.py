@@ -12,9 +12,9 @@ from ..errors import MissingExtraError
 from ..forksafe import check_process, create_lock
 from ..limiter.observers.counts import Labels, OutcomeCounts, counting
 from ..limiter.observers.events import Event
+from ..limiter.observers.number import Counter as Count
+from ..limiter.observers.number import Number
 from ..stores.heartbeat import Heartbeat
-from ..traffic.number import Counter as Count
-from ..traffic.number import Number
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter

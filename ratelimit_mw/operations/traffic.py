@@ -14,7 +14,7 @@ from .answer import Answer, Cell, Table
 from .arguments import ReportArguments, TopArguments
 from .clients import ALL_CLIENTS
 from .times import minute_text
-from .traffic_report import report_json, top_json
+from .traffic_report import missing_text, report_json, top_json
 
 _PARTS: Final = ("banned", "denied", "unavailable")
 """The parts of ``rejected`` that have a column if there are any."""
@@ -39,14 +39,16 @@ async def top(call: Call, limiter: Limiter, arguments: TopArguments) -> Answer:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
     The numbers are those of the traffic log, so they include all workers. They need the setting traffic_clients = true.
-    The log keeps a bounded number of clients, so a client may have been rejected more often than shown: at most by the
-    number under "error".
+    In each hour, the log keeps the clients of a rule with the highest counts. If it has dropped some, a note has the
+    number below which clients may be missing.
     """
     rule = None if arguments.rule is None else limiter.rules.named(arguments.rule).name
     log, start, end = _range(limiter, arguments, needs_clients=True)
     json = await _off_loop(call, top_json, log, start, end, limiter.rules, rule, arguments.limit)
     rows = [{**each, "client": each["client"] or ALL_CLIENTS} for each in json["clients"]]
-    return Answer(json, [Table(log.name, rows)], [] if rows else ["no rejection is recorded in this time"])
+    missing = missing_text(json["complete_from"])
+    notes = [missing] * bool(missing) if rows else ["no rejection is recorded in this time"]
+    return Answer(json, [Table(log.name, rows)], notes)
 
 
 def _range(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from heapq import nsmallest
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.observers.traffic import event_of, rule_in_log
 from ..rules.ruleset import RuleSet
-from ..traffic import TrafficLog
-from ..traffic.estimate import add_up, error_of
+from ..traffic import TopClients, TrafficLog
 from .forms import client_text
 from .times import time_json
 
@@ -32,7 +30,7 @@ class TrafficSeries(NamedTuple):
 
     @property
     def total(self) -> int:
-        return add_up(self.counts.values())
+        return sum(self.counts.values())
 
     def event(self, outcome: str) -> str:
         """Return the event of an outcome. Requests without a rule have events of their own."""
@@ -74,10 +72,10 @@ def total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
     """Return the counts of a series. ``rejected`` includes all rejections. A rule in shadow mode rejects nothing."""
     total = series.total
     if series.kind == "event":
-        return {"event": series.name, "total": total, "error": error_of(total)}
+        return {"event": series.name, "total": total}
     rule = rules.by_name.get(series.name) if series.kind == "rule" else None
     counts = {outcome: series.counts.get(outcome, 0) for outcome in OUTCOMES}
-    counts["rejected"] = add_up(counts[outcome] for outcome in REJECTED)
+    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
     return {
         series.kind: series.name,
         **({"mode": rule.source.mode if rule else ""} if series.kind == "rule" else {}),
@@ -85,41 +83,49 @@ def total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
         **counts,
         "share": counts["rejected"] / max(total, 1),
         "shadow_share": counts["shadow"] / max(total, 1),
-        "error": error_of(total),
     }
 
 
 def top_json(
     log: TrafficLog, start: float, end: float, rules: RuleSet, rule: str | None = None, limit: int = 10
 ) -> dict[str, Any]:
-    """Return the clients that were rejected most as JSON, including those that a rule in shadow mode would reject."""
+    """Return the clients that were rejected most as JSON, including those that a rule in shadow mode would reject.
+
+    Below the count ``complete_from``, clients may be missing.
+    """
     several = [each for each in read_series(log, start, end, rules).get("rule", ()) if rule in (None, each.name)]
     rejections = [(each.total - each.counts.get("allowed", 0), each) for each in several]
     rows: list[dict[str, Any]] = []
+    complete_from = 1
     for number, series in sorted(rejections, key=lambda each: -each[0]):
         if not number or (len(rows) == limit and number < rows[-1]["rejected"]):
             break  # no client of the other rules has as many
         events = [series.event(outcome) for outcome in series.counts if outcome != "allowed"]
-        rows += [
-            {"rule": series.name, "client": client, "rejected": total, "error": error_of(total)}
-            for client, total in clients_of(log, series, events, start, end, rules, limit)
-        ]
+        clients = clients_of(log, series, events, start, end, rules, limit)
+        complete_from = max(complete_from, clients.complete_from)
+        rows += [{"rule": series.name, "client": client, "rejected": total} for client, total in clients]
         rows = sorted(rows, key=lambda row: (-row["rejected"], row["rule"], row["client"]))[:limit]
-    return {"clients": rows}
+    return {"clients": rows, "complete_from": complete_from}
 
 
 def clients_of(
     log: TrafficLog, series: TrafficSeries, events: Iterable[str], start: float, end: float, rules: RuleSet, limit: int
-) -> list[tuple[str, int]]:
+) -> TopClients:
     """Return the clients with the highest counts of some events together, with the words of each client."""
-    counts: dict[str, list[int]] = defaultdict(list)
+    counts, complete_from = Counter[str](), 1
     for event in events:
-        for each in log.top(event, start, end, _EVERY):
-            counts[each.client].append(each.total)
-    totals = ((client, add_up(each)) for client, each in counts.items())
-    largest = nsmallest(limit, totals, key=lambda each: (-each[1], each[0]))
-    is_rule = series.kind == "rule"
-    return [(client_text(client, series.name, rules) if is_rule else client, total) for client, total in largest]
+        found = log.top(event, start, end, _EVERY)
+        counts.update(dict(found))
+        complete_from += found.complete_from - 1
+    largest = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:limit]
+    if series.kind == "rule":
+        largest = [(client_text(client, series.name, rules), total) for client, total in largest]
+    return TopClients(largest, complete_from)
+
+
+def missing_text(complete_from: int) -> str:
+    """Return a sentence on the clients that are missing in a list; an empty text if it is complete."""
+    return f"Clients below {complete_from:,} may be missing." if complete_from > 1 else ""
 
 
 def _parts(event: str) -> tuple[Kind, str, str]:

@@ -1,7 +1,6 @@
 """Record events, and draw the curve of any time range. It needs no limiter."""
 
-from .estimate import Estimate
-from .figures import ClientCount, Curve
+from .counts import ClientCount, Curve, TopClients
 from .log import TrafficLog
 
-__all__ = ["ClientCount", "Curve", "Estimate", "TrafficLog"]
+__all__ = ["ClientCount", "Curve", "TopClients", "TrafficLog"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -12,8 +11,7 @@ from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores import redacted_url
 from .address import parse_log_url, without_retention
-from .estimate import Estimate, add_up, error_of
-from .figures import ClientCount, Curve
+from .counts import Curve, TopClients
 from .pending import name_of
 from .retention import Retention, Run
 from .store import open_counts
@@ -32,7 +30,7 @@ class TrafficLog(CountWriter):
     Args:
         url: The URL of the log: ``memory://``, ``sqlite:///traffic.db`` or a Redis such as ``redis://cache:6379/0``.
         retention: The resolutions, and how long each is kept, as in Graphite. Default: the option ``retention`` of
-            the URL, or ``"1m:1d,5m:7d,1h:90d,1w:10y"``.
+            the URL, or ``"1m:1d,5m:7d,1h:90d,1d:2y,1w:10y"``.
         clock: A function that returns whole microseconds since 1970. Default: the time of this machine.
 
     Raises:
@@ -73,7 +71,7 @@ class TrafficLog(CountWriter):
             raise StoreError(f"there is no traffic log at {redacted_url(url)}. The first write creates it")
         return cls(url if retention is None else without_retention(url)[0], retention, clock)
 
-    def total(self, event: str, start: float, end: float, by: str | None = None) -> Estimate:
+    def total(self, event: str, start: float, end: float, by: str | None = None) -> int:
         """Return the count of an event in a time range, which is widened to whole buckets.
 
         Args:
@@ -83,8 +81,9 @@ class TrafficLog(CountWriter):
             by: The client. Default: all clients, and records without one.
 
         Returns:
-            The count. It includes all records of this process, and those that other processes have written. The count
-            of an event is exact, unless it came after 1,000 other events in a bucket. Then the count has an ``error``.
+            The count. It includes all records of this process, and those that other processes have written. That of an
+            event is exact, except that beyond 10,000 events in a bucket, new ones count as the event ``"other"``. That
+            of a client is exact if no bucket had more than 2,000 clients of the event, and an estimate otherwise.
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
@@ -92,7 +91,7 @@ class TrafficLog(CountWriter):
         """
         event, client = name_of("event", event), None if by is None else name_of("by", by)
         runs = self._runs(start, end, by is not None)
-        return add_up(number for run in runs for number in self._store.counts(run, [event], client)[event].values())
+        return sum(sum(self._store.counts(run, [event], client)[event].values()) for run in runs)
 
     def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
         """Return the counts of an event in a time range, in equal steps.
@@ -142,11 +141,11 @@ class TrafficLog(CountWriter):
             raise ConfigError(f"expected several events, such as [{events!r}]; got {events!r}", "events")
         return self._curves(list(events), start, end, points)
 
-    def top(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
+    def top(self, event: str, start: float, end: float, k: int = 10) -> TopClients:
         """Return the clients with the highest counts of an event in a time range, which is widened to whole buckets.
 
-        A bucket that had more than 2,000 clients of an event has only those with the highest counts. The count of a
-        client is too low by its ``error`` at most: by less than 0.1% of all counts with a client.
+        A bucket that had more than 2,000 clients of an event has only those with the highest counts. Then clients below
+        ``complete_from`` of the list may be missing, and the count of a client may be too low, but by less than that.
 
         Args:
             event: The event.
@@ -163,16 +162,13 @@ class TrafficLog(CountWriter):
         """
         if type(k) is not int or k < 1:
             raise ConfigError(f"expected a whole number of at least 1; got {k!r}", "k")
-        name, runs = name_of("event", event), self._runs(start, end, True)
-        unknown = self._without_series(runs, name)
-        found = self._store.clients(runs, name).top(k)
-        return [ClientCount(client, Estimate(total, total.error + unknown)) for client, total in found]
+        return self._store.clients(self._runs(start, end, True), name_of("event", event)).top(k)
 
-    def distinct(self, event: str, start: float, end: float) -> Estimate:
+    def distinct(self, event: str, start: float, end: float) -> int:
         """Return the number of different clients of an event in a time range, which is widened to whole buckets.
 
         It is exact if no bucket had more than 2,000 clients of the event. Otherwise it is an estimate with a standard
-        error of 1.63%, in Redis of 0.81%. Its ``error`` is three standard errors.
+        error of 1.63%.
 
         Args:
             event: The event.
@@ -186,11 +182,9 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        name, runs = name_of("event", event), self._runs(start, end, True)
-        found = self._store.distinct(runs, name)
-        return Estimate(found, found.error + self._without_series(runs, name))
+        return self._store.clients(self._runs(start, end, True), name_of("event", event)).distinct()
 
-    def events(self, start: float, end: float) -> dict[str, Estimate]:
+    def events(self, start: float, end: float) -> dict[str, int]:
         """Return the count of each event in a time range, which is widened to whole buckets.
 
         Args:
@@ -198,8 +192,7 @@ class TrafficLog(CountWriter):
             end: The end of the range, in seconds since 1970.
 
         Returns:
-            The counts by event, the highest first. Beyond 1,000 events in a bucket, events count as ``"__other__"``. So
-            the count of an event is too low by at most its ``error``. ``total`` returns an estimate of the true count.
+            The counts by event, the highest first. Beyond 10,000 events in a bucket, new ones count as ``"other"``.
 
         Raises:
             ConfigError: The range ends before its start, or the log has another retention.
@@ -208,7 +201,7 @@ class TrafficLog(CountWriter):
         counts = self._store.events(self._runs(start, end))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
-    async def atotal(self, event: str, start: float, end: float, by: str | None = None) -> Estimate:
+    async def atotal(self, event: str, start: float, end: float, by: str | None = None) -> int:
         """Async form of ``total``."""
         return await asyncio.to_thread(self.total, event, start, end, by)
 
@@ -220,22 +213,17 @@ class TrafficLog(CountWriter):
         """Async form of ``curves``."""
         return await asyncio.to_thread(self.curves, events, start, end, points)
 
-    async def atop(self, event: str, start: float, end: float, k: int = 10) -> list[ClientCount]:
+    async def atop(self, event: str, start: float, end: float, k: int = 10) -> TopClients:
         """Async form of ``top``."""
         return await asyncio.to_thread(self.top, event, start, end, k)
 
-    async def adistinct(self, event: str, start: float, end: float) -> Estimate:
+    async def adistinct(self, event: str, start: float, end: float) -> int:
         """Async form of ``distinct``."""
         return await asyncio.to_thread(self.distinct, event, start, end)
 
-    async def aevents(self, start: float, end: float) -> dict[str, Estimate]:
+    async def aevents(self, start: float, end: float) -> dict[str, int]:
         """Async form of ``events``."""
         return await asyncio.to_thread(self.events, start, end)
-
-    def _without_series(self, runs: Sequence[Run], event: str) -> int:
-        """Return the count of an event where it has no series of its own. Its clients are unknown there."""
-        counts = (self._store.counts(run, [event], None)[event] for run in runs)
-        return sum(number for each in counts for number in each.values() if error_of(number))
 
     def _curves(
         self, events: Sequence[str], start: float, end: float, points: int, by: str | None = None
@@ -270,11 +258,6 @@ class TrafficLog(CountWriter):
 def _add_up(found: Mapping[int, int], run: Run) -> list[int]:
     """Return the counts of the steps of a run, from those of buckets."""
     counts = [0] * ((run.end - run.start) // run.step)
-    errors = Counter[int]()
     for at, number in found.items():
         counts[(at - run.start) // run.step] += number
-        if type(number) is Estimate:  # rarely
-            errors[(at - run.start) // run.step] += number.error
-    for i, error in errors.items():
-        counts[i] = Estimate(counts[i], error)
     return counts

@@ -2,128 +2,86 @@
 
 from __future__ import annotations
 
-from collections import Counter as Sizes
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
 from ..clock import SECOND
 from ..errors import ConfigError
-from .batch import MOST as MOST_EVENTS
-from .batch import OTHER
-from .losses import Counts, Loss, Losses, clients_to_keep, drop_clients
-from .number import Counter, Number
+from .counts import MOST_CLIENTS, Batch, Key, add_records
+from .retention import Retention
 
-MOST: Final = 50_000
-"""The maximum number of counts that wait to be written, for example while the store is unreachable."""
+_MOST_NEW: Final = 20_000
+"""The maximum number of counts before they are added to the buckets of the log, which have bounds."""
+_MOST: Final = 200_000
+"""The maximum number of counts in buckets. Then the smallest clients go, and new events count together."""
 _LONGEST, _DIGEST = 128, 16
 """The maximum length of a name, and the bytes of the digest that replaces the rest of a longer one."""
-_OVERLAP: Final = 60
-"""Seconds after a bucket in which its numbers are read again: a thread may have read the time before its end."""
-Adders = dict[tuple[str, ...], Counter]
-"""The counters that count events together."""
-_NO_BUCKET: Final[tuple[int, int, Adders]] = 0, 0, {}
 
 
 class PendingCounts:
-    """Counts by the start of the finest bucket, then by event and client.
+    """Counts by the start of the finest bucket, then by event and client. When there are many, they become a batch.
 
-    ``current`` is the start and the end of a bucket, and its counts, which ``record`` increments. ``adding`` is
-    the same for events that are counted without a lock, with a counter for each. Both have times in the unit of the
-    fast clock. ``edge`` converts microseconds to that unit.
+    ``current`` is the start and the end of a bucket, and its counts, which ``record`` increments. Both times are in the
+    unit of the fast clock. ``edge`` converts microseconds to that unit.
     """
 
-    def __init__(self, step: int, edge: Callable[[int], int] = int) -> None:
-        self._step, self._edge = step * SECOND, edge
-        self._numbers: dict[int, dict[tuple[str, ...], Number]] = {}
-        self.adding = _NO_BUCKET
+    def __init__(self, retention: Retention, edge: Callable[[int], int] = int) -> None:
+        self._retention, self._of_clients = retention, retention.of_clients()
+        self._step, self._edge = retention.finest.step * SECOND, edge
+        self._batch: Batch = {}
         self._start_over()
 
     def _start_over(self) -> None:
-        self.buckets: dict[int, Counts] = {}
-        self.current: tuple[int, int, Counts] = (0, 0, {})
-        self._losses: dict[int, dict[str, Loss]] = {}
+        self._records: dict[int, dict[Key, int]] = {}
+        self.current: tuple[int, int, dict[Key, int]] = (0, 0, {})
         self._size = 0
-        self._is_full = False  # Events alone take the room: there are too few clients to drop.
-        self.lost = 0  # Counts for which there was no room.
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, and no thread can add a count without the lock."""
-        return not (self.buckets or self._numbers)
+        return not (self._records or self._batch)
 
-    def take(self, now: int) -> tuple[dict[int, Counts], Losses]:
-        """Return the counts and losses by the start of their bucket, and start anew. Times are in seconds."""
-        for start, numbers in tuple(self._numbers.items()):
-            for events, number in numbers.items():
-                if count := number.take():
-                    counts = self.buckets.setdefault(start, {})
-                    for event in events:
-                        counts[event, None] = counts.get((event, None), 0) + count
-            if not start <= now < start + self._step // SECOND + _OVERLAP:
-                del self._numbers[start]
-                self.adding = _NO_BUCKET if self.adding[0] == self._edge(start * SECOND) else self.adding
-        taken = self.buckets, self._losses
+    def add(self, event: str | tuple[str, ...], client: str | None, number: int, time: int, now: int) -> None:
+        """Count a number for a time in microseconds. The next ``record`` for its bucket is one step."""
+        if self._size >= _MOST_NEW:
+            self._shrink(now)
+        key = event, client
+        start = time // self._step * self._step
+        counts = self._records.setdefault(start // SECOND, {})
+        self._size += key not in counts
+        counts[key] = counts.get(key, 0) + number
+        self.current = self._edge(start), self._edge(start + self._step), counts
+
+    def take(self) -> Callable[[int], Batch]:
+        """Return a function that returns the counts as a batch at a time in seconds, and start anew.
+
+        It takes long, so it is called without the lock.
+        """
+        batch, records = self._batch, self._records
+        self._batch = {}
         self._start_over()
-        self._size = sum(map(len, self._numbers.values()))
-        return taken
 
-    def count(self, events: tuple[str, ...], time: int) -> None:
-        """Count each event once for a time in microseconds. Their next counts in the same bucket need no lock."""
-        start = time // self._step * self._step
-        numbers = self._numbers.setdefault(start // SECOND, {})
-        if events not in numbers:
-            if len(numbers) >= MOST_EVENTS or self._size >= MOST:
-                for event in events:
-                    self.add(event, None, 1, time)
-                return
-            numbers[events] = Number()
-            self._size += 1
-        if self.adding[:2] != self._edges(start):
-            self.adding = *self._edges(start), {}
-        self.adding[2][events] = numbers[events].counter
-        next(numbers[events].counter)
+        def build(now: int) -> Batch:
+            add_records(batch, records, self._retention, self._of_clients, now)
+            return batch
 
-    def add(self, event: str, client: str | None, number: int, time: int) -> None:
-        """Count a number for a time in microseconds. When there are many counts, the smallest clients are dropped."""
-        start = time // self._step * self._step
-        counts = self.buckets.get(start // SECOND, {})
-        self.current = *self._edges(start), counts
-        event, client = name_of("event", event), None if client is None else name_of("by", client)
-        for most, key in enumerate(((event, client), (event, None), (OTHER, None)), start=1):
-            if key in counts or self._has_room(most):
-                self._size += key not in counts
-                counts[key] = counts.get(key, 0) + number
-                self.buckets[start // SECOND] = counts
-                if key[1] != client:
-                    self._add_losses(start // SECOND, {key[0]: Loss(number, 1)})
-                return
-        self.lost += number
+        return build
 
-    def _edges(self, start: int) -> tuple[int, int]:
-        return self._edge(start), self._edge(start + self._step)
+    def _shrink(self, now: int) -> None:
+        """Add the counts to the batch, which has at most about ``_MOST`` counts."""
+        add_records(self._batch, self._records, self._retention, self._of_clients, now, self._is_full())
+        self._start_over()
+        for bucket in [bucket for bucket in self._batch if bucket[0].end_of(bucket[1]) <= now]:
+            del self._batch[bucket]
+        most = MOST_CLIENTS
+        while most and self._is_full():
+            most //= 2
+            for events in self._batch.values():
+                for counts in events.values():
+                    counts.drop_clients(most)
 
-    def _has_room(self, most: int) -> bool:
-        """Return whether there are fewer than ``most * MOST`` counts. Drop the smallest clients first if that helps."""
-        if most == 1 and self._size >= MOST and not self._is_full:
-            self._make_room()
-        return self._size < most * MOST
-
-    def _make_room(self) -> None:
-        """Drop the smallest clients, so that half of the room of all clients is free: the next time is not soon."""
-        sizes = [Sizes(event for event, _ in counts) for counts in self.buckets.values()]
-        others = self._size - sum(map(len, self.buckets.values()))
-        room = MOST - others - sum(map(len, sizes))
-        self._is_full = room < MOST // 4
-        if not self._is_full:
-            most = clients_to_keep([size for each in sizes for size in each.values()], room // 2)
-            for start, counts in self.buckets.items():
-                self._add_losses(start, drop_clients(counts, most))
-            self._size = others + sum(map(len, self.buckets.values()))
-
-    def _add_losses(self, start: int, losses: dict[str, Loss]) -> None:
-        known = self._losses.setdefault(start, {})
-        known |= {event: known.get(event, Loss()).plus(loss) for event, loss in losses.items()}
+    def _is_full(self) -> bool:
+        return sum(counts.size for events in self._batch.values() for counts in events.values()) > _MOST
 
 
 def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:

@@ -1,17 +1,16 @@
-"""``RedisCounts``: a traffic log in Redis. Each bucket has a hash with the counts of events, and one for each event.
+"""``RedisCounts``: a traffic log in Redis. A bucket has a hash of its events, and a hash of clients for each event.
 
-A script adds a part of a batch. It runs in a few milliseconds, and counts a part once, however often it is sent.
+A batch is written in parts. Each is one transaction, which also sets the token of the part. The transaction watches the
+token, so a part that is sent again after a lost reply counts once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from importlib.resources import files
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
-import msgspec
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
@@ -22,185 +21,219 @@ from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.client.errors import as_store_error
 from .address import LogAddress
-from .batch import MOST, OTHER, Batch, EventCounts, add_counts, add_up_events
-from .count_min import COLUMNS, cells_of
-from .digest import create_salt
-from .estimate import Estimate
-from .hyperloglog import with_error
-from .retention import Retention, Run
+from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, add_counts, fit_events
+from .retention import Resolution, Retention, Run
+from .sketches import Dropped
 from .store import CountStore
 
 _TIMEOUT: Final = 5.0
 """Seconds that a call may wait for the server."""
 _PART: Final = 1_000
-"""The maximum number of counts in one call of the script, for which the server takes about 2 ms."""
+"""The maximum number of counts in one transaction, for which the server takes about 2 ms."""
 _READS: Final = 500
 """The maximum number of reads in one round trip."""
-_STANDARD_ERROR: Final = 0.0081
-"""The standard error of the HyperLogLog in Redis."""
-_Field = TypeVar("_Field", int, str)
-_Part = list[tuple[int, int, int, dict[str, tuple[int, dict[str, int], int, int]]]]
+_TOKEN_LIFE: Final = 86_400
+"""Seconds after which a part that is sent again would count again."""
+_Value = TypeVar("_Value")
 
 
 class RedisCounts(CountStore):
-    """Keeps counts on a server, which the processes of all machines share."""
+    """Keeps counts on a server, which the processes of all machines share. All keys have one hash tag."""
 
     def __init__(self, address: Address, retention: Retention) -> None:
         self._address = address
         self._retention = retention
         self._prefix = f"{address.prefix}{{traffic}}"
+        self._log = f"{self._prefix}:retention"
 
     @cached_property
     def _client(self) -> Any:
-        return open_client(self._address)
-
-    @cached_property
-    def _script(self) -> Any:
-        text = files(__package__).joinpath("write.lua").read_text("utf-8")
-        return self._client.register_script(text)
+        """The client of the server that has the keys."""
+        client = open_client(self._address)
+        if isinstance(client, redis.RedisCluster):
+            return client.get_redis_connection(client.get_node_from_key(self._prefix))  # type: ignore[no-untyped-call]
+        return client
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
-        longest = self._retention.longest
-        kept = longest.kept + 2 * longest.step  # as that of its buckets
-        with self._errors():
-            for number, part in enumerate(self._parts(batch, now)):
-                counts = msgspec.msgpack.encode(part)
-                log = (MOST, OTHER, str(self._retention), kept)
-                arguments = (f"{token}:{number}", *log, counts, create_salt(), COLUMNS)
-                if isinstance(found := self._script(keys=[self._prefix], args=arguments), bytes):
-                    with self._decoding():
-                        return str(found, "utf-8")
+        for number, part in enumerate(_parts(batch)):
+            fitting = self._fitting(part)
+            add = partial(self._add, fitting, f"{self._prefix}:written:{token}:{number}", now)
+            if (retention := self._transaction(add)) is not None:
+                return retention
+            self._drop_clients(fitting, now)
         return None
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        rows = self._numbers(run, "", events)
-        return {event: {start: row[event] for start, row in rows.items() if event in row} for event in events}
+        rows = self._of_run(run, "hmget", "", events, parse=lambda row: [int(each or 0) for each in row])
+        return {event: {start: row[i] for start, row in rows.items() if row[i]} for i, event in enumerate(events)}
 
-    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        cells = {event: cells_of(event, self._text("salt") or "") for event in events}
-        rows = self._numbers(run, ":c", list({cell for own in cells.values() for cell in own}))
-        return {
-            event: {start: min(row[cell] for cell in own) for start, row in rows.items() if row.keys() >= {*own}}
-            for event, own in cells.items()
-        }
+    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
+        return self._of_run(run, "hget", f":n:{event}", client, parse=int)
 
-    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
-        counts = self._numbers(run, f":n:{event}", clients)
-        errors = self._numbers(run, ":e", [event])
-        return {
-            start: EventCounts(0, counts.get(start, {}), errors.get(start, {}).get(event, 0))
-            for start in counts.keys() | errors.keys()
-        }
+    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
+        return self._of_run(run, "get", f":d:{event}", parse=Dropped)
 
     def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        found = EventCounts(error=self._sum(runs, ":e", event))
-        for clients in self._hashes([f"{key}:n:{event}" for key in self._keys(runs)]):
-            add_counts(found.clients, clients)
+        found = EventCounts()
+        for run in runs:
+            for clients in self._of_run(run, "hgetall", f":n:{event}", parse=_counts).values():
+                add_counts(found.clients, clients)
+            for dropped in self.dropped(run, event).values():
+                found.merge_dropped(dropped)
         return found
 
-    def distinct(self, runs: Sequence[Run], event: str) -> Estimate:
-        """Return the number of clients. If some were dropped, it is the estimate of the server's HyperLogLog."""
-        if not self._sum(runs, ":e", event):
-            return super().distinct(runs, event)
-        with self._errors():
-            found = int(self._client.pfcount(*(f"{key}:d:{event}" for key in self._keys(runs))))
-        estimate = with_error(found, _STANDARD_ERROR)
-        return Estimate(found, estimate.error + self._sum(runs, ":m", event))
-
-    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
-        return add_up_events(self._hashes(self._keys(runs)))
+    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for run in runs:
+            for counts in self._of_run(run, "hgetall", "", parse=_counts).values():
+                add_counts(found, counts)
+        return found
 
     def retention(self) -> str | None:
-        return self._text("retention")
+        return self._read([("get", self._log)], lambda text: None if text is None else str(text, "utf-8"))[0]
 
     def close(self) -> None:
         if "_client" in self.__dict__:
             self._client.close()
 
-    def _parts(self, batch: Batch, now: int) -> Iterator[_Part]:
-        """Divide a batch into calls of the script, always in the same way for the same batch."""
-        kept = {each.step: each.kept for each in self._retention.resolutions}
-        part: _Part = []
-        size = 0
-        for (step, start), events in batch.items():
-            seconds = start + 2 * step + kept[step] - now
-            for event, counts in events.items():
-                for piece in _pieces(counts):
-                    added = 1 + len(piece[1])
-                    if part and size + added > _PART:
-                        yield part
-                        part, size = [], 0
-                    if not part or part[-1][:2] != (step, start):
-                        part.append((step, start, seconds, {}))
-                    part[-1][3][event] = piece
-                    size += added
-        if part:
-            yield part
+    def _fitting(self, part: Batch) -> Batch:
+        """Return a part whose events have room in their buckets."""
+        sizes = self._read([("hlen", self._key(*bucket)) for bucket in part], int)
+        fitting: Batch = {}
+        for (bucket, events), size in zip(part.items(), sizes, strict=True):
+            if size + len(events) > MOST_EVENTS:
+                known = self._read([("hkeys", self._key(*bucket))], lambda names: {each.decode() for each in names})[0]
+                events = dict(fit_events(events, known, MOST_EVENTS))
+            fitting[bucket] = events
+        return fitting
 
-    def _keys(self, runs: Sequence[Run]) -> list[str]:
-        return [f"{self._prefix}:{run.step}:{start}" for run in runs for start in range(run.start, run.end, run.step)]
+    def _add(self, part: Batch, token: str, now: int, calls: Any) -> str | None:
+        """Add a part, unless that is done. Return the retention of the log if it is another one."""
+        added = [
+            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
+            for bucket, events in part.items()
+            for event, counts in events.items()
+        ]
+        sketches = [f"{key}:d:{event}" for key, _, event, counts in added if counts.dropped is not None]
+        calls.watch(token, *sketches)
+        is_written, retention, *found = calls.mget(token, self._log, *sketches)
+        calls.multi()
+        if retention is not None and (of_log := str(retention, "utf-8")) != str(self._retention):
+            return of_log
+        if is_written:
+            return None
+        known = dict(zip(sketches, found, strict=True))
+        for key, seconds, event, counts in added:
+            calls.hincrby(key, event, counts.total)
+            calls.expire(key, seconds)
+            for client, number in counts.clients.items():
+                calls.hincrby(f"{key}:n:{event}", client, number)
+            calls.expire(f"{key}:n:{event}", seconds)
+            if counts.dropped is not None:
+                _set_sketch(calls, f"{key}:d:{event}", known[f"{key}:d:{event}"], counts.dropped, seconds)
+        calls.set(self._log, str(self._retention), ex=self._retention.longest.end_of(0))
+        calls.set(token, 1, ex=_TOKEN_LIFE)
+        return None
 
-    def _sum(self, runs: Sequence[Run], suffix: str, field: str) -> int:
-        """Return the sum of one field of a hash of each bucket."""
-        return sum(row[field] for run in runs for row in self._numbers(run, suffix, [field]).values())
+    def _drop_clients(self, part: Batch, now: int) -> None:
+        """Drop the smallest clients of lists that have too many after a part was added."""
+        lists = {
+            (f"{self._key(*bucket)}:n:{event}", f"{self._key(*bucket)}:d:{event}"): bucket[0].end_of(bucket[1]) - now
+            for bucket, events in part.items()
+            for event, counts in events.items()
+            if counts.clients
+        }
+        sizes = self._read([("hlen", clients) for clients, _ in lists], int)
+        for ((clients, sketch), seconds), size in zip(lists.items(), sizes, strict=True):
+            if size > 2 * MOST_CLIENTS:
+                self._transaction(partial(_drop, clients, sketch, seconds))
 
-    def _numbers(self, run: Run, suffix: str, fields: Sequence[_Field]) -> dict[int, dict[_Field, int]]:
-        """Return fields of one hash of each bucket, by its start. Missing fields and hashes are left out."""
-        replies = self._read("hmget", [(f"{key}{suffix}", fields) for key in self._keys([run])])
-        found = {}
-        with self._decoding():
-            for start, row in zip(range(run.start, run.end, run.step), replies, strict=True):
-                if numbers := {field: int(reply) for field, reply in zip(fields, row, strict=True) if reply}:
-                    found[start] = numbers
+    def _key(self, resolution: Resolution, start: int) -> str:
+        return f"{self._prefix}:{resolution.step}:{start}"
+
+    def _transaction(self, run: Callable[[Any], str | None]) -> str | None:
+        """Return the result of a function that queues calls, after they were executed.
+
+        If another process changes a watched key, the function is called again.
+        """
+        with self._errors():
+            found: str | None = self._client.transaction(run, value_from_callable=True)
         return found
 
-    def _hashes(self, keys: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Yield the numbers of whole hashes."""
-        for reply in self._read("hgetall", [(key,) for key in keys]):
-            with self._decoding():
-                numbers = {name.decode(): int(number) for name, number in reply.items()}
-            yield numbers
+    def _of_run(
+        self, run: Run, command: str, suffix: str, *arguments: object, parse: Callable[[Any], _Value]
+    ) -> dict[int, _Value]:
+        """Return the value of a key of each bucket, by its start. Missing ones are left out."""
+        starts = range(run.start, run.end, run.step)
+        calls = [(command, f"{self._prefix}:{run.step}:{start}{suffix}", *arguments) for start in starts]
+        replies = self._read(calls, lambda reply: parse(reply) if reply else None)
+        return {start: reply for start, reply in zip(starts, replies, strict=True) if reply is not None}
 
-    def _text(self, name: str) -> str | None:
-        """Return a text of the log; None when there is no log yet."""
-        (found,) = self._read("get", [(f"{self._prefix}:{name}",)])
-        with self._decoding():
-            return None if found is None else str(found, "utf-8")
-
-    @contextmanager
-    def _decoding(self) -> Iterator[None]:
-        """Raise ``StoreError`` for bytes that no log has written."""
-        try:
-            yield
-        except ValueError as error:
-            damage = f"a key that starts with {self._prefix} is damaged ({error})"
-            raise StoreError(f"{damage}. To start a new log, delete these keys, or name another prefix") from error
-
-    def _read(self, command: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the reply to each call of a command, many in one round trip."""
-        replies: list[Any] = []
+    def _read(self, calls: Sequence[tuple[Any, ...]], parse: Callable[[Any], _Value]) -> list[_Value]:
+        """Return the reply to each call, many in one round trip."""
+        replies: list[_Value] = []
         with self._errors():
             for first in range(0, len(calls), _READS):
                 pipeline = self._client.pipeline(transaction=False)
-                for arguments in calls[first : first + _READS]:
+                for command, *arguments in calls[first : first + _READS]:
                     getattr(pipeline, command)(*arguments)
-                replies += pipeline.execute()
+                replies += map(parse, pipeline.execute())
         return replies
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        """Raise ``StoreError`` for an error of the server, and for bytes that no log has written."""
         try:
             yield
         except (redis.RedisError, OSError) as error:
+            self.__dict__.pop("_client", None)  # the keys may be on another server now
             raise as_store_error(error) from error
+        except ValueError as error:
+            damage = f"a key that starts with {self._prefix} is damaged ({error})"
+            raise StoreError(f"{damage}. To start a new log, delete these keys, or name another prefix") from error
 
 
-def _pieces(counts: EventCounts) -> Iterator[tuple[int, dict[str, int], int, int]]:
-    """Divide the clients of an event: the largest come first. The first piece has the other figures."""
-    clients = sorted(counts.clients.items(), key=lambda each: -each[1])
-    for first in range(0, len(clients) or 1, _PART - 1):
-        total, error, missed = (0, 0, 0) if first else (counts.total, counts.error, counts.missed)
-        yield total, dict(clients[first : first + _PART - 1]), error, missed
+def _parts(batch: Batch) -> Iterator[Batch]:
+    """Divide a batch into parts, always in the same way for the same batch."""
+    part, size = Batch(), 0
+    for bucket, events in batch.items():
+        for event, counts in events.items():
+            for piece in _pieces(counts):
+                if size + piece.size > _PART:
+                    yield part
+                    part, size = {}, 0
+                part.setdefault(bucket, {})[event] = piece
+                size += piece.size
+    yield part
+
+
+def _pieces(counts: EventCounts) -> Iterator[EventCounts]:
+    """Divide the clients of an event. The first piece has the other figures."""
+    clients = list(counts.clients.items())
+    for first in range(0, len(clients) or 1, _PART // 2):
+        some = dict(clients[first : first + _PART // 2])
+        yield EventCounts(0, some) if first else EventCounts(counts.total, some, counts.dropped)
+
+
+def _drop(clients: str, sketch: str, seconds: int, calls: Any) -> None:
+    """Drop the smallest clients of a list, as the other stores do."""
+    calls.watch(clients, sketch)
+    whole, known = EventCounts(0, _counts(calls.hgetall(clients))), calls.get(sketch)
+    calls.multi()
+    if (gone := whole.drop_clients(MOST_CLIENTS)) and whole.dropped is not None:
+        calls.hdel(clients, *gone)
+        _set_sketch(calls, sketch, known, whole.dropped, seconds)
+
+
+def _set_sketch(calls: Any, key: str, known: bytes | None, added: Dropped, seconds: int) -> None:
+    """Add clients to a sketch that was read before."""
+    whole = Dropped() if known is None else Dropped(known)
+    whole.merge(added)
+    calls.set(key, bytes(whole), ex=seconds)
+
+
+def _counts(reply: dict[bytes, bytes]) -> dict[str, int]:
+    return {name.decode(): int(number) for name, number in reply.items()}
 
 
 def open_client(address: Address) -> Any:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ..errors import ConfigError
 
-DEFAULT: Final = "1m:1d,5m:7d,1h:90d,1w:10y"
+DEFAULT: Final = "1m:1d,5m:7d,1h:90d,1d:2y,1w:10y"
 HOUR, DAY = 3_600, 86_400
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": DAY, "weeks": 7 * DAY, "years": 365 * DAY}
 _PART: Final = re.compile(r"\s*([0-9]{1,12})([a-z]*):([0-9]{1,12})([a-z]*)\s*")
@@ -25,6 +25,10 @@ class Resolution(NamedTuple):
 
     step: int
     kept: int
+
+    def end_of(self, start: int) -> int:
+        """Return when the bucket of ``start`` is dropped: one step later than a range can ask for it."""
+        return start + 2 * self.step + self.kept
 
 
 class Run(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,83 +16,61 @@ from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
 from .address import LogAddress
-from .batch import MOST, OTHER, Batch, EventCounts, Events, add_counts, fold_events, with_errors
-from .count_min import cells_of
-from .digest import create_salt
-from .estimate import Estimate
-from .hyperloglog import HyperLogLog
+from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, Events, add_counts, fit_events
 from .retention import Retention, Run
-from .sqlite_schema import APPLICATION, BLOCK, SCHEMA, VERSION
+from .sketches import Dropped
 from .store import CountStore
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
+_APPLICATION: Final = 0x524C_5431
+"""Marks the file of a traffic log, for this package and for the program ``file``."""
+_VERSION: Final = 1
+# The rows of one event are together, so that a curve reads few pages. The index has those of one bucket together.
+_SCHEMA: Final = (
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {_VERSION}",
+    "CREATE TABLE log (retention TEXT NOT NULL)",
+    """
+    CREATE TABLE totals (
+        step INTEGER, event TEXT, start INTEGER, n INTEGER NOT NULL, PRIMARY KEY (step, event, start)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX by_start ON totals (step, start, event, n)",
+    """
+    CREATE TABLE clients (
+        step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
+        PRIMARY KEY (step, event, start, client)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE dropped (
+        step INTEGER, event TEXT, start INTEGER, sketch BLOB NOT NULL, PRIMARY KEY (step, event, start)
+    )
+    """,
+)
 _ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_ADD_SUM: Final = "INSERT INTO sums VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_ADD_CELL: Final = "INSERT INTO cells VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_LOG: Final = "SELECT retention, salt FROM log"
-_KNOWN_EVENTS: Final = "SELECT event FROM totals WHERE step = ? AND start = ?"
-_DROPPED: Final = "SELECT error, sketch, missed FROM dropped WHERE step = ? AND event = ? AND start = ?"
-_CLIENT_COUNT: Final = "SELECT count(*) FROM clients WHERE step = ? AND event = ? AND start = ?"
-_CLIENTS_OF_BUCKET: Final = "SELECT client, n FROM clients WHERE step = ? AND event = ? AND start = ?"
-_DROP_CLIENTS: Final = (
-    "DELETE FROM clients WHERE step = :step AND event = :event AND start = :start AND n <= :loss",
-    "UPDATE clients SET n = n - :loss WHERE step = :step AND event = :event AND start = :start",
-)
-_EXPIRE: Final = (
-    """
-    DELETE FROM clients WHERE step = :step AND start <= :last
-    AND event IN (SELECT event FROM totals WHERE step = :step AND start <= :last)
-    """,
-    """
-    DELETE FROM dropped WHERE step = :step AND start <= :last
-    AND event IN (SELECT event FROM totals WHERE step = :step AND start <= :last)
-    """,
-    "DELETE FROM totals WHERE step = :step AND start <= :last",
-    "DELETE FROM cells WHERE step = :step AND start <= :last",
-    "DELETE FROM sums WHERE step = :step AND start <= :last - 11 * :step",  # the last bucket of a block
-)
-_CURVE: Final = """
-    SELECT start, n FROM totals WHERE step = :step AND event = :event AND start >= :start AND start < :end
-"""
-# One lookup for each bucket: other clients and other cells are not read.
-_CLIENT_CURVE: Final = """
+_PLACE: Final = "step = ? AND event = ? AND start = ?"
+_RUN: Final = "step = :step AND event = :event AND start >= :start AND start < :end"
+# One lookup for each bucket: other clients are not read.
+_LISTED: Final = """
     WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
     SELECT start, n FROM run CROSS JOIN clients USING (start)
     WHERE step = :step AND event = :event AND client = :client
 """
-_LEAST_CELLS: Final = """
-    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
-    SELECT start, min(n) FROM run CROSS JOIN cells USING (start)
-    WHERE step = :step AND cell IN (:cell0, :cell1, :cell2, :cell3, :cell4) GROUP BY start HAVING count(*) = 5
-"""
-_CLIENTS: Final = """
-    SELECT client, sum(n) FROM clients WHERE step = :step AND event = :event AND start >= :start AND start < :end
-    GROUP BY client
-"""
-_ERRORS: Final = """
-    SELECT start, error FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
-"""
-_SKETCHES: Final = """
-    SELECT error, sketch, missed FROM dropped WHERE step = :step AND event = :event AND start >= :start AND start < :end
-"""
-# SQLite sorts the rows that it reads, so it reads whole blocks where it can. The index has no rows of other times.
 _EVENTS: Final = """
-    SELECT event, sum(n) FROM (
-    SELECT event, n FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :first
-    UNION ALL SELECT event, n FROM sums WHERE step = :step AND start >= :first AND start < :last
-    UNION ALL
-    SELECT event, n FROM totals INDEXED BY by_start WHERE step = :step AND start >= :last AND start < :end
-    ) GROUP BY event
+    SELECT event, sum(n) FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :end
+    GROUP BY event
 """
-# The plus makes SQLite look up each bucket, instead of all buckets of the range for each.
-_BESIDE_OTHER: Final = """
-    SELECT totals.event, sum(other.n) FROM totals AS other
-    CROSS JOIN totals INDEXED BY by_start ON totals.step = :step AND totals.start = +other.start
-    WHERE other.step = :step AND other.event = :other AND other.start >= :start AND other.start < :end
-    GROUP BY totals.event
-"""
+_EXPIRED: Final = "SELECT DISTINCT event FROM totals WHERE step = :step AND start <= :last"
+_EXPIRE: Final = (
+    *(
+        f"DELETE FROM {table} WHERE step = :step AND event IN ({_EXPIRED}) AND start <= :last"  # noqa: S608
+        for table in ("clients", "dropped")
+    ),
+    "DELETE FROM totals WHERE step = :step AND start <= :last",
+)
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -108,11 +85,11 @@ class SqliteCounts(CountStore):
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
         with self._writing() as db:
-            retention, salt = db.execute(_LOG).fetchone()
+            (retention,) = db.execute("SELECT retention FROM log").fetchone()
             if retention != str(self._retention):
                 return str(retention)
-            for bucket, events in batch.items():
-                self._add(db, salt, *bucket, events)
+            for (resolution, start), events in batch.items():
+                _add(db, resolution.step, start, events)
             self._drop_expired(db, now)
         return None
 
@@ -126,78 +103,47 @@ class SqliteCounts(CountStore):
             return max(0, before - Path(self.path).stat().st_size)
 
     def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
-        for step, kept in self._retention.resolutions:
+        for resolution in self._retention.resolutions:
             for statement in _EXPIRE:
-                db.execute(statement, {"step": step, "last": now - kept - 2 * step})
+                db.execute(statement, {"step": resolution.step, "last": now - resolution.end_of(0)})
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        return self._read_events(_CURVE, run, {event: {"event": event} for event in events})
+        calls = [(f"SELECT start, n FROM totals WHERE {_RUN}", {**run._asdict(), "event": event}) for event in events]  # noqa: S608
+        return {event: dict(rows) for event, rows in zip(events, self._read(calls), strict=True)}
 
-    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        _, salt = self._log() or ("", "")
-        cells = {event: {f"cell{i}": cell for i, cell in enumerate(cells_of(event, salt))} for event in events}
-        return self._read_events(_LEAST_CELLS, run, cells)
+    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
+        (rows,) = self._read([(_LISTED, {**run._asdict(), "event": event, "client": client})])
+        return dict(rows)
 
-    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
-        values = {**run._asdict(), "event": event}
-        calls = [(_CLIENT_CURVE, {**values, "client": client}) for client in clients]
-        errors, *rows_of_clients = self._read([(_ERRORS, values), *calls])
-        found = {start: EventCounts(error=error) for start, error in errors}
-        for client, rows in zip(clients, rows_of_clients, strict=True):
-            for start, number in rows:
-                found.setdefault(start, EventCounts()).clients[client] = number
-        return found
+    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
+        (rows,) = self._read([(f"SELECT start, sketch FROM dropped WHERE {_RUN}", {**run._asdict(), "event": event})])  # noqa: S608
+        with self._errors():
+            return {start: Dropped(sketch) for start, sketch in rows}
 
     def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        _, salt = self._log() or ("", "")
+        statement = f"SELECT client, sum(n) FROM clients WHERE {_RUN} GROUP BY client"  # noqa: S608
         found = EventCounts()
-        values = [{**run._asdict(), "event": event} for run in runs]
-        for rows in self._read((_CLIENTS, each) for each in values):
+        for rows in self._read((statement, {**run._asdict(), "event": event}) for run in runs):
             add_counts(found.clients, dict(rows))
-        for rows in self._read((_SKETCHES, each) for each in values):
-            for error, sketch, missed in rows:
-                found.merge(EventCounts(error=error, sketch=HyperLogLog(sketch), missed=missed), salt)
+        for run in runs:
+            for dropped in self.dropped(run, event).values():
+                found.merge_dropped(dropped)
         return found
 
-    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
-        totals, beside = Counter[str](), Counter[str]()
-        sums = [(_EVENTS, _with_blocks(run)) for run in runs]
-        others = [(_BESIDE_OTHER, {**run._asdict(), "other": OTHER}) for run in runs]
-        for i, rows in enumerate(self._read(sums + others)):
-            (totals if i < len(runs) else beside).update(dict(rows))
-        return with_errors(totals, beside)
+    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for rows in self._read((_EVENTS, run._asdict()) for run in runs):
+            add_counts(found, dict(rows))
+        return found
 
     def retention(self) -> str | None:
-        found = self._log()
-        return None if found is None else found[0]
-
-    def _log(self) -> tuple[str, str] | None:
-        """Return the retention and the salt of the log; None when there is no log yet."""
-        (rows,) = self._read([(_LOG, {})])
-        return rows[0] if rows else None
-
-    def _read_events(
-        self, statement: str, run: Run, events: Mapping[str, Mapping[str, object]]
-    ) -> dict[str, dict[int, int]]:
-        """Return the rows of each event, by its values for a statement."""
-        rows = self._read((statement, {**run._asdict(), **values}) for values in events.values())
-        return {event: dict(each) for event, each in zip(events, rows, strict=True)}
+        (rows,) = self._read([("SELECT retention FROM log", {})])
+        return rows[0][0] if rows else None
 
     def _read(self, calls: Iterable[tuple[str, Mapping[str, object]]]) -> list[list[Any]]:
         """Return the rows of statements, each with its values, in one state of the file: none when there is no log."""
         with self._reading() as db:
             return [db.execute(*call).fetchall() if db else [] for call in calls]
-
-    def _add(self, db: sqlite3.Connection, salt: str, step: int, start: int, events: Events) -> None:
-        known = {event for (event,) in db.execute(_KNOWN_EVENTS, (step, start))}
-        folded, block = fold_events(events, known, salt), start - start % (BLOCK * step)
-        db.executemany(_ADD_TOTAL, ((step, event, start, counts.total) for event, counts in folded.items()))
-        db.executemany(_ADD_SUM, ((step, block, event, counts.total) for event, counts in folded.items()))
-        for event, counts in folded.items():
-            if counts.cells:
-                db.executemany(_ADD_CELL, ((step, start, *cell) for cell in counts.cells.items()))
-            if counts.clients or counts.sketch or counts.error:
-                _add_clients(db, salt, (step, event, start), counts)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -208,8 +154,9 @@ class SqliteCounts(CountStore):
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
             if not self._has_log(db):
-                for statement in SCHEMA:
-                    db.execute(statement, {"retention": str(self._retention), "salt": create_salt()})
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.execute("INSERT INTO log VALUES (?)", [str(self._retention)])
             yield db
             db.execute("COMMIT")
 
@@ -235,7 +182,7 @@ class SqliteCounts(CountStore):
         """Raise ``StoreError`` for an error of SQLite or of the file system."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             if _is_damage(error):
                 raise StoreError(f"{self.path} is damaged ({error}). To start a new log, move the file away") from error
             raise StoreError(f"the traffic log {self.path} failed: {error}") from error
@@ -244,9 +191,9 @@ class SqliteCounts(CountStore):
 
     def _has_log(self, db: sqlite3.Connection) -> bool:
         """Return whether the file has a log, and not that of another program or version. An empty file has none."""
-        if (application := db.execute("PRAGMA application_id").fetchone()[0]) == APPLICATION:
-            if (version := db.execute("PRAGMA user_version").fetchone()[0]) != VERSION:
-                text = f"{self.path} has version {version} of the traffic log, and this ratelimit_mw needs {VERSION}"
+        if (application := db.execute("PRAGMA application_id").fetchone()[0]) == _APPLICATION:
+            if (version := db.execute("PRAGMA user_version").fetchone()[0]) != _VERSION:
+                text = f"{self.path} has version {version} of the traffic log, and this ratelimit_mw needs {_VERSION}"
                 raise StoreError(f"{text}. To start a new log, move the file away, or name another file")
             return True
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -255,39 +202,34 @@ class SqliteCounts(CountStore):
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error is one of the file. A text that is not UTF-8 has no code of its own."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE or "decode" in str(error)
+    """Return whether an error is one of the file. A text that is not UTF-8, or a sketch, has no code of its own."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in _DAMAGE or isinstance(error, ValueError) or "decode" in str(error)
 
 
-def _with_blocks(run: Run) -> dict[str, int]:
-    """Return the values of a run, with the whole blocks in its middle: from ``first`` up to ``last``."""
-    block = BLOCK * run.step
-    first, last = -(-run.start // block) * block, run.end // block * block
-    if first >= last:
-        first = last = run.end
-    return {**run._asdict(), "first": first, "last": last}
+def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
+    known = {event for (event,) in db.execute("SELECT event FROM totals WHERE step = ? AND start = ?", (step, start))}
+    fitting = fit_events(events, known, MOST_EVENTS)
+    db.executemany(_ADD_TOTAL, ((step, event, start, counts.total) for event, counts in fitting.items()))
+    for event, counts in fitting.items():
+        if counts.clients or counts.dropped:
+            _add_clients(db, (step, event, start), counts)
 
 
-def _add_clients(db: sqlite3.Connection, salt: str, place: tuple[int, str, int], counts: EventCounts) -> None:
+def _add_clients(db: sqlite3.Connection, place: tuple[int, str, int], counts: EventCounts) -> None:
     """Add the clients of an event in a bucket. If there are too many, the smallest are dropped."""
-    counts.drop_clients(salt)
     db.executemany(_ADD_CLIENT, ((*place, *each) for each in counts.clients.items()))
-    found = db.execute(_DROPPED, place).fetchone()
-    (size,) = db.execute(_CLIENT_COUNT, place).fetchone()
-    if found is None and counts.sketch is None and not counts.error and size <= 2 * MOST:
+    (size,) = db.execute(f"SELECT count(*) FROM clients WHERE {_PLACE}", place).fetchone()  # noqa: S608
+    if counts.dropped is None and size <= 2 * MOST_CLIENTS:
         return
-    own = EventCounts()
-    if found is None or size > 2 * MOST:
-        own.clients = dict(db.execute(_CLIENTS_OF_BUCKET, place))
-    if found is not None:
-        own.error, own.sketch, own.missed = found[0], HyperLogLog(found[1]), found[2]
-    own.error += counts.error
-    own.missed += counts.missed
-    own.sketch = own.sketch_with(counts, salt)
-    if loss := own.drop_clients(salt):
-        for statement in _DROP_CLIENTS:
-            db.execute(statement, {**dict(zip(("step", "event", "start"), place, strict=True)), "loss": loss})
-    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?, ?, ?)", (*place, own.error, bytes(own.sketch), own.missed))
+    whole = EventCounts(0, dict(db.execute(f"SELECT client, n FROM clients WHERE {_PLACE}", place)))  # noqa: S608
+    for (sketch,) in db.execute(f"SELECT sketch FROM dropped WHERE {_PLACE}", place):  # noqa: S608
+        whole.dropped = Dropped(sketch)
+    if counts.dropped is not None:
+        whole.merge_dropped(counts.dropped)
+    gone = whole.drop_clients(MOST_CLIENTS)
+    db.executemany(f"DELETE FROM clients WHERE {_PLACE} AND client = ?", ((*place, client) for client in gone))  # noqa: S608
+    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?)", (*place, bytes(whole.dropped or Dropped())))
 
 
 def open_address(address: LogAddress) -> SqliteCounts:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from ..errors import MissingExtraError
 from .address import LogAddress
-from .batch import OTHER, Batch, EventCounts
-from .count_min import estimate
-from .estimate import Estimate, error_of
+from .counts import Batch, EventCounts
 from .retention import Run
+from .sketches import Dropped
 
 
 class CountStore(ABC):
@@ -31,53 +30,34 @@ class CountStore(ABC):
 
     @abstractmethod
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the counts of each event by the start of the bucket, where it has a series of its own."""
+        """Return the counts of each event by the start of the bucket, without zeros."""
 
     @abstractmethod
-    def least_cells(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the least cell of each event in the count-min sketch, by the start of the bucket, without zeros."""
+    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
+        """Return the counts of a client in the lists of an event, by the start of the bucket."""
 
     @abstractmethod
-    def tables(self, run: Run, event: str, clients: Sequence[str]) -> dict[int, EventCounts]:
-        """Return the counts of some clients of an event and their error, by the start of the bucket."""
+    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
+        """Return the clients that were dropped from the lists of an event, by the start of the bucket."""
 
     @abstractmethod
     def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
         """Return the clients of an event, without its total."""
 
-    def distinct(self, runs: Sequence[Run], event: str) -> Estimate:
-        """Return the number of clients of an event."""
-        return self.clients(runs, event).distinct()
-
     @abstractmethod
-    def events(self, runs: Sequence[Run]) -> dict[str, Estimate]:
-        """Return the counts of all events where they have a series of their own."""
+    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return the counts of all events."""
 
     def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
-        """Return the counts of each event, or of a client of each, by the start of the bucket, without zeros.
-
-        A count with an error is an ``Estimate``.
-        """
-        totals = self._all_totals(run, events)
+        """Return the counts of each event, or of a client of each, by the start of the bucket, without zeros."""
         if client is None:
-            return totals
-        return {event: self._of_client(run, event, client, totals[event]) for event in events}
+            return self.totals(run, events)
+        return {event: self._of_client(run, event, client) for event in events}
 
-    def _all_totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the counts of events, even where they have no series of their own."""
-        totals = self.totals(run, list({*events, OTHER}))
-        others = totals[OTHER]
-        if without_series := [event for event in events if others.keys() - totals[event].keys()]:
-            for event, cells in self.least_cells(run, without_series).items():
-                found = {start: estimate(least, others[start]) for start, least in cells.items() if start in others}
-                totals[event] = found | totals[event]
-        return {event: totals[event] for event in events}
-
-    def _of_client(self, run: Run, event: str, client: str, totals: Mapping[int, int]) -> dict[int, int]:
-        """Return the counts of a client. All counts of an event without its own series may be its counts."""
-        found: dict[int, int] = {start: Estimate(0, number) for start, number in totals.items() if error_of(number)}
-        tables = self.tables(run, event, [client])
-        return found | {start: counts.count_of(client) for start, counts in tables.items()}
+    def _of_client(self, run: Run, event: str, client: str) -> dict[int, int]:
+        """Return the counts of a client. Where it is not in the list, the count is an estimate."""
+        estimates = {start: each.count_of(client) for start, each in self.dropped(run, event).items()}
+        return estimates | self.listed(run, event, client)
 
     def expire(self, now: int) -> int:
         """Drop buckets that are no longer kept. Return the bytes of disk space that this frees."""

@@ -13,7 +13,7 @@ from command_line import Files, run
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli import errors
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.cli.output import Answer, Cell, Table, number_text, printable
+from ratelimit_mw.cli.output import Answer, Cell, Table, printable
 
 CASES = {
     "check": ["FILE"],
@@ -113,6 +113,6 @@ def parts_of(answer: Answer) -> list[str]:
 
 def cell_text(cell: Cell) -> str:
     if isinstance(cell, int):
-        return number_text(cell)
+        return f"{cell:,}"
     assert not isinstance(cell, float)
     return printable(cell if isinstance(cell, str) else next(iter(cell), ""))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 from command_line import START, Files, line, run
-from traffic_records import limit_to
 
 from ratelimit_mw.cli.traffic.csv_text import csv_text
 from ratelimit_mw.testing import ManualClock, limits_timed_by
@@ -75,20 +74,18 @@ def test_the_output_for_programs_has_exact_times(url: str) -> None:
     assert json.loads(shown(url, "login", "--by", "eve", "--json").stdout)["total"] == 0
 
 
-def test_a_figure_with_an_error_shows_it(url: str) -> None:
-    """The clients with low counts were dropped. Exact figures have no error."""
+def test_a_list_without_room_says_what_is_missing(url: str) -> None:
+    """The clients with low counts were dropped. Totals are exact."""
     log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
     for i in range(2_001):
         log.record("login", f"client {i}", at=START)
     log.record("login", "bob", 1_200, at=START)
     log.close()
-    of_bob = shown(url, "login", "--by", "bob", "--from", "1h", "--points", 2).stdout
-    assert of_bob.startswith("login by bob: 1,200 +- 1 from ")
+    result = shown(url, "login", "--top", 1, "--from", "1h")
+    assert result.stdout.splitlines()[3].split() == ["bob", "1,201"]
+    assert result.stderr == "Clients below 2 may be missing.\n"
+    assert json.loads(shown(url, "login", "--top", 1, "--json").stdout)["complete_from"] == 2
     assert shown(url, "login", "--from", "1h").stdout.startswith("login: 3,205 from ")
-    found = json.loads(shown(url, "login", "--by", "bob", "--from", "1h", "--json").stdout)
-    assert (found["total"], found["error"]) == (1_200, 1)
-    rows = shown(url, "login", "--by", "bob", "--from", "2017-07-14T02:40", "--to", "2017-07-14T02:41", "--csv").stdout
-    assert rows == "time,count,error\n2017-07-14 02:00,1199,1\n"
 
 
 def test_top_clients_are_a_table_csv_or_json(url: str) -> None:
@@ -99,9 +96,9 @@ def test_top_clients_are_a_table_csv_or_json(url: str) -> None:
     rows = [row.split() for row in shown(url, "login", "--top", 2).stdout.splitlines()[3:-1]]
     assert rows == [['=HYPERLINK("x")', "9"], ["ann", "3"]]
     clients = json.loads(shown(url, "login", "--top", 2, "--json").stdout)["clients"]
-    assert clients[1] == {"client": "ann", "total": 3, "error": 0}
+    assert clients[1] == {"client": "ann", "total": 3}
     output = shown(url, "login", "--top", 2, "--csv").stdout
-    assert output.splitlines() == ["client,total,error", '"\'=HYPERLINK(""x"")",9,0', "ann,3,0"]
+    assert output.splitlines() == ["client,total", '"\'=HYPERLINK(""x"")",9', "ann,3"]
     assert "no client of 'absent' is recorded" in shown(url, "absent", "--top", 2).stderr
 
 
@@ -124,22 +121,6 @@ def test_other_cells_are_unchanged() -> None:
     texts = ['a, "b"', "c\nd", "e=f", "'g", "\u202eh"]
     assert list(csv.reader(io.StringIO(csv_text([texts]), newline=""))) == [texts]
     assert csv_text([texts]).endswith("\r\n")
-
-
-def test_totals_of_events_show_their_errors(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has no room for some events, which may be any event that is absent in that minute."""
-    limit_to(2, monkeypatch)
-    log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
-    for i in range(1, 4):
-        log.record(f"e{i}", n=i, at=START - 60)
-    log.close()
-    times = (url, "--from", "2017-07-14T02:39", "--to", "2017-07-14T02:41")
-    assert shown(*times, "--csv").stdout.splitlines()[:2] == ["event,total,error", "e3,3,0"]
-    assert "login,3,1" in shown(*times, "--csv").stdout
-    assert "3 +- 1" in shown(*times).stdout
-    found = json.loads(shown(*times, "--json").stdout)
-    assert found["events"] == {"e3": 3, "login": 3, "e2": 2, "__other__": 1}
-    assert found["errors"] == {"login": 1}
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])

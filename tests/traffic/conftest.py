@@ -11,7 +11,7 @@ from servers import Server
 from traffic_records import NOW, limit_to
 
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, memory, redis, sqlite
+from ratelimit_mw.traffic import TrafficLog
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def log(url: str, clock: ManualClock) -> Iterator[TrafficLog]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The most events of a bucket, and the clients that are kept when there are more than twice as many."""
-    limit_to(3, monkeypatch)
+    """The clients that an event keeps when it has more than twice as many."""
+    limit_to(monkeypatch, clients=3)
     return 3
-
-
-@pytest.fixture
-def salt(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The salt of new logs. It is not random, so that estimates are the same in each run."""
-    for module in (memory, redis, sqlite):
-        monkeypatch.setattr(module, "create_salt", lambda: "5ca1ab1e" * 4)
-    return "5ca1ab1e" * 4

@@ -19,7 +19,7 @@ from traffic_records import NOW, BruteForce, ranges, record_all, records
 from ratelimit_mw import ConfigError, StoreError, forksafe
 from ratelimit_mw import clock as machine_clock
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, batch, pending, writer
+from ratelimit_mw.traffic import TrafficLog, counts, writer
 from ratelimit_mw.traffic.retention import Retention
 
 DAY = 86_400
@@ -48,8 +48,8 @@ def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
         assert log.total("login é", start, end, by="192.0.2.2") == of_client.total(*whole)
         clients = brute.clients(*whole)
         assert log.top("login é", start, end) == clients[:10]
-        assert abs(log.distinct("login é", start, end) - len(clients)) <= 2
-    assert {60, 300, 3600, 7 * DAY} <= steps
+        assert log.distinct("login é", start, end) == len(clients)
+    assert {60, 300, 3600, DAY, 7 * DAY} <= steps
 
 
 def test_a_curve_of_one_client_has_its_records_alone(log: TrafficLog) -> None:
@@ -75,9 +75,9 @@ def test_the_curves_of_several_events_have_the_same_steps(log: TrafficLog) -> No
         log.curves("a", NOW, NOW)
 
 
-@pytest.mark.parametrize("retention", ["1m:1d,5m:7d,1h:90d,1w:10y", "1m:30d", "1m:1d,1d:5y"])
+@pytest.mark.parametrize("retention", ["1m:1d,5m:7d,1h:90d,1d:2y,1w:10y", "1m:30d", "1m:1d,1d:5y"])
 def test_the_totals_of_events_agree_with_a_brute_force_count(url: str, clock: ManualClock, retention: str) -> None:
-    """For 200 random ranges. SQLite reads the sums of several buckets in long ranges."""
+    """For 200 random ranges."""
     log, longest = TrafficLog(url, retention, clock), Retention(retention).longest.kept - DAY
     found = records(2_000, longest, seed=3)
     for part in (found[:1_000], found[1_000:]):
@@ -152,7 +152,7 @@ def test_names_are_texts(log: TrafficLog, event: Any, by: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x" * 10_000, "\ud800", "a\0b", "{x}", ":n:", "__other__", "\N{GRINNING FACE}", "'--"]
+    "name", ["", "x" * 10_000, "\ud800", "a\0b", "{x}", ":n:", "other", "\N{GRINNING FACE}", "'--"]
 )
 def test_any_text_of_a_client_is_a_client(log: TrafficLog, name: str) -> None:
     """No text breaks a store, and two long texts with one start are two clients."""
@@ -165,7 +165,7 @@ def test_any_text_of_a_client_is_a_client(log: TrafficLog, name: str) -> None:
     assert log.distinct("a:n:b", NOW, NOW) == 2
 
 
-@pytest.mark.parametrize("name", ["x" * 129, "\N{CYRILLIC SMALL LETTER ZHE}" * 1_000, "x\ud800", "__other__"])
+@pytest.mark.parametrize("name", ["x" * 129, "\N{CYRILLIC SMALL LETTER ZHE}" * 1_000, "x\ud800", "other"])
 def test_a_listed_name_can_be_queried(log: TrafficLog, name: str) -> None:
     """A name that is too long is listed in another form, which means the same event and client."""
     log.record(name, by=name, n=7)
@@ -182,26 +182,6 @@ def test_a_range_that_is_none_is_an_error(log: TrafficLog, end: Any) -> None:
         log.total("a", NOW, end)
     with pytest.raises(ConfigError, match="points"):
         log.curve("a", NOW, NOW, 1)
-
-
-def test_waiting_counts_are_bounded(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """When many counts wait, clients are dropped, then events count together. Then counts are lost: this is logged."""
-    monkeypatch.setattr(pending, "MOST", 3)
-    log = TrafficLog(url, clock=clock)
-    for i in range(4):
-        log.record("a", f"c{i}")
-    for i in range(5):
-        log.record(f"e{i}", "x")
-        for back in (60, 120, 180):
-            log.record(f"e{i}", "x", at=NOW - back)
-    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
-        events = log.events(NOW - 180, NOW)
-    assert events["a"] == 4
-    assert log.total("a", NOW, NOW, by="c3").error > 0
-    own = threading.get_ident()  # a thread of another test may log at any time
-    (message,) = [record.getMessage() for record in caplog.records if record.thread == own]
-    assert message.startswith(f"the traffic log has lost {24 - sum(events.values())} counts")
-    log.close()
 
 
 def test_processes_add_to_the_same_buckets(url: str, clock: ManualClock) -> None:
@@ -260,7 +240,7 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
     log = TrafficLog(address(redis_server, f"?prefix={tmp_path.name}:"), clock=clock)
     write, tokens, fails = log._store.write, list[str](), ["after", "before"]
 
-    def write_or_fail(counts: batch.Batch, token: str, now: int) -> None:
+    def write_or_fail(counts: counts.Batch, token: str, now: int) -> None:
         tokens.append(token)
         outcome = fails.pop(0) if fails else ""
         if outcome != "before":
@@ -286,11 +266,11 @@ def test_the_thread_writes_and_logs_an_outage_once(
     """The counts of an outage are written afterwards, and the thread ends when nothing is left."""
     monkeypatch.setattr(writer, "INTERVAL", 0.01)
     log = TrafficLog(url, clock=clock)
-    written: list[batch.Batch] = []
+    written: list[counts.Batch] = []
     fails = [StoreError("down"), StoreError("down"), None]
     write = log._store.write
 
-    def write_later(counts: batch.Batch, token: str, now: int) -> None:
+    def write_later(counts: counts.Batch, token: str, now: int) -> None:
         if fails and (error := fails.pop(0)):
             raise error
         write(counts, token, now)
@@ -336,8 +316,10 @@ def test_threads_lose_no_record(log: TrafficLog) -> None:
     """Several threads record while one of them writes."""
 
     def record() -> None:
+        count = log.counter_of("b")
         for i in range(300):
             log.record("a", f"c{i % 7}")
+            count()
             if i % 100 == 0:
                 log.flush()
 
@@ -346,11 +328,12 @@ def test_threads_lose_no_record(log: TrafficLog) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert log.total("a", NOW, NOW) == sum(number for _, number in log.top("a", NOW, NOW)) == 1200
+    assert log.events(NOW, NOW) == {"a": 1200, "b": 1200}
+    assert sum(number for _, number in log.top("a", NOW, NOW)) == 1200
 
 
-def test_a_counter_counts_in_the_bucket_of_its_time(log: TrafficLog, clock: ManualClock) -> None:
-    """Also at the edge of a minute, beside ``record``, and when the clock steps back."""
+def test_a_counter_counts_several_events_at_once(log: TrafficLog, clock: ManualClock) -> None:
+    """Also at the edge of a minute, beside ``record``, when the clock steps back, and in a forked child."""
     count = log.counter_of("a", "b")
     clock.set(NOW // 60 * 60 + 59.999999)
     count()
@@ -366,50 +349,10 @@ def test_a_counter_counts_in_the_bucket_of_its_time(log: TrafficLog, clock: Manu
         "a": [4, 2],
         "b": [3, 2],
     }
-
-
-def test_threads_lose_no_count_of_a_counter(log: TrafficLog, clock: ManualClock) -> None:
-    """Several threads count while one of them writes, and while minutes pass."""
-
-    def count() -> None:
-        own = log.counter_of("a")
-        for i in range(3_000):
-            own()
-            if i % 500 == 0:
-                log.flush()
-                clock.advance(20)
-
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert log.total("a", NOW, NOW + 3_600) == 12_000
-
-
-def test_a_counter_of_a_parent_counts_in_a_forked_child(log: TrafficLog) -> None:
-    """The parent writes its own counts, and the child those since the fork."""
-    count = log.counter_of("a")
-    for _ in range(3):
-        count()
+    count()
     forksafe._in_child()
     count()
-    assert log.events(NOW, NOW) == {"a": 1}
-
-
-def test_counters_are_bounded(log: TrafficLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further counters of a bucket count as ``record`` does. All end with their bucket, and then the thread ends."""
-    monkeypatch.setattr(pending, "MOST_EVENTS", 2)
-    counters = [log.counter_of(f"e{i}") for i in range(4)]
-    for count in counters * 2:
-        count()
-    assert [len(numbers) for numbers in log._pending._numbers.values()] == [2]
-    assert log.events(NOW, NOW) == {f"e{i}": 2 for i in range(4)}
-    clock.advance(180)
-    log.flush()
-    assert log._pending.is_empty
-    counters[0]()
-    assert log.total("e0", NOW + 180, NOW + 180) == 1
+    assert log.total("a", NOW, NOW) == 5
 
 
 def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:

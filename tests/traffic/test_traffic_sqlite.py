@@ -20,7 +20,6 @@ from traffic_records import NOW
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, sqlite
-from ratelimit_mw.traffic.retention import Run
 
 CLOCK = ManualClock(NOW)
 
@@ -112,49 +111,19 @@ def test_a_file_of_another_version_stays_as_it_is(tmp_path: Path, version: int) 
     assert path.read_bytes() == before
 
 
-def test_the_totals_of_a_week_are_read_from_few_rows(tmp_path: Path) -> None:
-    """They have one row for several buckets. No other rows are read."""
-    path, week = tmp_path / "log.db", 168 * 3_600
-    log = opened(path)
-    for back in range(0, week + 3_600, 900):
-        log.record("a", at=NOW - back)
-    log.record("a", at=NOW - 2 * week)
-    assert log.events(NOW - week, NOW) == {"a": 673}
-    hours = next(run for run in log._retention.runs(NOW - week, NOW, NOW) if run.step == 3_600)
-    values = sqlite._with_blocks(hours)
-    with closing(sqlite3.connect(path)) as db:
-        ((_, rows),) = db.execute(sqlite._EVENTS.replace("sum(n)", "count(n)"), values).fetchall()
-        plan = " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sqlite._EVENTS}", values))
-    assert (hours.end - hours.start) // 3_600 == 168
-    assert rows <= 2 * (sqlite.BLOCK - 1) + 168 // sqlite.BLOCK
-    assert plan.count("(step=? AND start>? AND start<?)") == 3
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "first", "last"),
-    [(0, 24, 0, 24), (1, 24, 12, 24), (0, 23, 0, 12), (1, 23, 23, 23), (13, 40, 24, 36), (12, 13, 13, 13)],
-)
-def test_a_run_has_whole_blocks_in_its_middle(start: int, end: int, first: int, last: int) -> None:
-    """One without a whole block has all of its buckets before it."""
-    values = sqlite._with_blocks(Run(60, 60 * start, 60 * end))
-    assert (values["first"], values["last"]) == (60 * first, 60 * last)
-
-
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next write has the same counts and the same error, even when it drops clients."""
     log = opened(tmp_path / "log.db")
     for i in range(1, 9):
         log.record("a", f"c{i}", i)
-        log.record(f"e{i}", n=i)
     with monkeypatch.context() as failing:
         failing.setattr(sqlite, "_EXPIRE", ("DELETE FROM absent",))
         for _ in range(2):
             with pytest.raises(StoreError, match="no such table: absent"):
                 log.flush()
-    assert log.top("a", NOW, NOW) == [("c8", 3), ("c7", 2), ("c6", 1)]
-    assert {each.error for each in log.top("a", NOW, NOW)} == {5}
-    assert log.events(NOW, NOW) == {"a": 36, "e8": 8, "e7": 7, "__other__": 21}
-    assert [log.total(f"e{i}", NOW, NOW) for i in range(1, 9)] == list(range(1, 9))
+    found = log.top("a", NOW, NOW)
+    assert (found, found.complete_from) == ([("c8", 8), ("c7", 7), ("c6", 6)], 5 + 1)
+    assert log.total("a", NOW, NOW) == 36
     log.close()
 
 
@@ -178,7 +147,6 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
     log = TrafficLog(f"sqlite:///{path}?retention=1m:1h,1h:1d", clock=clock)
     for i in range(9):
         log.record("a", f"x{i}", 10 + i)
-        log.record(f"e{i}")
     log.flush()
     with closing(sqlite3.connect(path)) as db:
         for table in ("clients", "dropped"):
@@ -191,17 +159,13 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
         with closing(sqlite3.connect(path)) as db:
             tables = ("totals", "clients", "dropped")
             found = [db.execute(f"SELECT step FROM {table} WHERE event = 'a'") for table in tables]
-            found.append(db.execute("SELECT step FROM cells"))
             rows.append([sorted({step for (step,) in each}) for each in found])
-    assert rows == [[[60, 3600], [3600], [3600], [60, 3600]], [[3600]] * 4, [[3600]] * 4]
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT step FROM sums WHERE event = 'a'").fetchall() == [(3600,)]
-        assert db.execute("SELECT min(start) > ? FROM sums WHERE step = 60", (NOW,)).fetchone() == (1,)
+    assert rows == [[[60, 3600], [3600], [3600]], [[3600]] * 3, [[3600]] * 3]
     clock.advance(7200)
     log.record("b")
     log.flush()
     with closing(sqlite3.connect(path)) as db:
-        for table in ("clients", "dropped", "cells"):
+        for table in ("clients", "dropped"):
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ...operations.times import minute_text
+from ...operations.traffic_report import missing_text
 from ...traffic import Curve, TrafficLog
-from ...traffic.estimate import add_up, error_of
 from ..clients import open_log
-from ..output import Cell, command, json_option, note, number_text, print_json, print_table
+from ..output import Cell, command, json_option, note, print_json, print_table
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
 from .csv_text import csv_text
@@ -106,19 +106,18 @@ def _show_curve(log: TrafficLog, query: _Query, event: str) -> None:
         from .plot import draw  # raises MissingExtraError without matplotlib
     points = query.points or (300 if query.as_csv or query.as_json or picture else 50)
     curve = log.curve(event, query.start, query.end, points, by)
-    total = add_up(curve.counts)
+    total = sum(curve.counts)
     title = f"{event} by {by}" if by is not None else event
     period = f"{minute_text(curve.start)} to {minute_text(curve.end)} UTC"
     if picture is not None:
         draw(curve, title, period, picture, THEMES[query.theme])
     if query.as_json:
         start_end = {"start": curve.start, "end": curve.end, "step": curve.step}
-        figures = {"total": total, "error": total.error, **start_end, "counts": curve.counts}
-        print_json({"event": event, "by": by, **figures})
+        print_json({"event": event, "by": by, "total": total, **start_end, "counts": curve.counts})
     elif query.as_csv:
         _print_csv(curve)
     elif picture is None:
-        _print_curve(curve, f"{title}: {number_text(total)} from {period}", query.plot)
+        _print_curve(curve, f"{title}: {total:,} from {period}", query.plot)
     if not any(curve.counts):
         _note_nothing(log, event, curve)
 
@@ -127,14 +126,15 @@ def _show_clients(log: TrafficLog, query: _Query, event: str, top: int) -> None:
     start, end = query.start, query.end
     clients = log.top(event, start, end, top)
     if query.as_json:
-        rows = [{"client": each.client, "total": each.total, "error": each.error} for each in clients]
-        print_json({"event": event, "from": start, "to": end, "clients": rows})
+        rows = [each._asdict() for each in clients]
+        print_json({"event": event, "from": start, "to": end, "clients": rows, "complete_from": clients.complete_from})
     elif query.as_csv:
-        rows_of_csv = ((each.client, each.total, each.error) for each in clients)
-        click.echo(csv_text([("client", "total", "error"), *rows_of_csv]), nl=False)
+        click.echo(csv_text([("client", "total"), *clients]), nl=False)
     else:
         title = f"{event}: clients from {minute_text(start)} to {minute_text(end)} UTC"
-        print_table(title, [{"client": each.client, "total": each.total} for each in clients])
+        print_table(title, [each._asdict() for each in clients])
+    if missing := missing_text(clients.complete_from):
+        note(missing)
     if not clients:
         note(f"no client of {event!r} is recorded in this time")
 
@@ -143,13 +143,10 @@ def _show_events(log: TrafficLog, query: _Query) -> None:
     start, end = query.start, query.end
     events = log.events(start, end)
     if query.as_json:
-        errors = {event: total.error for event, total in events.items() if total.error}
-        print_json({"from": start, "to": end, "events": events, "errors": errors})
+        print_json({"from": start, "to": end, "events": events})
         return
     if query.as_csv:
-        columns = 3 if any(total.error for total in events.values()) else 2
-        rows = [("event", "total", "error"), *((event, total, total.error) for event, total in events.items())]
-        click.echo(csv_text(row[:columns] for row in rows), nl=False)
+        click.echo(csv_text([("event", "total"), *events.items()]), nl=False)
         return
     title = f"{log.name}: events from {minute_text(start)} to {minute_text(end)} UTC"
     print_table(title, [{"event": event, "total": total} for event, total in events.items()])
@@ -158,11 +155,8 @@ def _show_events(log: TrafficLog, query: _Query) -> None:
 
 
 def _print_csv(curve: Curve) -> None:
-    columns = 3 if curve.error else 2
-    rows = [
-        (minute_text(curve.start + i * curve.step), number, error_of(number)) for i, number in enumerate(curve.counts)
-    ]
-    click.echo(csv_text(row[:columns] for row in [("time", "count", "error"), *rows]), nl=False)
+    rows = [(minute_text(curve.start + i * curve.step), number) for i, number in enumerate(curve.counts)]
+    click.echo(csv_text([("time", "count"), *rows]), nl=False)
 
 
 def _print_curve(curve: Curve, title: str, has_bars: bool) -> None:

@@ -8,8 +8,8 @@ from itertools import repeat
 from typing import Final, TypeVar
 
 from ...forksafe import create_lock
-from ...traffic.number import Counter, Number
 from .events import Event
+from .number import Counter, Number
 
 MAX_SERIES: Final = 1000
 OTHER: Final = "other"

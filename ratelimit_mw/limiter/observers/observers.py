@@ -19,9 +19,9 @@ from ...forksafe import run_in_child
 from ...settings.values import checked_observer
 from ...stores import Store
 from ...testmode import testmode
-from ...traffic.number import Counter
 from .counts import MAX_SERIES, Labels
 from .events import Event, Outcome, outcome_of, outcome_of_rejection
+from .number import Counter
 
 Observer = Callable[[Event], object]
 

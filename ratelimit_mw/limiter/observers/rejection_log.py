@@ -9,9 +9,9 @@ from typing import Final
 
 from ...clock import monotonic
 from ...forksafe import create_lock
-from ...traffic.number import Counter
 from .counts import COUNTS_NOTHING, Labels, counting
 from .events import Event
+from .number import Counter
 
 _LINES: Final = 10
 _LONG: Final = 100.0  # seconds, from which the log leaves out their fraction

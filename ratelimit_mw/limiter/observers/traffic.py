@@ -13,9 +13,9 @@ from ...stores import Store, check_store_url
 from ...stores.background import run_once
 from ...traffic import TrafficLog
 from ...traffic.address import FAMILIES
-from ...traffic.number import Counter
 from ...traffic.pending import name_of
 from .events import Event
+from .number import Counter
 
 if TYPE_CHECKING:
     from ..limiter import Limiter

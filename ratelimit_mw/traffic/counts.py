@@ -1,0 +1,190 @@
+"""``EventCounts``: the counts of an event in a bucket, with a bounded list of clients. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from .retention import Resolution, Retention
+from .sketches import Dropped
+
+OTHER: Final = "other"
+"""The event that counts all events beyond ``MOST_EVENTS`` in a bucket."""
+MOST_EVENTS: Final = 10_000
+MOST_CLIENTS: Final = 1_000
+"""The clients that an event keeps when it has more than twice as many."""
+
+
+class EventCounts:
+    """The counts of an event.
+
+    Attributes:
+        total: All counts.
+        clients: The counts of records with a client.
+        dropped: The clients that were dropped from ``clients``; None if the list is complete.
+    """
+
+    __slots__ = ("clients", "dropped", "total")
+
+    def __init__(self, total: int = 0, clients: dict[str, int] | None = None, dropped: Dropped | None = None) -> None:
+        self.total = total
+        self.clients = {} if clients is None else clients
+        self.dropped = dropped
+
+    @property
+    def size(self) -> int:
+        """The memory that the counts take, as a number of clients."""
+        return 1 + len(self.clients) + MOST_CLIENTS * (self.dropped is not None)
+
+    def add(self, number: int, client: str | None) -> None:
+        """Add a number to the total and to the count of the client."""
+        self.total += number
+        if client is not None:
+            self.clients[client] = self.clients.get(client, 0) + number
+
+    def merge(self, other: EventCounts) -> None:
+        """Add other counts."""
+        self.total += other.total
+        if other.clients:
+            add_counts(self.clients, other.clients)
+        if other.dropped is not None:
+            self.merge_dropped(other.dropped)
+
+    def merge_dropped(self, other: Dropped) -> None:
+        """Add clients that were dropped elsewhere."""
+        if self.dropped is None:
+            self.dropped = Dropped()
+        self.dropped.merge(other)
+
+    def drop_clients(self, most: int) -> Collection[str]:
+        """Keep the ``most`` largest clients if there are more than twice as many. Return those that are dropped."""
+        if len(self.clients) <= 2 * most:
+            return ()
+        ranked = sorted(self.clients.items(), key=lambda each: -each[1])
+        self.clients, gone = dict(ranked[:most]), dict(ranked[most:])
+        if self.dropped is None:
+            self.dropped = Dropped()
+        self.dropped.add(gone)
+        return gone
+
+    def top(self, most: int) -> TopClients:
+        """Return the clients with the highest counts."""
+        found = nsmallest(most, self.clients.items(), key=lambda each: (-each[1], each[0]))
+        return TopClients(found, 1 if self.dropped is None else self.dropped.most + 1)
+
+    def distinct(self) -> int:
+        """Return the number of clients. It is an estimate if clients were dropped."""
+        return len(self.clients) if self.dropped is None else self.dropped.distinct_with(self.clients)
+
+
+def add_counts(counts: dict[str, int], others: Mapping[str, int]) -> None:
+    """Add other counts to those of the same names."""
+    for name, number in others.items():
+        counts[name] = counts.get(name, 0) + number
+
+
+class ClientCount(NamedTuple):
+    """A client and its count.
+
+    Args:
+        client: The client, as it was recorded.
+        total: The number of its records.
+    """
+
+    client: str
+    total: int
+
+
+class TopClients(list[ClientCount]):
+    """The clients with the highest counts, the highest first.
+
+    Args:
+        clients: The clients and their counts.
+        complete_from: The count from which on no client is missing: 1 if the log had room for all clients. A count
+            may be too low, but by less than this number.
+
+    Example:
+        >>> clients = TopClients([("192.0.2.7", 40)], complete_from=3)
+        >>> clients[0].client, clients.complete_from
+        ('192.0.2.7', 3)
+    """
+
+    def __init__(self, clients: Sequence[tuple[str, int]] = (), complete_from: int = 1) -> None:
+        super().__init__(ClientCount(*each) for each in clients)
+        self.complete_from = complete_from
+
+
+class Curve(NamedTuple):
+    """The counts of a time range.
+
+    Args:
+        start: The start of the first count, in seconds since 1970.
+        step: The length of each count, in seconds.
+        counts: The counts. The first one is that from ``start`` to ``start + step``.
+    """
+
+    start: int
+    step: int
+    counts: list[int]
+
+    @property
+    def end(self) -> int:
+        """The end of the last count, in seconds since 1970."""
+        return self.start + self.step * len(self.counts)
+
+
+Bucket = tuple[Resolution, int]
+"""The resolution of a bucket and its start, in seconds since 1970."""
+Events = dict[str, EventCounts]
+Batch = dict[Bucket, Events]
+Key = tuple[str | tuple[str, ...], str | None]
+"""An event, or several that count together, and a client."""
+Records = Mapping[int, Mapping[Key, int]]
+"""Counts by the start of a bucket of the finest resolution."""
+
+
+def add_events(known: Events, events: Mapping[str, EventCounts], is_full: bool = False) -> None:
+    """Add events to those of a bucket, which keeps its bounds. A full one gets no new events."""
+    for event, counts in fit_events(events, known, 0 if is_full else MOST_EVENTS).items():
+        if event not in known:
+            known[event] = EventCounts()
+        known[event].merge(counts)
+        known[event].drop_clients(MOST_CLIENTS)
+
+
+def fit_events(events: Mapping[str, EventCounts], known: Collection[str], most: int) -> Mapping[str, EventCounts]:
+    """Return events for a bucket that has the events ``known``: those beyond ``most`` count together as ``OTHER``."""
+    room, fitting = most - len(known), Events()
+    if room >= len(events):
+        return events
+    for event, counts in events.items():
+        if event not in known:
+            room -= 1
+        name = event if event in known or room >= 0 else OTHER
+        if name not in fitting:
+            fitting[name] = EventCounts()
+        fitting[name].merge(counts)
+    return fitting
+
+
+def add_records(
+    batch: Batch, records: Records, retention: Retention, of_clients: Retention, now: int, is_full: bool = False
+) -> None:
+    """Add records to the buckets of all resolutions that still keep them. Only those ``of_clients`` get the clients."""
+    for time, counts in records.items():
+        for resolution in retention.resolutions:
+            start = time // resolution.step * resolution.step
+            if resolution.end_of(start) > now:
+                has_clients = resolution in of_clients.resolutions
+                add_events(batch.setdefault((resolution, start), {}), _events_of(counts, has_clients), is_full)
+
+
+def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
+    events: Events = {}
+    for (names, client), number in counts.items():
+        for event in (names,) if isinstance(names, str) else names:
+            if event not in events:
+                events[event] = EventCounts()
+            events[event].add(number, client if has_clients else None)
+    return events
