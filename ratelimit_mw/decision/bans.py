@@ -90,15 +90,14 @@ def _banned(own: Decision, ban: Decision, left: int) -> Banned:
     return Banned(ban.allowed, 0, 0 if ban.allowed else retry, max(left, own.reset_us), ban.at_us, 0, own.hit)
 
 
-def reject_uncounted(decisions: Iterable[Decision], retry_us: int, knows_rest: bool = False) -> None:
+def reject_uncounted(decisions: Iterable[Decision], retry_us: int) -> None:
     """Reject the hits that a store could not count, in place. Only a ban rejects a hit on it.
 
     Args:
         decisions: The decisions as they are without the cost of their hits.
         retry_us: The time until another attempt, in microseconds.
-        knows_rest: Whether ``remaining`` of the decisions stays.
     """
     for each in decisions:
         if each.allowed and each.hit[2] and not each.hit[0].is_ban:
-            each.allowed, each.remaining, each.delay_us = False, each.remaining * knows_rest, 0
+            each.allowed, each.remaining, each.delay_us = False, 0, 0
             each.retry_us, each.reset_us = retry_us, max(retry_us, each.reset_us)

@@ -1,6 +1,7 @@
 """Properties of every algorithm, against its slow twin and against what its answers promise."""
 
 import itertools
+from array import array
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from traces import BUCKETS, CONTINUOUS, SPECS, Shape, result_of, shapes, starts,
 
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
+from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.receipt import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
@@ -85,11 +87,27 @@ def test_a_full_log_goes_on_in_arrays_of_its_own() -> None:
     assert len(state.entries()) <= 1001
 
 
+def test_running_totals_start_over_before_they_overflow() -> None:
+    """Those of a log that is never empty grow without end. A store keeps them in 8 bytes."""
+    log = build("sliding-window-log", Quota.parse("1000/second"))
+    large = (1 << 62) + 1
+    state = Series(array("q", (1, 2)), array("q", (large, large + 1)), 1, 2, large, 3, large + 4)
+    kept = log.load(log.dump(state))
+    assert (kept.base, kept.entries()) == (0, [(2, 1), (3, 3)])
+
+
 def test_what_no_state_looks_like_is_not_read() -> None:
     """Bytes that ``dump`` never wrote, or that another version wrote, are a ValueError of every algorithm."""
     for kind in SPECS:
         numbers = () if kind in ("sliding-window-log", "sliding-window-log-count-rejected", "tiered-window") else (2, 6)
-        for data in (b"x", b"1:", b"1:two:3:4", *(b":".join([b"1"] * fields) for fields in numbers)):
+        for data in (
+            b"x",
+            b"1:",
+            b"1:two:3:4",
+            bytes(8),
+            bytes(16),
+            *(b":".join([b"1"] * fields) for fields in numbers),
+        ):
             with pytest.raises(ValueError, match=r".*"):
                 pytest.fail(f"{kind} read {Shape(kind, 5, 60_000_000).build().load(data)} from {data!r}")
 

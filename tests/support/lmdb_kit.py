@@ -22,7 +22,6 @@ from ratelimit_mw.stores.lmdb.store import LmdbStore
 NOW = 1_767_268_820
 SIZE = 64 << 20
 PATIENT = 20_000_000
-SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
 
 
@@ -90,8 +89,8 @@ def _hold(path: Path, is_held: Any, is_over: Any) -> None:
 @contextmanager
 def held_elsewhere(lock: FileLock) -> Iterator[None]:
     """Another process has the lock."""
-    is_held, is_over = SPAWN.Event(), SPAWN.Event()
-    process = start(SPAWN, _hold, lock._path, is_held, is_over)
+    is_held, is_over = FORK.Event(), FORK.Event()
+    process = start(FORK, _hold, lock._path, is_held, is_over)
     is_held.wait()
     yield
     is_over.set()

@@ -3,13 +3,12 @@
 A lost race of a shadow limit alone rejects nothing. The other limits of the request keep their decisions.
 """
 
-import asyncio
 from collections.abc import Container, Sequence
 from typing import Final
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog
-from ...decision import Decision, Hit, reject_uncounted
+from ...decision import Decision, Hit, decide_all, reject_uncounted
 from ...errors import ConfigError, StoreError
 from ...forksafe import CHANCE
 from .client.protocol import ProtocolError
@@ -25,10 +24,11 @@ _RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all 
 class Races:
     """The lost races of a call. Another attempt is made while it can end within a part of the time budget.
 
-    ``tokens`` are the keys at which a caller takes its turn after the first lost race.
+    ``tokens`` are the keys at which a caller takes its turn: tasks before the first attempt, threads after a lost race.
     """
 
     growth = 4  # doublings of the pause, at most
+    is_outrun = False  # it had no turn, while the server replied to other calls
 
     def __init__(self, context: StepContext, part: float, tokens: Sequence[bytes], lost: int = 0) -> None:
         self.tokens = tokens
@@ -45,8 +45,8 @@ class Races:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next attempt."""
-        return pause(min(self.lost - 1, self.growth))
+        """Seconds until the next attempt, at random so that racing clients do not meet again."""
+        return CHANCE.uniform(0, _MAX_PAUSE * 2 ** min(self.lost - 1, self.growth))
 
     @property
     def has_time(self) -> bool:
@@ -54,11 +54,9 @@ class Races:
 
 
 class RacingCall(Races):
-    """The hits of one request, and their decisions: final ones when ``is_done``."""
+    """The hits of one request, and their decisions in the last attempt."""
 
     growth = 0  # After a longer pause the loser loses again to the clients that do not wait.
-
-    finished: asyncio.Future[None] | None = None  # ends the wait in a batch
 
     def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
         super().__init__(context, DECIDING, [context.names.token(hit.key) for hit in hits])
@@ -66,15 +64,8 @@ class RacingCall(Races):
         self.explicit_now = explicit_now
         self.decisions: list[Decision] = []
         self._kept: list[Decision] = []
-        self.error: StoreError | None = None
-        self.is_done = False
         for hit in hits:
             check_entries(hit.limit)
-
-    def fail(self, error: Exception) -> None:
-        """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
-        if not self.is_done and not (self.lost and isinstance(error.__cause__ or error, TimeoutError)):
-            self.error, self.is_done = as_store_error(error), True
 
     def keep_all_but(self, lost: Container[bytes]) -> None:
         """Keep the decisions if only shadow limits have lost a race. From now on the call decides those alone."""
@@ -87,18 +78,15 @@ class RacingCall(Races):
         newest = {id(decision.hit): decision for decision in self.decisions}
         return [newest.get(id(decision.hit), decision) for decision in self._kept] or self.decisions
 
-    def result(self) -> list[Decision]:
-        """Return the final decisions, or the rejection of a call that lost all of its races."""
+    def result(self, is_decided: bool) -> list[Decision]:
+        """Return the final decisions, or the rejection of a call that had no turn or lost all of its races."""
         if self._kept:
             return self._all_decisions()
-        if not self.is_done and not self.lost:
-            self.fail(TimeoutError())
-        if self.error is not None:
-            raise self.error
-        if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
+        if is_decided or any(not each.allowed and not each.shadow for each in self.decisions):
             return self.decisions
-        reject_uncounted(self.decisions, _RETRY)
-        return self.decisions
+        decisions = self.decisions or decide_all(self.hits, [None] * len(self.hits), self.explicit_now or 0)[0]
+        reject_uncounted(decisions, _RETRY)
+        return decisions
 
 
 def check_entries(limit: Limit) -> None:
@@ -108,11 +96,6 @@ def check_entries(limit: Limit) -> None:
             f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
             ' Use algorithm = "tiered-window"'
         )
-
-
-def pause(doublings: int = 0) -> float:
-    """Return seconds, at random so that racing clients do not meet again."""
-    return CHANCE.uniform(0, _MAX_PAUSE * 2**doublings)
 
 
 def as_store_error(error: Exception) -> StoreError:

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ...algorithms.window_log import TieredWindow
 from ...decision import Decision, Hit, SlotCost, decide_all
-from ...errors import StateError
 from ...quota import MAX_PERIOD
 from ...receipt import Correction
 from .client.protocol import (
@@ -39,11 +38,18 @@ _RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord}
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 
 Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
-"""Commands to carry out, or the races of a call that waits before its next attempt."""
+"""Commands to carry out, or the races of a call that waits for its turn, and before another attempt."""
 
 
 def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
     """Repeat ``once`` until it is True. False when no further attempt fits into the time of ``races``."""
+    if not races.lost:
+        try:
+            yield races
+        except TimeoutError:
+            if not races.is_outrun:
+                raise
+            return False
     while True:
         began = races.time()
         try:
@@ -76,105 +82,85 @@ def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[None]:
 def decide(context: StepContext, hits: Sequence[Hit], explicit_now: int | None, consume: bool) -> Steps[list[Decision]]:
     """Decide the hits of a request, and consume them when all are allowed."""
     call = RacingCall(context, hits, explicit_now)
-    yield from _retry(partial(attempt, context, [call], consume), call)
-    return call.result()
+    attempt = partial(_attempt, context, call, consume)
+    is_decided = yield from _retry(attempt, call) if hits and consume else attempt()
+    return call.result(is_decided)
 
 
-def attempt(context: StepContext, calls: Sequence[RacingCall], consume: bool = True) -> Steps[bool]:
-    """Try to decide calls together, at their latest time, one after the other. Return whether no call lost a race."""
-    one = _Attempt(calls, context)
-    yield from one.read()
-    one.decide()
-    while ambiguous := one.ambiguous():
+def _attempt(context: StepContext, call: RacingCall, consume: bool) -> Steps[bool]:
+    """Read, decide and write. Return whether no race was lost. The writes of the other keys are then undone."""
+    now = context.clock() if call.explicit_now is None else call.explicit_now
+    hits = dict(zip(call.tokens, call.hits, strict=True))
+    records = _new_records(context, hits, now, call.explicit_now is not None)
+    while missing := [(record, record.missing()) for record in records.values() if not record.is_loaded]:
+        yield from _load(missing)
+    writes = _decide(call, records, now)
+    while ambiguous := _ambiguous(call, records, writes):
         yield from _load(ambiguous)
-        one.decide()
+        writes = _decide(call, records, now)
     try:
-        lost = (yield from one.write()) if consume else {}
+        lost = (yield from _write(records, writes)) if consume else {}
     except TimeoutError:
         # A call that has lost a race before is only rejected, but the server may count its slots.
-        hits = [hit for call in one.calls if call.lost for hit in call.hits]
-        slots = [Correction.return_slots(*hit[:2], hit.cost) for hit in hits if isinstance(hit.cost, SlotCost)]
-        context.leave(slots, one.explicit_now)
+        slots = [hit for hit in call.hits if call.lost and isinstance(hit.cost, SlotCost)]
+        context.leave([Correction.return_slots(*hit[:2], hit.cost) for hit in slots], call.explicit_now)  # type: ignore[arg-type]
         raise
-    undone: list[Correction] = []
-    for call in one.calls:
-        call.is_done = lost.keys().isdisjoint(call.tokens)
-        if not call.is_done:
-            call.keep_all_but(lost)
-            tokens = dict.fromkeys(call.tokens)  # two hits may have one key
-            own = [each for token in tokens if lost.get(token, True) for each in one.writes.get(token, ())]
-            decided = {id(decision) for decision in call.decisions}
-            undone += [Correction.refund(each) for each in own if id(each) in decided]
-    if undone:
-        yield from correct(context, undone, one.explicit_now, is_undo=True)
-    return not lost
+    if not lost:
+        return True
+    call.keep_all_but(lost)
+    tokens = [token for token in dict.fromkeys(call.tokens) if lost.get(token, True) and token in writes]
+    if undone := [Correction.refund(decision) for token in tokens for decision in writes[token].decisions]:
+        yield from correct(context, undone, call.explicit_now, is_undo=True)
+    return False
 
 
-class _Attempt:
-    def __init__(self, calls: Sequence[RacingCall], context: StepContext) -> None:
-        self.calls = calls
-        self.explicit_now = max([call.explicit_now for call in calls if call.explicit_now is not None], default=None)
-        self.now = context.clock() if self.explicit_now is None else self.explicit_now
-        hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
-        self.records = _new_records(context, hits, self.now, self.explicit_now is not None)
-        self.states: dict[bytes, Any] = {}
-        self.writes: dict[bytes, list[Decision]] = {}
+class _Write(NamedTuple):
+    """The new state of a key, and the decisions that consume from it."""
 
-    def read(self) -> Steps[None]:
-        """Read the states. A value that is no state fails the calls for its key, and no other calls."""
-        while missing := [record for record in self.records.values() if not record.is_loaded]:
-            replies = yield [KeyCommands(record.server, names=record.missing()) for record in missing]
-            for record, reply in zip(missing, replies, strict=True):
-                try:
-                    load(record, reply)
-                except StateError as error:
-                    del self.records[record.token]
-                    for call in self.calls:
-                        if record.token in call.tokens:
-                            call.fail(error)
-        self.calls = [call for call in self.calls if call.error is None]
+    state: Any
+    decisions: list[Decision]
 
-    def decide(self) -> None:
-        """Decide the calls in their order, each over the states that the calls before it leave."""
-        self.states = {token: record.state for token, record in self.records.items()}
-        self.writes = {}
-        for call in self.calls:
-            states = [self.states[token] for token in call.tokens]
-            try:
-                call.decisions, changes = decide_all(call.hits, states, self.now)
-            except (ValueError, ArithmeticError) as error:
-                call.fail(state_error(call.hits, states, self.now, error))
-                continue
-            for hit, state in changes:
-                index = call.hits.index(hit)
-                token = call.tokens[index]
-                self.states[token] = state
-                self.writes.setdefault(token, []).append(call.decisions[index])
-        self.calls = [call for call in self.calls if call.error is None]
 
-    def ambiguous(self) -> list[tuple[Record, Sequence[bytes]]]:
-        inexact: dict[bytes, list[Decision]] = {}
-        for call in self.calls:
-            for token, decision in zip(call.tokens, call.decisions, strict=True):
-                if not decision.allowed or token not in self.writes:
-                    inexact.setdefault(token, []).append(decision)
-        records = [(self.records[token], decisions) for token, decisions in inexact.items()]
-        return [(record, names) for record, decisions in records if (names := record.ambiguous(decisions))]
+def _decide(call: RacingCall, records: Mapping[bytes, Record], now: int) -> dict[bytes, _Write]:
+    states = [records[token].state for token in call.tokens]
+    try:
+        call.decisions, changes = decide_all(call.hits, states, now)
+    except (ValueError, IndexError, ArithmeticError) as error:
+        raise state_error(call.hits, states, now, error) from error
+    writes: dict[bytes, _Write] = {}
+    for hit, state in changes:
+        index = call.hits.index(hit)
+        token = call.tokens[index]
+        before = writes[token].decisions if token in writes else []
+        writes[token] = _Write(state, [*before, call.decisions[index]])
+    return writes
 
-    def write(self) -> Steps[dict[bytes, bool]]:
-        """Write all keys. Return the keys whose race was lost, and whether their writes count all the same."""
-        # Queues come last: nothing can refund a place with another request behind it.
-        queues = [token for token in self.writes if self.records[token].limit.algorithm.delays]
-        lost: dict[bytes, bool] = {}
-        for wave in ([token for token in self.writes if token not in queues], *([token] for token in queues)):
-            if lost:
-                lost |= dict.fromkeys(wave, False)
-            elif wave:
-                replies = yield [self.records[token].consume(self.states[token], self.writes[token]) for token in wave]
-                for token, reply in zip(wave, replies, strict=True):
-                    if not self.records[token].succeeded(reply):
-                        lost[token] = self.records[token].has_counters
-        return lost
+
+def _ambiguous(
+    call: RacingCall, records: Mapping[bytes, Record], writes: Mapping[bytes, _Write]
+) -> list[tuple[Record, Sequence[bytes]]]:
+    inexact: dict[bytes, list[Decision]] = {}
+    for token, decision in zip(call.tokens, call.decisions, strict=True):
+        if not decision.allowed or token not in writes:
+            inexact.setdefault(token, []).append(decision)
+    found = [(records[token], records[token].ambiguous(decisions)) for token, decisions in inexact.items()]
+    return [(record, names) for record, names in found if names]
+
+
+def _write(records: Mapping[bytes, Record], writes: Mapping[bytes, _Write]) -> Steps[dict[bytes, bool]]:
+    """Write all keys. Return the keys whose race was lost, and whether their writes count all the same."""
+    # Queues come last: nothing can refund a place with another request behind it.
+    queues = [token for token in writes if records[token].limit.algorithm.delays]
+    lost: dict[bytes, bool] = {}
+    for wave in ([token for token in writes if token not in queues], *([token] for token in queues)):
+        if lost:
+            lost |= dict.fromkeys(wave, False)
+        elif wave:
+            replies = yield [records[token].consume(*writes[token]) for token in wave]
+            for token, reply in zip(wave, replies, strict=True):
+                if not records[token].succeeded(reply):
+                    lost[token] = records[token].has_counters
+    return lost
 
 
 def correct(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from ssl import SSLContext
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 from ...algorithms.limit import Limit
 from ...clock import Clock, machine
-from ...decision import Decision, Hit
 from ...errors import ConfigError, RateLimitError, StoreError
 from ...forksafe import run_in_child
 from ...receipt import Correction
@@ -25,12 +24,11 @@ from ..twins import TwinStore
 from ..unmade import UnmadeCorrections
 from . import steps
 from .address import MemcachedAddress, build_tls_context
-from .batch import OptimisticBatch
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
-from .races import Races, RacingCall, as_store_error, check_entries
+from .races import Races, as_store_error, check_entries
 from .record import StepContext
 from .steps import Steps, T
 
@@ -141,7 +139,9 @@ class MemcachedStore(TwinStore):
             return _end(flow, error)
 
     def _wait(self, races: Races, locks: ExitStack) -> None:
-        """Wait before the next attempt: after the first lost race for a turn at the keys, later for a pause."""
+        """Wait before another attempt: after the first lost race for a turn at the keys, later for a pause."""
+        if not races.lost:
+            return
         tokens = races.tokens if races.lost == 1 else ()
         for index in sorted({hash(token) % _LOCKS for token in tokens}):  # all threads use this order
             try:
@@ -152,14 +152,6 @@ class MemcachedStore(TwinStore):
         if not tokens:
             time.sleep(races.pause)
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not (hits and consume):
-            return await super().aapply(hits, now, consume)
-        loop = self._loops.get()
-        call = RacingCall(self._context(loop.clock), hits, now)
-        servers = frozenset(map(self._rendezvous.server_of, call.tokens))
-        return await loop.batches[servers].decide(call)
-
     async def astart(self) -> None:
         await self._arun(steps.ping, due=self._loops.get().clock.time() + max(self._timeout, STARTING))
 
@@ -169,26 +161,26 @@ class MemcachedStore(TwinStore):
         self.close()
 
     async def _arun(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
-        clock, connections, _ = self._loops.get()
-        context = self._context(clock, due)
+        loop = self._loops.get()
+        context = self._context(loop.clock, due)
         flow = work(context, *arguments)
         try:
-            with clock.timeout_at(context.due):
-                step = next(flow)
-                while True:
-                    # On an event loop batches take the place of turns.
-                    if isinstance(step, list):
-                        step = flow.send(await connections.exchange(step, context.due))
-                    else:
-                        await asyncio.sleep(step.pause)
-                        step = flow.send([])
+            async with AsyncExitStack() as turns:
+                with loop.clock.timeout_at(context.due):
+                    step = next(flow)
+                    while True:
+                        if isinstance(step, list):
+                            step = flow.send(await loop.connections.exchange(step, context.due))
+                            loop.trips += 1
+                        else:
+                            await loop.wait(step, turns)
+                            step = flow.send([])
         except Exception as error:
             return _end(flow, error)
 
     def _open_loop(self) -> _Loop:
         clock = LoopClock(self._timeout)
-        connections = MemcachedConnections(self._access, clock, self._timeout)
-        return _Loop(clock, connections, defaultdict(lambda: OptimisticBatch(self._arun, clock)))
+        return _Loop(clock, MemcachedConnections(self._access, clock, self._timeout))
 
     def _context(self, clock: ThreadClock | LoopClock, due: float | None = None) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:
@@ -198,12 +190,28 @@ class MemcachedStore(TwinStore):
         return StepContext(*parts, clock.time, due, self._timeout, self._unmade.keep)
 
 
-class _Loop(NamedTuple):
-    """The clock, the connections and the batches of one event loop."""
+class _Loop:
+    """The clock and the connections of one event loop, and the turns of its tasks at a key."""
 
-    clock: LoopClock
-    connections: MemcachedConnections
-    batches: defaultdict[frozenset[MemcachedServer], OptimisticBatch]
+    def __init__(self, clock: LoopClock, connections: MemcachedConnections) -> None:
+        self.clock = clock
+        self.connections = connections
+        self.trips = 0
+        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+
+    async def wait(self, races: Races, turns: AsyncExitStack) -> None:
+        """Wait for a turn at the keys before the first attempt, so that tasks do not race. Later wait for a pause."""
+        if races.lost:
+            await asyncio.sleep(races.pause)
+            return
+        trips = self.trips
+        try:
+            for token in sorted(set(races.tokens)):  # all tasks use this order
+                lock = self._turns.get(token) or self._turns.setdefault(token, asyncio.Lock())
+                await turns.enter_async_context(lock)
+        except BaseException:
+            races.is_outrun = self.trips > trips
+            raise
 
 
 def _acquire(lock: threading.Lock, seconds: float) -> None:

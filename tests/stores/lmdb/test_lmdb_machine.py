@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
-from lmdb_kit import SIZE, SPAWN, hit, limit_of, mark_of, open_at, start
+from lmdb_kit import FORK, SIZE, hit, limit_of, mark_of, open_at, start
 
 from ratelimit_mw.clock import machine
 from ratelimit_mw.errors import StoreError
@@ -144,8 +144,8 @@ def hit_and_wait(path: Path, pipe: Any) -> None:
 
 def test_last_process_to_close_clears_the_mark(tmp_path: Path) -> None:
     """The mark stays while another worker has the environment open."""
-    pipes = [SPAWN.Pipe() for _ in range(2)]
-    workers = [start(SPAWN, hit_and_wait, tmp_path, theirs) for _, theirs in pipes]
+    pipes = [FORK.Pipe() for _ in range(2)]
+    workers = [start(FORK, hit_and_wait, tmp_path, theirs) for _, theirs in pipes]
     assert sorted(mine.recv() for mine, _ in pipes) == [18, 19]
     marks = []
     for (mine, _), worker in zip(pipes, workers, strict=True):

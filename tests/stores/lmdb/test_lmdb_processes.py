@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from folders import SUPPORT
 from lmdb_forks import SCENES
-from lmdb_kit import FORK, PATIENT, SPAWN, decide_on, end, hit, limit_of, open_at, passed, start
+from lmdb_kit import FORK, PATIENT, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
 
 from ratelimit_mw import Limiter, Rule
@@ -50,10 +50,10 @@ def count(path: Path, spec: str, way: str, tries: int, results: Any) -> None:
 
 @pytest.mark.parametrize("spec", ["fixed-window", pytest.param("sliding-window-log", marks=pytest.mark.thorough)])
 def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> None:
-    """Of 20,000 concurrent hits on one key 1,000 are allowed: blocking, in threads and on event loops."""
-    results = SPAWN.Queue()
+    """Of 6,000 concurrent hits on one key 1,000 are allowed: blocking, in threads and on event loops."""
+    results = FORK.Queue()
     ways = ("sync", "sync", "threads", "async")
-    workers = [SPAWN.Process(target=count, args=(tmp_path, spec, way, 5_000, results)) for way in ways]
+    workers = [FORK.Process(target=count, args=(tmp_path, spec, way, 1_500, results)) for way in ways]
     for worker in workers:
         worker.start()
     assert sum(results.get(timeout=200) for _ in workers) == 1_000
@@ -71,8 +71,8 @@ def count_leased(path: Path, tries: int, results: Any) -> None:
 @pytest.mark.thorough
 def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
     """And at least the limit without one unused lease for each process."""
-    results = SPAWN.Queue()
-    workers = [start(SPAWN, count_leased, tmp_path, 5_000, results) for _ in range(4)]
+    results = FORK.Queue()
+    workers = [start(FORK, count_leased, tmp_path, 1_500, results) for _ in range(4)]
     assert 1_000 - 4 * 20 <= sum(results.get(timeout=200) for _ in workers) <= 1_000
     for worker in workers:
         worker.join()
@@ -80,7 +80,7 @@ def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> No
 
 def come_and_go(path: Path, results: Any) -> None:
     allowed = 0
-    for _ in range(150):
+    for _ in range(40):
         with closing(open_at(path)) as store:
             allowed += hit(store, limit_of("1000/300 days")).allowed
     results.put(allowed)
@@ -90,11 +90,11 @@ def test_processes_that_open_and_close_lose_no_hit(tmp_path: Path) -> None:
     """A process may open the store while the last other process closes it."""
     results = FORK.SimpleQueue()
     workers = [start(FORK, come_and_go, tmp_path, results) for _ in range(3)]
-    assert [results.get() for _ in workers] == [150] * 3
+    assert [results.get() for _ in workers] == [40] * 3
     for worker in workers:
         worker.join()
     with closing(open_at(tmp_path)) as store:
-        assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 550
+        assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 880
 
 
 # -- killed ---------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_processes_that_open_and_close_lose_no_hit(tmp_path: Path) -> None:
 
 AMOUNT = 150
 KEYS = 60
-KILLS = 50
+KILLS = 20
 
 
 def admit(path: Path, kinds: list[str], seed: int, notes: Any) -> None:
@@ -116,8 +116,8 @@ def admit(path: Path, kinds: list[str], seed: int, notes: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_fifty_kills_leave_the_store_usable_and_exact(tmp_path: Path) -> None:
-    """Fifty workers are killed at any moment. Each next call succeeds, and no count is lost."""
+def test_kills_leave_the_store_usable_and_exact(tmp_path: Path) -> None:
+    """Twenty workers are killed at any moment. Each next call succeeds, and no count is lost."""
     chance = random.Random(1)
     kinds = ["fixed-window", "sliding-window-log"]
     notes = multiprocessing.RawArray("l", (KILLS + 3) * len(kinds) * KEYS)
@@ -138,7 +138,7 @@ def test_fifty_kills_leave_the_store_usable_and_exact(tmp_path: Path) -> None:
                 left = passed(store, limit_of(f"{AMOUNT}/300 days", name), AMOUNT + 1, str(key))
                 assert admitted + left <= AMOUNT
                 unnoted += AMOUNT - admitted - left
-        assert sum(notes) > 1_000, "the workers were busy"
+        assert sum(notes) > 400, "the workers were busy"
         # A worker that dies between its call and its note has counted one hit more than its notes show.
         assert unnoted <= KILLS + 3
 
