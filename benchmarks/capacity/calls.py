@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.capacity.costs import Deployment
 
-ANNOUNCED_EVERY: Final = 30.0  # seconds: limiter/chain/fleet.py
+ANNOUNCED_EVERY: Final = 30.0  # seconds: limiter/remote/fleet.py
 CACHED_FOR: Final = 1.0  # seconds: the default of ``rejection_cache``
 _LEASES_PER_PERIOD: Final = 20
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from ..clock import SECOND
 from ..decision import Decision, Hit
 from ..errors import RateLimitError
-from ..limiter.chain.fleet import FLEET, stated_workers, takes_slots
 from ..limiter.limiter import Limiter
+from ..limiter.remote.fleet import FLEET, stated_workers, takes_slots
 from ..settings import Settings
 from ..stores import redacted_url
 from ..stores.facts import Facts

@@ -1,4 +1,4 @@
-"""The limiter, and the links of the chain in front of its store."""
+"""The limiter, and the parts of a process in front of a store that it shares."""
 
 from .limiter import Limiter
 

@@ -103,7 +103,7 @@ class Bans(Inspection):
     async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None) -> float:
         await call(self, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
-        (at,) = await call(self._chain, "correct", [correction], self._now())
+        (at,) = await call(self._counts, "correct", [correction], self._now())
         (decision,) = await call(self.store, "apply", [hit], self._now(), False)
         if decision.allowed and decision.at_us < at + us:
             causes = "the store is nearly full, or another process has just lifted the ban"
@@ -114,7 +114,7 @@ class Bans(Inspection):
         await call(self, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = await call(self.store, "apply", [hit], self._now(), False)
-        await call(self._chain, "forget", [hit.key])
+        await call(self._counts, "forget", [hit.key])
         return not decision.allowed
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:

@@ -23,10 +23,6 @@ from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .bans import Bans
-from .chain.failover import FailoverStore
-from .chain.leases import QuotaLeases
-from .chain.rejection_cache import RejectionCache
-from .chain.start import StartingStore
 from .inspection import Inspection
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
@@ -34,6 +30,7 @@ from .overrides.overrides import RunTimeOverrides
 from .overrides.reader import OverrideReader, keeps_records
 from .reloader import reloader_of
 from .reloads import Reloads
+from .remote.store import RemoteStore
 from .resets import Resets
 from .settlement import Settlement
 from .slots.slots import Slots
@@ -91,17 +88,16 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
         with self.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
-        self._chain, self._failover = self.store, None
         self._override_reader = OverrideReader(self) if keeps_records(self.store) else None
-        if self.waits:
-            options = (self.settings, self._time, self._now, self._slots.lose, self._policies)
-            self._failover = FailoverStore(self.store, *options)
+        if self._memory is not None:
+            self._counts = self._memory
+        else:
             # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
-            cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
-            self._starting = StartingStore(cache, self.store, self._start_chain, self._override_reader)
-        self.breaker = self._failover.breaker if self._failover else None
+            options = (self._time, self._now, self._slots.lose, self._policies, clock is None)
+            self._counts = self._remote = RemoteStore(self.store, self.settings, *options)
+            self._remote.follower, self._remote.opened = self._override_reader, self._note_opened
+        self.breaker = self._remote.breaker if self._remote else None
         with self.located(*arguments):
             with error_path("observers"):
                 functions = self.settings.observers if observers is None else checked_observers(observers)
@@ -141,7 +137,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
     @property
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
-        return self._failover.local_decisions if self._failover else 0
+        return self._remote.fallback.local_decisions if self._remote else 0
 
     def close(self) -> None:
         """Write what is counted, return unused leases, and close the store. A second call changes nothing."""
@@ -160,22 +156,21 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
     def _policies(self) -> list[str]:
         return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]
 
-    def _start_chain(self, chain: Store) -> None:
-        super()._start_chain(chain)
-        if not self.is_starting and self.traffic_log is not None:
+    def _note_opened(self) -> None:
+        if self.traffic_log is not None:
             check_eviction(self.traffic_log, self.store)
 
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
         for rule in rules.rules:
-            rule.check = self._chain.check
+            rule.check = self.store.check
             with error_of(f'rule "{rule.name}"'), error_path("cost"):
                 rule.check_cost()
             for limit in rule.all_limits():
                 with error_of(f"rule {limit.rule!r}"):
                     rule.check(limit)
-        if self._failover and self._leases is None and any(rule.may_decide_here for rule in rules.rules):
-            self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
+        if self._remote is not None:
+            self._remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
 
     def match(self, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to it.
@@ -192,7 +187,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
         """Async form of ``match``. The first requests of a process wait until the store is open."""
         if self.watch is not None and monotonic() >= self.watch.due_at:
             await self.watch.alook()
-        elif self.is_starting:
+        elif self._remote is not None and not self._remote.is_open:
             await self.astart()
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
@@ -288,7 +283,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
             return hits
         if plan.waits and consume:
             return self._decide_in_turn(plan, hits)
-        decisions = self._chain.apply(hits, self._now(), consume)
+        decisions = self._counts.apply(hits, self._now(), consume)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     async def adecide(
@@ -304,14 +299,14 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
             return hits
         if plan.waits and consume:
             return await self._adecide_in_turn(plan, hits)
-        deciding = self._chain.aapply(hits, self._now(), consume)
+        deciding = self._counts.aapply(hits, self._now(), consume)
         decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     def _prepare(
         self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
     ) -> list[Hit] | Verdict:
-        """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
+        """Return the hits for the store to decide, or the verdict of a request that needs no store."""
         if cost is not None:
             checked_cost(cost)
         if plan.single is not None and not testmode.active:
@@ -320,7 +315,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
                 own = plan.of_client(features) if plan.has_overrides else None
                 return Verdict() if own is None else self._prepare(own, features, cost, consume, request)
             hits = [make_hit((limit, key, own_cost if cost is None else cost))]
-            if consume and self._leases is not None and (leased := self._leases.apply_one(*hits[0])):
+            if consume and limit.lease and self._remote and (leased := self._remote.leases.serve(*hits[0])):
                 return Verdict((leased,), leased.allowed)
         elif testmode.off:
             return Verdict()

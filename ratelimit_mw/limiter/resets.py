@@ -97,11 +97,11 @@ class Resets(Settlement):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        self._chain.forget(run(self._keys(rule, self._as_counted(features))))
+        self._counts.forget(run(self._keys(rule, self._as_counted(features))))
 
     async def areset(self, rule: str, features: Features) -> None:
         """Async form of ``reset``."""
-        await self._chain.aforget(await arun(self._keys(rule, self._as_counted(features))))
+        await self._counts.aforget(await arun(self._keys(rule, self._as_counted(features))))
 
     def reset_key(self, key: str) -> None:
         """Reset the counts under a key of the store, by all limits of its rule, and lift its ban.
@@ -113,11 +113,11 @@ class Resets(Settlement):
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        self._chain.forget(self._same_client(key))
+        self._counts.forget(self._same_client(key))
 
     async def areset_key(self, key: str) -> None:
         """Async form of ``reset_key``."""
-        await self._chain.aforget(self._same_client(key))
+        await self._counts.aforget(self._same_client(key))
 
     def _as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them, with the network of an IPv6 address.
@@ -162,14 +162,14 @@ class Resets(Settlement):
 
     def _forget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
         try:
-            self._chain.forget(keys)
+            self._counts.forget(keys)
         except StoreError as error:
             if _keeps_refunds(rule, verdict, undo, error):
                 self._correct(verdict)
 
     async def _aforget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
         try:
-            await self._chain.aforget(keys)
+            await self._counts.aforget(keys)
         except StoreError as error:
             if _keeps_refunds(rule, verdict, undo, error):
                 await self._acorrect(verdict)

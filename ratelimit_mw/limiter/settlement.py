@@ -16,9 +16,9 @@ from ..decision import Verdict, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection, Receipt, refund_due
-from ..stores import Store
-from .chain.breaker import NotAskedError
-from .chain.start import StartingStore
+from ..stores import MemoryStore, Store
+from .remote.breaker import NotAskedError
+from .remote.store import RemoteStore
 from .slots.held import HeldSlots
 from .slots.queues import SlotQueues, is_on_event_loop
 
@@ -34,11 +34,11 @@ class Settlement:
 
     rules: RuleSet
     waits: bool
-    _starting: StartingStore | None = None
-    is_starting = False
-    """Whether the store is to be opened by ``start``, or by the next request of this process."""
     store: Store
-    _chain: Store
+    _remote: RemoteStore | None = None
+    """The store, and the parts of this process in front of it; None for the memory store."""
+    _counts: MemoryStore | RemoteStore
+    """The store that requests ask."""
     _clock: Clock | None
     _time: Clock
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
@@ -126,21 +126,23 @@ class Settlement:
         The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
         not apply.
         """
-        if self._starting is not None and self.rules.enabled:
-            self._starting.start()
+        if self._remote is not None and self.rules.enabled:
+            self._remote.start()
 
     async def astart(self) -> None:
         """Async form of ``start``."""
-        if self._starting is not None and self.rules.enabled:
-            await self._starting.astart()
+        if self._remote is not None and self.rules.enabled:
+            await self._remote.astart()
 
-    def _start_chain(self, chain: Store) -> None:
-        self._chain, self.is_starting = chain, isinstance(chain, StartingStore)
+    @property
+    def is_starting(self) -> bool:
+        """Whether the store is to be opened by ``start``, or by the next request of this process."""
+        return self._remote is not None and not self._remote.is_open
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
         self._slots.close()
-        self._chain.close()
+        self._counts.close()
 
     async def aclose(self) -> None:
         """Async form of ``close``. It waits for the corrections that are being sent."""
@@ -148,7 +150,7 @@ class Settlement:
         if tasks := [task for task in self._tasks if task.get_loop() is loop]:
             await asyncio.wait(tasks)
         self._slots.close()
-        await self._chain.aclose()
+        await self._counts.aclose()
 
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
         checked_cost(cost)
@@ -201,7 +203,7 @@ class Settlement:
             receipt.confirm(pending, self._send_now([each.correction for each in pending]))
 
     def _send_now(self, corrections: Sequence[Correction]) -> list[int]:
-        times = self._chain.correct(corrections, self._now())
+        times = self._counts.correct(corrections, self._now())
         self._queues.free(corrections)
         return times
 
@@ -215,7 +217,7 @@ class Settlement:
         for receipt, pending in corrections:
             with self._keeping_pending(receipt, pending):
                 corrected = [each.correction for each in pending]
-                times = await self._chain.acorrect(corrected, self._now())
+                times = await self._counts.acorrect(corrected, self._now())
                 self._queues.free(corrected)
                 receipt.confirm(pending, times)
 

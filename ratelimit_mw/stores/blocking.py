@@ -3,10 +3,12 @@
 Give it ``blocking_call``, and ``run_blocking`` runs it. Give it ``async_call``, and await it on an event loop.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
+Self = TypeVar("Self")
+P = ParamSpec("P")
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of an object: ``await call(store, "forget", keys)``."""
 
@@ -25,6 +27,26 @@ async def blocking_call(target: object, name: str, *arguments: Any) -> Any:
     return getattr(target, name)(*arguments)
 
 
-async def async_call(target: object, name: str, *arguments: Any) -> Any:
+def async_call(target: object, name: str, *arguments: Any) -> Awaitable[Any]:
     """Call the async form of a method."""
-    return await getattr(target, f"a{name}")(*arguments)
+    return cast(Awaitable[Any], getattr(target, f"a{name}")(*arguments))
+
+
+def twins(
+    work: Callable[Concatenate[Self, Call, P], Coroutine[Any, Any, T]],
+) -> tuple[Callable[Concatenate[Self, P], T], Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]]:
+    """Return the blocking and the async form of a method that is a coroutine over a ``Call``."""
+
+    def blocking(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return run_blocking(work(self, blocking_call, *arguments, **options))
+
+    def waiting(self: Self, /, *arguments: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        return work(self, async_call, *arguments, **options)
+
+    name = work.__name__.lstrip("_")
+    for function, own_name, document in (
+        (blocking, name, work.__doc__),
+        (waiting, f"a{name}", f"Async form of ``{name}``."),
+    ):
+        function.__name__, function.__doc__, function.__module__ = own_name, document, work.__module__
+    return blocking, waiting

@@ -11,7 +11,6 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.stores import MemoryStore, Store
-from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
 
 
@@ -24,12 +23,6 @@ def store(request: pytest.FixtureRequest) -> Store:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_000_000.0)
-
-
-@pytest.fixture
-def no_report_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests report themselves, at the times of their clock."""
-    monkeypatch.setattr(Heartbeat, "hold", lambda *_: None)
 
 
 @pytest.fixture(params=["lmdb", "redis", "memcached"])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from ratelimit_mw.limiter.chain.failover import BreakerStore
-from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.limiter.remote.breaker import Breaker
 
 SECOND = 1_000_000
 
 
-def closed_breaker() -> BreakerStore:
-    return BreakerStore(MemoryStore(), lambda: ["local"], 1, 100)
+def closed_breaker() -> Breaker:
+    return Breaker("redis://cache:6379/0")
 
 
-def open_breaker(at: int = 0) -> BreakerStore:
+def open_breaker(at: int = 0) -> Breaker:
     breaker = closed_breaker()
     assert [breaker.count_failure(breaker.epoch, at) for _ in range(3)] == [False, False, True]
     return breaker

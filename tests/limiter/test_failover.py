@@ -101,13 +101,14 @@ def test_the_memory_of_the_fallback_is_bounded() -> None:
     store = SharedStore()
     settings = Settings(fleet_size=1, fallback_keys=10, rejection_cache=0)
     mine = Limiter([rule(None, "1/hour")], store, ManualClock(1_000_000.0), settings)
-    known = mine.breaker.last  # type: ignore[union-attr]
+    assert mine._remote is not None
+    fallback = mine._remote.fallback
     for down in False, True:
         store.down = down
         for i in range(50):
             mine.hit({"ip": f"192.0.2.{i}"})
-            assert len(known._young) + len(known._old) <= 10
-    assert len(mine._failover.local) == 10  # type: ignore[union-attr]
+            assert len(fallback.last._young) + len(fallback.last._old) <= 10
+    assert len(fallback.local) == 10
 
 
 @both

@@ -29,7 +29,7 @@ def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     store.down = False
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         for _ in range(2):
-            mine._failover.store._probe()  # type: ignore[union-attr]
+            mine._remote._probe()  # type: ignore[union-attr]
     assert mine.breaker is not None
     assert not mine.breaker.open
     messages = [record.getMessage() for record in caplog.records]

@@ -19,7 +19,8 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.limiter.chain import failover, fleet
+from ratelimit_mw.limiter.remote import fleet
+from ratelimit_mw.limiter.remote import store as remote_store
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
@@ -46,14 +47,14 @@ def process(store: str | Store, limits: str = "10/hour", **settings: Any) -> Lim
 
 
 def size(limiter: Limiter) -> int:
-    assert limiter.breaker is not None
-    return limiter.breaker.fleet.size
+    assert limiter._remote is not None
+    return limiter._remote.fleet.size
 
 
 def announce(limiter: Limiter) -> None:
     """Let the next call announce the process."""
-    assert limiter.breaker is not None
-    limiter.breaker.fleet.due_at = 0.0
+    assert limiter._remote is not None
+    limiter._remote.fleet.due_at = 0.0
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -115,8 +116,8 @@ def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPat
     """It is due with the next call, and then at intervals that double up to 30 s. No verdict contains it."""
     store = WatchedStore()
     now = 100.0
-    for module in "fleet", "failover":
-        monkeypatch.setattr(f"ratelimit_mw.limiter.chain.{module}.monotonic", lambda: now)
+    for module in "fleet", "store":
+        monkeypatch.setattr(f"ratelimit_mw.limiter.remote.{module}.monotonic", lambda: now)
     limiter = process(store, "1000000/hour")
     counts = []
     for moment in (100.0, 100.2, 100.25, 100.75, 101.5, *range(102, 400)):
@@ -166,8 +167,8 @@ def test_an_announcement_that_was_rejected_shows_no_number() -> None:
     limiter = process(RejectingStore())
     assert not limiter.hit(WHO)
     assert not limiter.hit(WHO)
-    assert limiter.breaker is not None
-    assert limiter.breaker.fleet._learned == 0
+    assert limiter._remote is not None
+    assert limiter._remote.fleet._learned == 0
 
 
 @pytest.mark.parametrize("lacks_slots", [False, True])
@@ -188,11 +189,11 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
     assert limiter.hit(WHO)
     child = os.fork()
     if child == 0:
-        os._exit(0 if limiter.hit(WHO) and limiter.breaker.fleet._learned == 2 else 1)  # type: ignore[union-attr]
+        os._exit(0 if limiter.hit(WHO) and limiter._remote.fleet._learned == 2 else 1)  # type: ignore[union-attr]
     assert os.waitpid(child, 0)[1] == 0
     announce(limiter)
     assert limiter.hit(WHO)
-    assert limiter.breaker.fleet._learned == 2  # type: ignore[union-attr]
+    assert limiter._remote.fleet._learned == 2  # type: ignore[union-attr]
     limiter.close()
 
 
@@ -202,7 +203,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 limiters = [Limiter([Rule(name="worker", limits="1000/hour")], open_store(sys.argv[1], 20_000_000)) for _ in range(2)]
 assert all(limiter.hit({"ip": "192.0.2.7"}) for limiter in limiters)
-print(limiters[1].breaker.fleet._learned, limiters[0].local_decisions)
+print(limiters[1]._remote.fleet._learned, limiters[0].local_decisions)
 """
 
 
@@ -212,8 +213,8 @@ def test_a_process_that_ends_no_longer_counts(url: str) -> None:
         assert subprocess.check_output([sys.executable, "-c", WORKER, url], text=True) == "2 0\n"
     limiter = process(url)
     assert limiter.hit(WHO)
-    assert limiter.breaker is not None
-    assert limiter.breaker.fleet._learned == 1
+    assert limiter._remote is not None
+    assert limiter._remote.fleet._learned == 1
     limiter.close()
 
 
@@ -223,9 +224,9 @@ def test_a_store_that_fails_at_the_end_of_a_process_raises_nothing() -> None:
     limiter = process(store)
     assert limiter.hit(WHO)
     store.down = True
-    failover._leave_fleets()
+    remote_store._leave_fleets()
     calls = store.calls
-    failover._leave_fleets()
+    remote_store._leave_fleets()
     assert (calls, store.calls) == (2, 2)
 
 
@@ -270,7 +271,7 @@ rules = [
 limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5_000_000))
 
 def text():
-    return f"{{os.getpid()}} {{limiter.breaker.fleet._learned}}".encode()
+    return f"{{os.getpid()}} {{limiter._remote.fleet._learned}}".encode()
 
 def wsgi(environ, start_response):
     start_response("200 OK", [("Content-Length", str(len(text())))])

@@ -125,11 +125,11 @@ def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
     async def scenario() -> list[int]:
         limiter, _, clock = setup(lease="20%")
         await limiter.ahit(WHO)
-        link: Any = limiter._leases
-        late = link._begin(limiter.match(WHO).hits(WHO, 1))
+        remote: Any = limiter._remote
+        late = remote.leases.begin(limiter.match(WHO).hits(WHO, 1))
         clock.advance(3)
         assert await limiter.ahit(WHO)
-        link._learn(late, link.store.apply(late.asked, clock()))
+        remote.leases.learn(late, remote.store.apply(late.asked, clock()))
         await limiter.aclose()
         return left(limiter)
 

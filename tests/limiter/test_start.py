@@ -113,11 +113,11 @@ def test_forked_worker_opens_its_own() -> None:
 
 
 def test_late_caller_finds_the_store_open() -> None:
-    """A thread that has found the first link of the chain before another thread has opened the store."""
+    """A thread that has found the store closed before another thread has opened it."""
     store = SlowToOpen()
     limiter = limiter_on(store)
-    link = limiter._chain
     limiter.start()
-    link.start()
-    asyncio.run(link.astart())
+    assert limiter._remote is not None
+    limiter._remote.start()
+    asyncio.run(limiter._remote.astart())
     assert store.starts == 1

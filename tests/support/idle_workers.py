@@ -14,10 +14,10 @@ from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.django import middleware as of_django
 from ratelimit_mw.http import rules
 from ratelimit_mw.limiter import limiter, reloader, watch
-from ratelimit_mw.limiter.chain import start
 from ratelimit_mw.limiter.overrides import reader
+from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [middleware, service, of_django, rules, limiter, reloader, watch, start, reader]
+MODULES = [middleware, service, of_django, rules, limiter, reloader, watch, remote, reader]
 
 
 class Later:

@@ -16,7 +16,7 @@ from benchmarks.capacity.calls import ANNOUNCED_EVERY, CallShares
 from benchmarks.capacity.costs import Costs, Deployment, MeasuredCosts
 from benchmarks.capacity.fit import fit
 from benchmarks.capacity.simulation import Result, simulate
-from ratelimit_mw.limiter.chain import fleet
+from ratelimit_mw.limiter.remote import fleet
 from ratelimit_mw.stores.redis import batch
 
 NOTHING = Costs()

@@ -34,8 +34,8 @@ DECIDING = {
     "limiter/limiter.py",  # hit: the plan, the hits, one call of the chain, the verdict
     "rules/ruleset.py",  # the plan of a request
     "keys/key.py",  # the key of a rule
-    "limiter/chain/rejection_cache.py",
-    "limiter/chain/failover.py",
+    "limiter/remote/store.py",  # who is asked
+    "limiter/remote/cache.py",
     "decision/verdict.py",
 }
 

@@ -24,9 +24,9 @@ from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from ...stores import redacted_url
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking
-from ..chain.breaker import CircuitBreaker
 from ..registry import Registry
 from ..reloads import Reloads
+from ..remote.breaker import Breaker
 from ..resets import Resets
 from ..watch import Watch
 from .reader import OverrideReader
@@ -41,7 +41,7 @@ class RunTimeOverrides(Reloads, Resets):
     """Holds overrides. ``Limiter`` inherits it."""
 
     _overrides: Overrides = ()
-    breaker: CircuitBreaker | None
+    breaker: Breaker | None
     override_record: bytes | None = None
     """The record of the active overrides."""
     _override_reader: OverrideReader | None = None

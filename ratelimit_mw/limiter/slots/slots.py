@@ -54,10 +54,10 @@ class Slots(Settlement):
 
     async def _ask(self, request: WaitingRequest, consume: bool) -> Verdict:
         """Block the thread."""
-        return request.verdict(self._chain.apply(request.hits_of_call(consume), self._now(), consume), consume)
+        return request.verdict(self._counts.apply(request.hits_of_call(consume), self._now(), consume), consume)
 
     async def _aask(self, request: WaitingRequest, consume: bool) -> Verdict:
-        deciding = self._chain.aapply(request.hits_of_call(consume), self._now(), consume)
+        deciding = self._counts.aapply(request.hits_of_call(consume), self._now(), consume)
         return request.verdict(await self._keep_slots(deciding), consume)
 
     async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:

@@ -1,4 +1,4 @@
-"""``CircuitBreaker`` counts the failures of a store, rejects calls while there are too many, and probes the store."""
+"""``Breaker`` counts the failures of a store. While there are too many, it is open, and the store is not called."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final
 
 from ...clock import SECOND, now_us
 from ...errors import StateError, StoreError
 from ...forksafe import CHANCE, create_lock
-from ...stores import Store, redacted_url
-from .link import ChainLink
 
 _MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4
@@ -25,37 +22,33 @@ class NotAskedError(StoreError):
     """The circuit breaker is open, so the store was not called."""
 
 
-class CircuitBreaker(ChainLink):
-    """Decides whether a store may be called. While the breaker is open, ``reject_call`` raises ``NotAskedError``.
+class Breaker:
+    """The circuit breaker of a store. It makes no calls.
 
-    The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
-    1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
+    It opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to 1 s. Each
+    interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
+
+    Attributes:
+        name: The name of the store.
+        open: Whether the breaker is open.
+        openings: How often the breaker has opened.
+        failures: The number of failures in a row so far.
+        epoch: Changes with each failure that counts and each recovery. Note it before a call and pass it to
+            ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
     """
 
-    def __init__(self, store: Store, policies: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, name: str, policies: Callable[[], Iterable[str]] = lambda: ()) -> None:
         """``policies`` returns the ``on_store_error`` of each rule, for the log."""
-        super().__init__(store)
-        self.name = redacted_url(store)
+        self.name = name
         self._policies = policies
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
-        self.openings = 0  # how often the breaker has opened, for metrics
-        self.failures = 0  # in a row so far
+        self.openings = self.failures = self.epoch = 0
         self._last_error: StoreError | None = None
         self._has_warned = False
-        # Changes with each failure that counts and each recovery. Note it before a call and pass it to
-        # ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
-        self.epoch = 0
 
-    def reject_call(self) -> None:
-        """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
-        if self.takes_probe(now_us()):
-            with suppress(RuntimeError):  # no thread can start now; the next interval tries again
-                threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
-        raise NotAskedError(f"store {self.name} unreachable; the circuit breaker is open")
-
-    def record_failure(self, error: StoreError, epoch: int) -> None:
+    def fail(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker. A store that replies has not failed."""
         self._last_error = error
         if isinstance(error, StateError):
@@ -67,7 +60,7 @@ class CircuitBreaker(ChainLink):
             effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self.name, error, effect)
 
-    def record_success(self) -> None:
+    def succeed(self) -> None:
         """Forget the failures in a row. Log once that some calls fail and others succeed, as at a full server."""
         self.failures = 0
         if not (self.open or self._has_warned):
@@ -109,14 +102,10 @@ class CircuitBreaker(ChainLink):
                 return 0
             self.open = False
             self.epoch += 1
-            return now - self._opened_at
+            passed = now - self._opened_at
+        _log.warning("store %s reachable again after %.1f s", self.name, passed / SECOND)
+        return passed
 
     def _schedule_probe(self, now: int, interval: int) -> None:
         jitter = CHANCE.randrange(interval // 5)
         self._interval, self._probe_at = interval, now + interval - jitter
-
-    def _probe(self) -> None:
-        with suppress(StoreError):
-            self.store.ping()
-            if passed := self.recover(now_us()):
-                _log.warning("store %s reachable again after %.1f s", self.name, passed / SECOND)

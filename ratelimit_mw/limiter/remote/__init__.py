@@ -1,0 +1,1 @@
+"""The parts of a process in front of a store that it shares."""

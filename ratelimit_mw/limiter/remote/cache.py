@@ -1,0 +1,146 @@
+"""The decisions of the store that a process remembers: rejections to repeat, and the last one on each key.
+
+A key that the store has just rejected is rejected here, without asking the store. Some rejections are not cached,
+because the state can change without this process: a log that counts rejections, slots, and rules that count by outcome.
+The store decides each request of a rule with a ban, to count its rejection, until the client is banned.
+
+Both caches are bounded: they keep two generations of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from ...algorithms.window_log import RejectionCountingLog
+from ...decision import Decision, Hit
+from ...receipt import Correction
+from ..registry import Registry
+from .last_decision import LastDecision
+
+_MAX_KEYS: Final = 50_000
+
+
+class _Rejection(NamedTuple):
+    """A decision, the time when it was cached, and the time until which it holds."""
+
+    decision: Decision
+    cached_at: int
+    until: int
+
+    def decide(self, hit: Hit, at: int) -> Decision | None:
+        """Return the rejection of a later hit of the same cost or more; None when the store must decide."""
+        rejected, passed = self.decision, at - self.cached_at
+        limit, _, cost = rejected.hit
+        if at >= self.until or hit[2] < cost or hit[0] is not limit:
+            return None
+        retry = None if hit[2] > limit.limit else (rejected.retry_us or 0) - passed
+        reset = max(0, rejected.reset_us - passed)
+        decision = Decision(False, rejected.remaining, retry, reset, rejected.at_us + passed)
+        decision.hit = hit
+        return decision
+
+
+class Rejections:
+    """Caches a rejection for its ``retry_us``, at most ``span_us``. A span of 0 caches nothing. It makes no calls."""
+
+    def __init__(self, span_us: int) -> None:
+        self._span = span_us
+        self._young: dict[str, _Rejection] = {}
+        self._old: dict[str, _Rejection] = {}
+        _everywhere.add(self)
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def recall(self, hits: Sequence[Hit], at: int) -> list[Decision]:
+        """Return the cached rejections at a time in microseconds; an empty list when the store must decide."""
+        if not (self._young or self._old):
+            return []
+        cached = []
+        for hit in hits:
+            rejection = self._young.get(hit[1]) or self._old.get(hit[1])
+            if rejection is not None and (decision := rejection.decide(hit, at)):
+                cached.append(decision)
+            elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
+                return []
+        return cached
+
+    def learn(self, decisions: list[Decision], at: int) -> list[Decision]:
+        """Cache the rejections of a call that began ``at`` a time. Return the decisions."""
+        if self._span:
+            for decision in decisions:
+                if not decision.allowed and not decision.hit[0].shadow:
+                    self._remember(decisions, at)
+                    return decisions
+            if self._young or self._old:
+                # The cached decisions of these keys hold an outdated ``remaining``.
+                self._drop(decision.hit[1] for decision in decisions if not decision.local)
+        return decisions
+
+    def _remember(self, decisions: Sequence[Decision], at: int) -> None:
+        rejecting = [decision for decision in decisions if not (decision.allowed or decision.shadow)]
+        # If one of the rejecting limits must be asked each time, it may have the longest wait.
+        if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
+            if len(self._young) >= _MAX_KEYS // 2:
+                self._old, self._young = self._young, {}
+            for decision in rejecting:
+                until = at + min(decision.retry_us or 0, self._span)
+                self._young[decision.hit[1]] = _Rejection(decision, at, until)
+
+    def _drop(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._young.pop(key, None)
+            self._old.pop(key, None)
+
+
+_everywhere: Final = Registry[Rejections]()
+
+
+def forget_rejections(keys: Iterable[str]) -> None:
+    """Drop keys from the caches of all limiters in this process."""
+    for rejections in _everywhere:
+        rejections._drop(keys)
+
+
+def _may_be_cached(decision: Decision) -> bool:
+    """Whether no other process, outcome or rejection can change the state before the wait is over."""
+    limit = decision.source
+    counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
+    return not (limit.statuses is not None or limit.quota.concurrent or counts_rejections or decision.local)
+
+
+class LastDecisions:
+    """The last decision of the store on each key. During an outage, a process continues from it."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._part = max(1, max_keys // 2)
+        # Plain tuples of numbers: the garbage collector does not visit them.
+        self._young: dict[str, tuple[int, int, int, int]] = {}
+        self._old: dict[str, tuple[int, int, int, int]] = {}
+
+    def keep(self, decisions: Sequence[Decision]) -> None:
+        young = self._young
+        for decision in decisions:
+            limit, key, cost = decision.hit
+            known, began = young.get(key), decision.at_us
+            if known is not None and known[3] < began:
+                # A hit that found nothing consumed may be the first one after a reset, or after a loss of data.
+                is_first = decision.remaining + cost >= limit.limit and all(each.allowed for each in decisions)
+                began = began if is_first else known[3]
+            young[key] = (decision.remaining, decision.at_us, decision.reset_us, began)
+        if len(young) >= self._part:
+            self._old, self._young = young, {}
+
+    def correct(self, changes: Sequence[Correction], times: Sequence[int]) -> None:
+        """Apply the corrections that the store has made."""
+        for change, at in zip(changes, times, strict=True):
+            if change.cost and (last := self.pop(change.key)):
+                last = last.corrected(change, at)
+                if last.rest < change.limit.limit:
+                    self._young.setdefault(change.key, last[:])  # another thread may know a later decision
+
+    def pop(self, key: str) -> LastDecision | None:
+        old = self._old.pop(key, None)
+        last = self._young.pop(key, old)
+        return last and LastDecision(*last)

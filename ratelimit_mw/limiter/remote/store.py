@@ -1,0 +1,314 @@
+"""``RemoteStore``: the only place that decides who is asked about a request.
+
+It asks in this order: the cached rejections, the leases, the circuit breaker, the store, and the fallback when the
+store fails. All of them but the store are tables of this process, which make no calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from ...clock import Clock, machine, monotonic, now_us
+from ...decision import Decision, Hit
+from ...errors import RateLimitError, StateError, StoreError
+from ...forksafe import create_lock, run_in_child
+from ...receipt import Correction
+from ...stores import Store, redacted_url
+from ...stores.blocking import Call, async_call, blocking_call, run_blocking, twins
+from ...stores.per_loop import PerLoop
+from ...testmode import testmode
+from ..registry import Registry
+from .breaker import Breaker, NotAskedError
+from .cache import Rejections, forget_rejections
+from .fallback import Fallback
+from .fleet import Fleet
+from .leases import LeasedRequest, Leases
+
+if TYPE_CHECKING:
+    from ...settings import Settings
+
+_LOG_EVERY: Final = 60.0  # seconds
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Follower(Protocol):
+    """Reads the overrides of an open store."""
+
+    @property
+    def due_at(self) -> float: ...
+
+    def read(self) -> None: ...
+
+    async def aread(self) -> None: ...
+
+
+class RemoteStore:
+    """A store that processes share, and the parts of this process in front of it.
+
+    The decisions may be fewer than the hits. Each decision has its own hit.
+
+    Args:
+        store: The store.
+        settings: The settings of the limiter.
+        clock: The clock of the limiter.
+        now: Returns the time to pass to the store, or None.
+        lose: Receives the hits that the store may have counted although it sent no reply.
+        policies: Returns the ``on_store_error`` of each rule.
+        caches: Whether rejections may be cached.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        now: Callable[[], int | None],
+        lose: Callable[[Sequence[Hit]], None],
+        policies: Callable[[], Iterable[str]],
+        caches: bool,
+    ) -> None:
+        self.store = store
+        self._now = now
+        self._lose = lose
+        name = redacted_url(store)
+        self.rejections = Rejections(settings.rejection_cache if caches else 0)
+        self.leases = Leases(clock)
+        self.uses_leases = False
+        """Whether a rule may have leases."""
+        self.breaker = Breaker(name, policies)
+        self.fleet = Fleet(store, settings.fleet_size)
+        self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clock, self.fleet)
+        self._last = self.fallback.last
+        self.is_open = False
+        """Whether this process has opened the store. The next decision opens it."""
+        self.follower: Follower | None = None
+        self.opened: Callable[[], object] = lambda: None
+        """Called once the store is open, or could not be opened."""
+        self._opening = create_lock(self, "_opening", threading.Lock)
+        self._turns = PerLoop(asyncio.Lock)
+        self._calls: set[asyncio.Future[StoreError | None]] = set()
+        self._logs_state_at = 0.0
+        run_in_child(self, RemoteStore._start_over)
+        _open_stores.add(self)
+        atexit.unregister(_leave_fleets)
+        atexit.register(_leave_fleets)  # again, so that it runs before the store of this limiter ends
+
+    def _start_over(self) -> None:
+        self.is_open = False
+        self._turns.values.clear()
+        self._calls = set()
+
+    def start(self) -> None:
+        """Open the store. If it is open, read the overrides again when that is due."""
+        with self._opening:
+            run_blocking(self._start(blocking_call))
+
+    async def astart(self) -> None:
+        """Async form of ``start``."""
+        async with self._turns.get():
+            await self._start(async_call)
+
+    async def _start(self, call: Call) -> None:
+        with suppress(RateLimitError):
+            if not self.is_open:
+                await call(self.store, "start")
+            if self.follower is not None and monotonic() >= self.follower.due_at:
+                await call(self.follower, "read")
+        if not self.is_open:
+            self.is_open = True
+            self.opened()
+
+    async def _apply(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+        """Decide all hits of a request at one instant. Consume the costs of all or none, or nothing for a peek."""
+        if not self.is_open:
+            await call(self, "start")
+        at = _process_us()  # before the call, so that no rejection is kept beyond its time
+        if consume and (known := self.rejections.recall(hits, at)):
+            return known
+        damaged_keys = 0
+        try:
+            while True:
+                try:
+                    if consume and self.uses_leases:
+                        decisions = await self._serve(call, hits, now)
+                    else:
+                        decisions = await self._ask(call, hits, now, consume)
+                    break
+                except StateError as error:  # each key whose state cannot be decoded starts anew, once
+                    damaged_keys += 1
+                    if damaged_keys > len(hits):
+                        raise
+                    await self._start_anew(call, error, hits)
+        except StoreError as error:
+            if consume and not isinstance(error, NotAskedError):
+                self._lose(hits)
+            return self.fallback.decide(hits, now, consume)
+        return self.rejections.learn(decisions, at) if consume else decisions
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if consume and self.is_open and (known := self.rejections.recall(hits, _process_us())):
+            return known  # a flood of rejections needs no coroutine
+        return run_blocking(self._apply(blocking_call, hits, now, consume))
+
+    def aapply(
+        self, hits: Sequence[Hit], now: int | None = None, consume: bool = True
+    ) -> Coroutine[Any, Any, list[Decision]]:
+        return self._apply(async_call, hits, now, consume)
+
+    async def _serve(self, call: Call, hits: Sequence[Hit], now: int | None) -> list[Decision]:
+        """Serve hits from leases, and ask the store for the others, or for shares in their place."""
+        request = self.leases.begin(hits)
+        if not request.result:
+            asking = self._ask_for(call, request, now)
+            has_shares = bool(request.shares or request.returns)
+            await (self._complete(asking) if has_shares and call is async_call else asking)
+        return request.result
+
+    async def _ask_for(self, call: Call, request: LeasedRequest, now: int | None) -> None:
+        try:
+            if request.returns:
+                await self._correct_there(call, request.returns, now)
+            while not request.result:
+                self.leases.learn(request, await self._ask(call, request.asked, now, True))
+        except BaseException:
+            self.leases.undo(request)
+            raise
+
+    async def _complete(self, asking: Coroutine[Any, Any, None]) -> None:
+        """Await a call in a task of its own: no share is lost when the caller is cancelled."""
+        task = asyncio.ensure_future(_error_of(asking))
+        self._calls.add(task)  # an event loop holds its tasks weakly
+        task.add_done_callback(self._calls.discard)
+        if error := await asyncio.shield(task):
+            raise error
+
+    async def _ask(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+        """Ask the store while its breaker is closed. Learn what the process needs when the breaker opens."""
+        breaker = self.breaker
+        if breaker.open:
+            self._reject_call()
+        epoch, asked = breaker.epoch, hits
+        if consume and monotonic() >= self.fleet.due_at:
+            asked = self.fleet.join(hits)
+        try:
+            if call is blocking_call:  # each request comes here, so the store is called by no name
+                decisions = self.store.apply(asked, now, consume)
+            else:
+                decisions = await self.store.aapply(asked, now, consume)
+        except StoreError as error:
+            breaker.fail(error, epoch)
+            raise
+        if breaker.failures:
+            breaker.succeed()
+        if asked is not hits:
+            decisions = self.fleet.learn(decisions)
+        self._last.keep(decisions)
+        return decisions
+
+    async def _correct(self, call: Call, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Make the corrections of one verdict, where its hits were counted. Return the time of each."""
+        try:
+            if changes and changes[0].limit.local:
+                return self.fallback.local.correct(changes, now)
+            return await self._correct_there(call, changes, now)
+        finally:
+            forget_rejections([change.key for change in changes])
+
+    correct, acorrect = twins(_correct)
+
+    async def _correct_there(self, call: Call, changes: Sequence[Correction], now: int | None) -> list[int]:
+        breaker = self.breaker
+        if breaker.open:
+            self._reject_call()
+        epoch = breaker.epoch
+        try:
+            times: list[int] = await call(self.store, "correct", changes, now)
+        except StoreError as error:
+            breaker.fail(error, epoch)
+            raise
+        if breaker.failures:
+            breaker.succeed()
+        self._last.correct(changes, times)
+        return times
+
+    async def _forget(self, call: Call, keys: Iterable[str]) -> None:
+        """Delete states, and forget what this process knows of them, even when the store is unreachable."""
+        keys = list(keys)
+        try:
+            await call(self.store, "forget", keys)
+        finally:
+            self.leases.forget(keys)
+            self.fallback.forget(keys)
+            forget_rejections(keys)
+
+    forget, aforget = twins(_forget)
+
+    async def _close(self, call: Call) -> None:
+        """Return all shares, leave the fleet, and close the store. If it does not reply, the shares are lost."""
+        await self._leave_fleet(call)
+        with suppress(StoreError):
+            for changes in self.leases.return_all():
+                await self._correct_there(call, changes, self._now())
+        await call(self.store, "close")
+
+    close, aclose = twins(_close)
+
+    async def _leave_fleet(self, call: Call) -> None:
+        """End the announcement of this process, within the time budget of a call. Without a reply it expires."""
+        if leaving := self.fleet.leave():
+            with suppress(RateLimitError):
+                await self._correct_there(call, leaving, self._now())
+
+    async def _start_anew(self, call: Call, error: StateError, hits: Sequence[Hit]) -> None:
+        """Delete damaged states. Log it: no client can cause it, but a damaged store may have many such keys."""
+        if (now := monotonic()) >= self._logs_state_at:
+            self._logs_state_at = now + _LOG_EVERY
+            rules = ", ".join(sorted({hit.limit.rule for hit in hits if hit.key in error.keys}))
+            _log.warning("store %s: %s (rule %s); such keys start anew", self.breaker.name, error, rules)
+        try:
+            await call(self.store, "forget", error.keys)
+        finally:
+            self.leases.forget(error.keys)
+
+    def _reject_call(self) -> NoReturn:
+        """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
+        if self.breaker.takes_probe(now_us()):
+            with suppress(RuntimeError):  # no thread can start now; the next interval tries again
+                threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
+        raise NotAskedError(f"store {self.breaker.name} unreachable; the circuit breaker is open")
+
+    def _probe(self) -> None:
+        with suppress(StoreError):
+            self.store.ping()
+            self.breaker.recover(now_us())
+
+
+async def _error_of(asking: Coroutine[Any, Any, None]) -> StoreError | None:
+    """Return the error of a call, even when no caller is left to raise it to."""
+    try:
+        await asking
+    except StoreError as error:
+        return error
+    return None
+
+
+def _process_us() -> int:
+    """Return the time of this process; only differences of it matter."""
+    clock = testmode.clock
+    return machine.monotonic_ns() // 1000 if clock is None else clock()
+
+
+_open_stores: Final = Registry[RemoteStore]()
+
+
+def _leave_fleets() -> None:
+    """Leave the fleets at the end of this process: a worker that its server replaces does not count."""
+    for store in _open_stores:
+        with suppress(Exception):  # the interpreter may no longer start threads
+            run_blocking(store._leave_fleet(blocking_call))
