@@ -12,7 +12,8 @@ OLDEST_TESTS := $(addprefix tests/,frameworks starlette fastapi flask django asg
 	stores/redis together http/test_body.py http/test_region.py testing/test_clock.py testing/test_pytest_plugin.py docs/test_examples.py)
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/frameworks tests/starlette tests/fastapi
-PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist loadfile $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
+PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(addprefix -W ignore:,:DeprecationWarning \
+	:PendingDeprecationWarning Unclosed:ResourceWarning ::pydantic._internal._generate_schema)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs clean
