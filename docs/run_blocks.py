@@ -230,7 +230,8 @@ class Player:
 
     @staticmethod
     def _run_pytest(words: list[str]) -> str:
-        return _run_by_python("-m", "pytest", "-p", "no:cacheprovider", *words)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the others take most of the time
+        return _run_by_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_ratelimit_mw", *words)
 
     @staticmethod
     def _run_python(words: list[str]) -> str:

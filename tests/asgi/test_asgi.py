@@ -7,22 +7,12 @@ from typing import Any
 
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
-from calls import BODY, FIELDS, START, asend_bare, ask, http_scope, limited, limiter, names_of, send_bare, sending
+from calls import BODY, FIELDS, START, asend_bare, http_scope, limited, limiter, names_of, send_bare, sending
 from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.http.rules import DECIDED
-
-
-def test_an_allowed_response_gains_the_rate_limit_headers_once() -> None:
-    """An allowed request reaches the application. Its response gains the rate limit fields and keeps all others."""
-    response = ask(limited(sending(START, BODY)))
-    assert (response.status_code, response.text, response.headers["content-type"]) == (200, "hello", "text/plain")
-    assert response.headers["x-ratelimit-limit"] == "2"
-    assert response.headers["x-ratelimit-remaining"] == "1"
-    assert [name for name in response.headers if name in FIELDS] == FIELDS
-    assert "retry-after" not in response.headers
 
 
 @each("kind", ["mqtt", "websocket.extension"])
@@ -165,12 +155,6 @@ def test_only_the_application_reads_the_body() -> None:
     guarded = limited(echo, limiter("1/minute"))
     assert send_bare(guarded, http_scope(), parts)[1]["body"] == b"ab"
     assert send_bare(guarded, http_scope(), [])[0]["status"] == 429
-
-
-def test_a_shadow_rule_does_not_change_the_response() -> None:
-    """With only shadow rules, the server receives the start message object of the application."""
-    sent = send_bare(limited(sending(START, BODY), limiter("1/minute", mode="shadow")), http_scope())
-    assert sent[0] is START
 
 
 @each("error", [ValueError("broken"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])

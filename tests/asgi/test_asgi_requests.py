@@ -11,7 +11,6 @@ from calls import (
     http_scope,
     limited,
     limiter,
-    names_of,
     send_bare,
     statuses,
 )
@@ -44,25 +43,6 @@ def test_the_verdict_is_in_the_state() -> None:
     send_bare(limited(app), http_scope())
     assert scopes[0]["state"] is original["state"]
     assert [scope["state"]["ratelimit"].decisions[0].remaining for scope in scopes] == [1, 1]
-
-
-@each("fields", [{"path": "/free"}, {"path": "/api/free"}])
-@each("state", [{"db": 1}, None])
-def test_a_request_that_matches_no_rule_has_an_empty_verdict(fields: Scope, state: dict[str, Any] | None) -> None:
-    """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
-    verdicts: list[Verdict] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        verdicts.append(scope["state"]["ratelimit"])
-        verdicts[-1].settle(7)
-        await OK(scope, receive, send)
-
-    guarded = limited(app, limiter(match={"path": "/api"}))
-    for _ in range(2):
-        scope = http_scope(**fields, **({} if state is None else {"state": state}))
-        assert names_of(send_bare(guarded, scope)[0]) == ["content-type"]
-    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in verdicts] == [(True, (), 0.0)] * 2
-    assert verdicts[0] is not verdicts[1]
 
 
 def test_a_shared_state_keeps_no_verdict_of_another_request() -> None:

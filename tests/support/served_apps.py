@@ -1,6 +1,7 @@
 """An ASGI and a WSGI application for real server processes, with the same behaviour under both middlewares.
 
-Below ``/plain`` no proxy is trusted. Below ``/behind`` the local proxy and clients on a Unix socket are trusted.
+Below ``/plain`` no proxy is trusted. Below ``/behind`` the local proxy and clients on a Unix socket are trusted. Below
+``/bodies`` a rule needs the body, and the response is the body that the application has read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 PREFIXES: dict[str, list[str]] = {"/plain": [], "/behind": ["127.0.0.1", "unix"]}
 LOG = {"algorithm": "sliding-window-log", "limits": "3/hour"}  # exact in any hour
 FILE = Path(__file__)
+BODY_SETTINGS = {
+    "rules": [{"name": "user", "key": ["email", "path"], "limits": "1/hour"}],
+    "headers": ["x-ratelimit"],
+    "body_limit": "1KiB",
+    "body_timeout": "300ms",
+}
 
 _released, _released_in_thread = asyncio.Event(), threading.Event()
 
@@ -84,7 +91,19 @@ def _asgi(prefix: str, trusted: list[str]) -> App:
     return RateLimitMiddleware(Starlette(routes=routes), limiter=limiter(prefix), trusted_proxies=trusted)
 
 
+async def asgi_echo(scope: Any, receive: Any, send: Any) -> None:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 _apps = {prefix: _asgi(prefix, trusted) for prefix, trusted in PREFIXES.items()}
+_apps["/bodies"] = RateLimitMiddleware(asgi_echo, settings=BODY_SETTINGS)
 
 
 async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,10 +135,20 @@ def _chunks() -> Iterator[bytes]:
     yield b"second"
 
 
+def wsgi_echo(environ: Any, start_response: Any) -> list[bytes]:
+    chunked = "HTTP_TRANSFER_ENCODING" in environ
+    body = environ["wsgi.input"].read() if chunked else environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+
+
 wsgi: Any = DispatcherMiddleware(
     _views,
     {
-        prefix: WSGIMiddleware(_views, limiter=limiter(""), trusted_proxies=trusted)
-        for prefix, trusted in PREFIXES.items()
+        "/bodies": WSGIMiddleware(wsgi_echo, settings=BODY_SETTINGS),
+        **{
+            prefix: WSGIMiddleware(_views, limiter=limiter(""), trusted_proxies=trusted)
+            for prefix, trusted in PREFIXES.items()
+        },
     },
 )

@@ -11,14 +11,13 @@ from folders import DOCS
 from servers import HOST, STEADY, cluster_running, redis_running
 
 from benchmarks import capacity
-from benchmarks.capacity import measure, simulation, workers
-from benchmarks.capacity.calls import ANNOUNCED_EVERY, CallShares
+from benchmarks.capacity import measure, simulation
+from benchmarks.capacity.calls import CallShares
 from benchmarks.capacity.costs import Costs, Deployment, MeasuredCosts
 from benchmarks.capacity.fit import fit
 from benchmarks.capacity.simulation import Result, simulate
-from ratelimit_mw.limiter.remote import fleet
-from ratelimit_mw.stores.redis import batch
 
+pytestmark = pytest.mark.thorough
 NOTHING = Costs()
 
 
@@ -41,14 +40,12 @@ def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **op
     return simulate(plan, measured or STORES[plan.is_cluster], requests=requests)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", capacity.DEPLOYMENTS)
 def test_the_page_has_the_rows_that_the_command_prints(name: str) -> None:
     row = capacity.row_of(name, capacity.DEPLOYMENTS[name], capacity.read_costs())
     assert f"\n| {' | '.join(row)} |\n" in (DOCS / "capacity.md").read_text()
 
 
-@pytest.mark.thorough
 def test_servers_of_the_table_are_as_few_as_are_enough() -> None:
     """With 100,000 requests/s, a server less would use more than its share of CPU."""
     plan, result = capacity.with_servers(Deployment(workers=50, rate=100_000.0), STORES, requests=5_000)
@@ -58,16 +55,6 @@ def test_servers_of_the_table_are_as_few_as_are_enough() -> None:
     assert one_less.node_cpu > capacity.MOST_CPU * 0.98
 
 
-@pytest.mark.parametrize(
-    ("options", "connections"),
-    [({}, 50), ({"nodes": 3}, 150), ({"threads": 4}, 250), ({"nodes": 3, "threads": 4}, 700)],
-)
-def test_connections(options: dict[str, int], connections: int) -> None:
-    """A worker has a connection to each server, or one for each thread, and one more thread reads overrides."""
-    assert capacity.connections_of(Deployment(workers=50, rate=1_000.0, **options)) == connections
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("busy", [0.3, 0.8])
 def test_wait_at_a_server_is_that_of_md1(busy: float) -> None:
     """Random arrivals and equal service wait for busy * service / (2 * (1 - busy)) in the mean."""
@@ -117,10 +104,6 @@ def test_the_rejection_cache_saves_calls() -> None:
     assert result.commands == pytest.approx(1_002, rel=0.1)
 
 
-def test_second_calls_send_commands() -> None:
-    assert simulated(second_calls=0.5).operations == pytest.approx(1.5 * simulated().operations, rel=0.05)
-
-
 def test_leases_take_the_place_of_calls() -> None:
     """A lease serves its share. A key with few requests has no lease."""
     busy = CallShares(Deployment(workers=1, rate=1e6, clients=1, amount=1_000, is_leased=True))
@@ -129,11 +112,6 @@ def test_leases_take_the_place_of_calls() -> None:
     assert quiet.asked == pytest.approx(1.0, rel=0.01)
     exact, leased = (simulated(workers=10, rate=10_000.0, clients=150, is_leased=each) for each in (False, True))
     assert leased.commands < exact.commands / 5
-
-
-def test_one_busy_client_is_on_one_server() -> None:
-    result = simulated(nodes=6, rate=5_000.0, clients=1, workers=4)
-    assert result.busiest_node_cpu > 4 * result.node_cpu
 
 
 def test_a_part_of_the_fleet_is_as_the_whole() -> None:
@@ -145,12 +123,6 @@ def test_a_part_of_the_fleet_is_as_the_whole() -> None:
     assert large.percentile(0.5) == pytest.approx(small.percentile(0.5), rel=0.1)
 
 
-def test_constants_are_those_of_the_package() -> None:
-    assert workers.MOST == batch._MOST
-    assert (workers.WORTHWHILE, workers.MOST_CALLS) == (batch._WORTHWHILE, batch._MOST_CALLS)
-    assert ANNOUNCED_EVERY == fleet._LAST_INTERVAL
-
-
 def test_fit_finds_the_costs_of_parts() -> None:
     """The costs that made the totals are found; a cost below 0 becomes 0."""
     rows = [(1, 1, 1), (1, 1, 3), (0.1, 1, 1), (0.1, 1, 3)]
@@ -159,7 +131,6 @@ def test_fit_finds_the_costs_of_parts() -> None:
     assert min(fit([(1, 0), (1, 1), (1, 2)], [10, 9, 8])) == 0
 
 
-@pytest.mark.thorough
 def test_measure_a_server(tmp_path: Path) -> None:
     """The costs of a server are measured; the keys of the measurement are removed."""
     with redis_running(tmp_path) as server, redis.Redis(HOST, server.port) as client:
@@ -173,7 +144,6 @@ def test_measure_a_server(tmp_path: Path) -> None:
     assert 100 < found.state < 500
 
 
-@pytest.mark.thorough
 def test_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The costs of a cluster take the place of those in the file."""
     file, before = tmp_path / "measured.json", capacity.costs.read_costs()

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import flask
 import pytest
-from calls import CLIENT, aask, ask, ask_wsgi, http_scope
-from django.urls import path
-from django_calls import MIDDLEWARE, hello, project
+from calls import CLIENT, aask, ask, http_scope
+from django_calls import MIDDLEWARE
+from sites import SITES
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from tables import each
 from websocket_calls import connect, echo
 
 from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule, load_settings
-from ratelimit_mw import flask as of_flask
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.starlette import check, messages
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 
 def observed(*rules: Rule, store: Any = "memory://", **settings: Any) -> tuple[Limiter, list[Event]]:
@@ -52,48 +48,17 @@ def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
     assert [event.outcomes for event in events] == [{"part": "allowed"}, {"api": "allowed"}]
 
 
-_staged: list[Event] = []
-STAGES: Any = {
-    "observers": [_staged.append],
-    "rules": [
-        {"name": "clients", "limits": "9/minute"},
-        {"name": "users", "limits": "1/minute", "key": ["user"]},
-    ],
-}
-
-
-def in_starlette() -> Any:
-    layers = [Middleware(RateLimitMiddleware, settings=STAGES, features={"user": lambda request: "ann"})] * 2
-    app = Starlette(routes=[Route("/", PlainTextResponse("hello"))], middleware=layers)
-    return lambda: ask(app)
-
-
-def in_flask() -> Any:
-    app = flask.Flask("app")
-    app.add_url_rule("/", view_func=lambda: "hello")
-    app.wsgi_app = WSGIMiddleware(app.wsgi_app, STAGES)  # type: ignore[method-assign]
-    of_flask.RateLimiter(app, STAGES, features={"user": lambda request: "ann"})
-    return lambda: ask_wsgi(app)
-
-
-@each("build", [in_starlette, in_flask])
-def test_two_stages_of_one_limiter_send_one_event(build: Any) -> None:
+@each("name", SITES)
+def test_two_stages_of_one_limiter_send_one_event(name: str) -> None:
     """The outer middleware sends it, with the decisions of both."""
-    _staged.clear()
-    send = build()
-    for _ in range(2):
-        send()
-    assert [set(event.rules) for event in _staged] == [{"clients", "users"}] * 2
-    assert outcomes(_staged) == ["allowed", "rejected"]
-
-
-@each("is_async", [False, True])
-def test_a_django_middleware_that_is_listed_twice_sends_one_event(is_async: bool) -> None:
-    _staged.clear()
-    settings = {**STAGES, "rules": [{"name": "users", "limits": "1/minute", "key": ["user|ip"]}]}
-    with project(settings, path("", hello), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
-        assert served.statuses(times=2) == [200, 429]
-    assert outcomes(_staged) == ["allowed", "rejected"]
+    clients, users = Rule(name="clients", limits="9/minute"), Rule(name="users", limits="1/minute", key=["user"])
+    rate, events = observed(clients, users)
+    outer: Any = {"outer": {"limiter": rate, "features": {"user": lambda _: None}}}
+    more = {"middleware": MIDDLEWARE * 2} if "django" in name else outer
+    with SITES[name](rate, features={"user": lambda _: "ann"}, **more) as site:
+        assert site.statuses(2) == [200, 429]
+    assert [set(event.rules) for event in events] == [{"clients", "users"}] * 2
+    assert outcomes(events) == ["allowed", "rejected"]
 
 
 def test_a_cancelled_request_has_an_event() -> None:

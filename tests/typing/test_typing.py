@@ -17,7 +17,7 @@ _ACCEPTED = ("accepted.py", "handlers.py")
 # The functions of most applications are untyped, and Django has no types. All calls of this package are checked.
 _UNTYPED = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-subclassing-any\n"
 
-pytestmark = pytest.mark.slow  # one run of mypy over all frameworks takes 10 s
+pytestmark = pytest.mark.thorough  # mypy takes 20 s for all frameworks, and `make check` runs it on the package
 
 
 def write_examples(folder: Path) -> None:

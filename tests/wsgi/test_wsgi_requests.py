@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from calls import limiter
 from flask import Flask
 from tables import each
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from wsgi_calls import FIELDS, Served, limited, listing, statuses
+from wsgi_calls import Served, limited, listing, statuses
 
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
@@ -51,37 +49,7 @@ def test_the_user_is_remote_user() -> None:
     assert statuses(app, 2) == [200, 200]
 
 
-def test_feature_functions_read_the_environ_and_the_headers() -> None:
-    """A feature function sees the environ as a mapping, case-insensitive headers and all header names."""
-    values: list[Any] = []
-
-    def plan(request: Any) -> str:
-        values.append((request["REQUEST_METHOD"], request.headers["X-Plan"], sorted(request.headers)))
-        values.append((request.headers.get("content-type"), len(request.headers), "wsgi.input" in request))
-        return str(request.headers["x-plan"])
-
-    app = limited(listing, limiter("1/minute", key=["plan"]), features={"plan": plan})
-    assert statuses(app, 2, HTTP_X_PLAN="free", CONTENT_TYPE="text/plain") == [200, 429]
-    assert statuses(app, 1, HTTP_X_PLAN="pro") == [200]
-    assert values[:2] == [("GET", "free", ["host", "x-plan"]), ("text/plain", 2, True)]
-
-
 # -- several middlewares -----------------------------------------------------------------------------------
-
-
-def two_middlewares(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
-    return RateLimitMiddleware(RateLimitMiddleware(listing, **inner), **outer)
-
-
-def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
-    """Two middlewares with one limiter, or with equal settings, consume once and write the fields once."""
-    rate, settings = limiter("2/minute"), {"rules": [{"name": "api", "limits": "2/minute"}]}
-    for app in (
-        two_middlewares({"limiter": rate}, {"limiter": rate}),
-        two_middlewares({"settings": settings}, {"settings": settings}),
-    ):
-        assert Served(app).names() == ["Content-Type", *FIELDS]
-        assert statuses(app, 2) == [200, 429]
 
 
 def test_a_mounted_middleware_matches_paths_below_the_mount() -> None:
