@@ -36,7 +36,7 @@ def run_within(program: str, open_app: "Callable[[], Source]", words: Sequence[s
         click.ClickException: The command found something wrong, or is misused.
     """
     require_extra(program)
-    from .within import group_within
+    from .group import group_within
 
     return group_within(program, open_app).main(list(words), program, standalone_mode=False) or 0
 

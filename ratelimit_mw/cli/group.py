@@ -1,22 +1,72 @@
-"""The command ``ratelimit-mw`` itself, and ``ratelimit-mw schema``."""
+"""The command ``ratelimit-mw``, and the commands that a framework's own program offers for its application."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 
 from .. import __version__
+from ..errors import MissingExtraError, RateLimitError
+from ..operations import Answer
 from ..settings import schema as settings_schema
+from .application import SourceCommand
+from .check import check
 from .demo.command import demo
-from .errors import HELP_OPTIONS, CommandGroup
+from .explain import explain
 from .forecast.command import forecast
 from .init import init
-from .output import command, print_json
+from .operate import commands
+from .output import Failure, command, print_answer, print_json, wants_json
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
+from .source import Source
 from .traffic.command import traffic
-from .within import COMMANDS
+
+_HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_OF_APPLICATION: Final = (check, explain, *commands())
+"""The commands on the rules of one application."""
+_HELP: Final = """Check, explain and operate the rate limits of this application.
+
+Results go to stdout, messages to stderr. Exit codes: 0 for success, 1 for a problem, 2 for misuse.
+"""
 
 
-@click.group(cls=CommandGroup, context_settings=HELP_OPTIONS)
+class CommandGroup(click.Group):
+    """Prints the ``Answer`` of a command, as JSON with ``--json``.
+
+    It prints an error as a message, and with ``--json`` as ``{"error": ...}`` on stdout, too.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        as_json = "--json" in ctx.args
+        try:
+            answer = super().invoke(ctx)
+            if isinstance(answer, Answer):
+                print_answer(answer, wants_json())
+            sys.stdout.flush()  # a closed pipe raises here, where click ends quietly, and not at exit
+            if isinstance(answer, Answer) and answer.found_wrong:
+                ctx.exit(1)
+        except BrokenPipeError:
+            raise
+        except (click.ClickException, RateLimitError, OSError) as error:
+            failure = _failure(error)
+            if as_json:
+                print_json({"error": failure.format_message()})
+            raise failure from None
+
+
+def _failure(error: click.ClickException | RateLimitError | OSError) -> click.ClickException:
+    if isinstance(error, click.ClickException):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{where}{error.strerror or error}")
+    return click.UsageError(str(error)) if isinstance(error, MissingExtraError) else Failure(str(error))
+
+
+@click.group(cls=CommandGroup, context_settings=_HELP_OPTIONS)
 @click.version_option(__version__, prog_name="ratelimit-mw")
 def ratelimit_mw() -> None:
     """Check, try out and operate rate limits.
@@ -31,5 +81,22 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*COMMANDS, demo, diff, forecast, init, replay, schema, serve, traffic):
+for _command in (*_OF_APPLICATION, demo, diff, forecast, init, replay, schema, serve, traffic):
     ratelimit_mw.add_command(_command)
+
+
+def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
+    """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
+    group = CommandGroup(help=_HELP, context_settings=_HELP_OPTIONS)
+    for name, each in [("rules", check), *((own.name, own) for own in _OF_APPLICATION)]:
+        own = _own(each, program, open_app)
+        own.hidden = name != each.name
+        group.add_command(own, name)
+    return group
+
+
+def _own(command: click.Command, program: str, open_app: Callable[[], Source]) -> click.Command:
+    if isinstance(command, click.Group):
+        commands = [_own(each, program, open_app) for each in command.commands.values()]
+        return click.Group(command.name, commands, help=command.help)
+    return command.within(program, open_app) if isinstance(command, SourceCommand) else command

@@ -11,7 +11,7 @@ import pytest
 from command_line import Files, run
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.cli import errors
+from ratelimit_mw.cli import group
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.cli.output import Answer, Cell, Table, printable
 
@@ -38,13 +38,13 @@ CASES = {
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     """The answers that are printed."""
     printed: list[Answer] = []
-    print_answer = errors.print_answer
+    print_answer = group.print_answer
 
     def record(answer: Answer, as_json: bool) -> None:
         printed.append(answer)
         print_answer(answer, as_json)
 
-    monkeypatch.setattr(errors, "print_answer", record)
+    monkeypatch.setattr(group, "print_answer", record)
     return printed
 
 
@@ -88,8 +88,8 @@ def test_every_command_with_json_is_rendered() -> None:
     assert {name for name, each in commands.items() if json_flag_of(each)} == CASES.keys()
 
 
-def commands_of(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+def commands_of(parent: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in parent.commands.items():
         if isinstance(command, click.Group):
             yield from commands_of(command, f"{name} ")
         else:

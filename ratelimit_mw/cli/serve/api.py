@@ -13,7 +13,7 @@ from ...operations import OPERATIONS, AdminOperation, arun, read_features
 from ...operations.arguments import NoArguments, decode, of_texts
 from ...operations.forms import decision_json
 from ...quota import checked_cost
-from .access import ProblemError
+from .gateway import ProblemError
 from .rules import ServedRules
 
 Fields = Mapping[str, Any]

@@ -16,11 +16,11 @@ from ...clock import monotonic
 from ...dashboard.access import Mount
 from ...dashboard.asgi import ASGIDashboard
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
+from ...http.token import CHALLENGE, has_token
 from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
 from . import api
-from .access import ProblemError, check_reader, check_token
-from .gateway import GATEWAYS, Gateway, original_scope, response_sender
+from .gateway import GATEWAYS, Gateway, ProblemError, original_scope, response_sender
 from .rules import ServedRules
 
 _DASHBOARD: Final = "/dashboard"
@@ -71,7 +71,9 @@ class DecisionService:
                 await self._respond_to_gateway(scope, receive, send)
                 return
             if f"{scope['path']}/".startswith(f"{_DASHBOARD}/"):
-                check_reader(ASGIRequest(scope), self._token)
+                if not has_token(ASGIRequest(scope), self._token, "bearer", "basic"):  # browsers send a password
+                    problem = "the dashboard needs the admin token as the password"
+                    raise ProblemError(401, problem, www_authenticate=CHALLENGE)
                 await self._dashboard({**scope, "root_path": _DASHBOARD}, receive, send)
                 return
             status, content = 200, await self._respond(ASGIRequest(scope), receive)
@@ -120,8 +122,8 @@ class DecisionService:
             raise ProblemError(404, f"unknown path {request.path[:100]!r}. Expected one of {known}{hint}")
         if request.method.replace("HEAD", "GET") != route.method:
             raise ProblemError(405, f"{request.path} takes {route.method}; got {request.method[:100]!r}")
-        if route.needs_token:
-            check_token(request, self._token)
+        if route.needs_token and not has_token(request, self._token, "bearer"):
+            raise ProblemError(401, f"{request.path} needs the header Authorization: Bearer TOKEN")
         body = await _json_body(request, receive) if route.method == "POST" else b""
         return await route.respond(self.rules, route.parse(request.query_string, body))
 

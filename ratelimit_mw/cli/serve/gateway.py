@@ -10,7 +10,15 @@ from urllib.parse import unquote_to_bytes
 
 from ...asgi.request import ASGIRequest, Message, Scope, Send
 from ...errors import ConfigError
-from .access import ProblemError
+
+
+class ProblemError(Exception):
+    """Ends a request with this status, a message, and the headers of the response."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 class Gateway(NamedTuple):

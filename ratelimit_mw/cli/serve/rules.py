@@ -1,25 +1,38 @@
-"""``ServedRules``: the rules in effect, and the features and the plan of a request to the API."""
+"""``ServedRules``: the rules in effect, and the features and the plan of a request to the API.
 
+Rules that the service cannot decide are errors at its start: no limit goes missing silently.
+"""
+
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
-from ...errors import ConfigError, error_path
+from ...algorithms.limit import Limit
+from ...clock import monotonic
+from ...errors import ConfigError, RateLimitError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
+from ...http.notes import log_note
 from ...http.route_checks import check_no_views
+from ...http.rules import requires_user
 from ...keys.features import INVALID, checked_name
-from ...keys.parts import as_counted
+from ...keys.parts import as_counted, part_of
 from ...limiter.limiter import Limiter
+from ...rules.compiled import CompiledRule
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
-from .checks import check_decided_at_once, check_for_gateway, check_no_slots
+from ...stores import Store
 from .gateway import Gateway, invalid_headers, path_of_target
-from .readiness import Readiness
 
-_CACHE_SIZE: Final = 1024
+_log = logging.getLogger("ratelimit_mw")
+_SECONDS: Final = 1.0
+"""The time for which the last reply of the store is true."""
+_SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
+"""The features, and families of features, that the request of a gateway has."""
+_PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
+_FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
 
 
 class ServedRules:
@@ -34,7 +47,7 @@ class ServedRules:
     client_ip: ClientIP
     writer: HeaderWriter
     invalid_headers: re.Pattern[bytes]
-    _counted_ip: Callable[[str], str]
+    _prefixes: tuple[int, Iterable[Any]]
 
     def __init__(self, limiter: Limiter, gateway: Gateway | None, has_users: bool) -> None:
         self.limiter = limiter
@@ -53,14 +66,12 @@ class ServedRules:
         if self._gateway:
             check_for_gateway(rules, settings, self._gateway, self._has_users)
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header)
-        forms = settings.ipv6_prefix, settings.nat64_prefixes
-        counted_ip = lru_cache(_CACHE_SIZE)(lambda text: as_counted({"ip": text}, *forms)["ip"])
         writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
         invalid = invalid_headers(name[len("header:") :] for name in rules.needs if name.startswith("header:"))
 
         def use() -> None:
-            self.client_ip, self.writer, self._counted_ip = client_ip, writer, counted_ip
-            self.invalid_headers = invalid
+            self.client_ip, self.writer, self.invalid_headers = client_ip, writer, invalid
+            self._prefixes = settings.ipv6_prefix, settings.nat64_prefixes
 
         return use
 
@@ -78,9 +89,7 @@ class ServedRules:
                 raise ConfigError(f"expected text; got {value!r}", name)
         if isinstance(path := features.get("path"), str):
             features["path"] = path_of_target(path)
-        if isinstance(text := features.get("ip"), str):
-            features["ip"] = self._counted_ip(text)
-        return as_counted(features, has_own_ip=True)
+        return as_counted(features, *self._prefixes)
 
     def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
         """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.
@@ -108,3 +117,75 @@ def _check_named(needs: Iterable[str], features: Mapping[str, Any], of: str) -> 
         if name not in features:
             message = f"{of} uses the feature {name!r}. Add it, with null for a request that has none"
             raise ConfigError(message, "features")
+
+
+class Readiness:
+    """Whether the store replies. Every client may ask, so it is called once a second at most."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._due_at = 0.0
+        self._is_ready = self._is_logged = False
+
+    async def is_ready(self) -> bool:
+        """Return whether the store replies, or has replied a second ago. A failure is logged once per outage."""
+        if monotonic() >= self._due_at:
+            self._due_at = monotonic() + _SECONDS
+            try:
+                await self._store.aping()
+            except RateLimitError as error:
+                if not self._is_logged:
+                    _log.warning("/readyz: store %s unreachable (%s)", self._store.name, error)
+                self._is_ready, self._is_logged = False, True
+            else:
+                self._is_ready, self._is_logged = True, False
+        return self._is_ready
+
+
+def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_users: bool) -> None:
+    """Raise ``ConfigError`` for rules that no request of a gateway can have.
+
+    Args:
+        rules: The rules to check.
+        settings: Their settings.
+        gateway: The gateway.
+        has_users: Whether the gateway names the user of a request.
+    """
+    if not settings.trusted_proxies:
+        message = 'the service must trust the gateway, which names the clients. Set trusted_proxies = ["127.0.0.1"]'
+        raise ConfigError(message, "trusted_proxies")
+    if not gateway.sends(header := settings.region_header):
+        raise ConfigError(f"a gateway does not send the header {header!r}. Choose another one", "region_header")
+    for rule in rules.rules:
+        if not rule.source.matches.is_only_named:
+            check_decided_at_once(rule)
+            if "user" in rule.source.needs and not has_users:
+                log_note(f"the rule {rule.name!r} counts no user. Name the header of the gateway with --user-header")
+            _check_sent(f"rule {rule.name!r}", rule.source.parts, gateway, requires_user(rule) and not has_users)
+    _check_sent("lists", rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
+
+
+def _check_sent(of: str, parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
+    if lacks_user:
+        raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
+    for part in parts:
+        name = part.removeprefix("email:")
+        family, _, header = part_of(name).feature.partition(":")
+        if family not in _SENT or (family == "header" and not gateway.sends(header)):
+            fix = _PATHS if name == "endpoint" else _FIX
+            raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
+
+
+def check_no_slots(limits: Iterable[Limit]) -> None:
+    """Raise ``ConfigError`` for limits of a client that would need the response."""
+    for limit in limits:
+        if limit.quota.concurrent:
+            message = "the service sees no response, so it has no use for concurrent limits"
+            raise ConfigError(f"{message}; got '{limit.quota}'")
+
+
+def check_decided_at_once(rule: CompiledRule) -> None:
+    """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
+    if Plan([rule]).needs_settlement:
+        message = "the service sees no response, so it has no use for concurrent limits, count_when and cost_from"
+        raise ConfigError(f"{message}. Use the rule in the middleware of the application", of=f"rule {rule.name!r}")
