@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from command_line import Files, run
+from command_line import Files, line, run
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli import group
@@ -18,6 +18,8 @@ from ratelimit_mw.cli.output import Answer, Cell, Table, printable
 CASES = {
     "check": ["FILE"],
     "explain": ["FILE", "POST", "/login", "--feature=ip=192.0.2.7", "--feature=email=a@example.com"],
+    "traffic show": ["LOG"],
+    "traffic import": ["LOG", "ACCESS"],
     "traffic expire": ["LOG"],
     "inspect": ["FILE", "--rejected"],
     "reset": ["FILE", "login", "ip=192.0.2.7", "email=a@example.com"],
@@ -63,7 +65,7 @@ def files(tmp_path: Path) -> dict[str, str]:
         limiter.hit({"path": "/login", "ip": "192.0.2.7", "email": "a@example.com"})
     limiter.ban("banning", {"ip": "192.0.2.7"})
     limiter.close()
-    return {"FILE": str(file), "LOG": log}
+    return {"FILE": str(file), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,13 +5,14 @@ from typing import Final
 import click
 
 from ...errors import ConfigError
+from ...operations import Answer
 from ...settings import Settings
 from ...traffic import TrafficLog
 from ..access_log import LogEntry
 from ..clients import open_log
 from ..json_lines import LineParser
 from ..log_files import format_text, logs_argument, size_of
-from ..output import Failure, command, count_text, json_option, note, print_json, print_text
+from ..output import Failure, command, count_text, json_flag
 from ..replay.logs import field_option, open_logs
 from ..replay.simulation import LogClients
 
@@ -29,8 +30,8 @@ _AT_ONCE: Final = 10_000
 @logs_argument()
 @field_option
 @click.option("--clients", is_flag=True, help="Record the IP addresses as the clients of the event request.")
-@json_option
-def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], clients: bool, as_json: bool) -> None:
+@json_flag
+def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], clients: bool) -> Answer:
     """Count the requests of access logs in the traffic log at URL. A missing log is created.
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
@@ -58,13 +59,11 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
             raise
         already = f"{count_text(counted, 'request')} are counted in {log.name} already"
         raise Failure(f"{failure.message}. {already}") from None
+    notes = []
     if left_out:
-        note(f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future")
-    if as_json:
-        print_json({"requests": counted, "left_out": left_out, **logs.as_json()})
-    else:
-        print_text(format_text(logs.formats))
-        print_text(f"{count_text(counted, 'request')} counted in {log.name}")
+        notes.append(f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future")
+    shown = [format_text(logs.formats), f"{count_text(counted, 'request')} counted in {log.name}"]
+    return Answer({"requests": counted, "left_out": left_out, **logs.as_json()}, shown, notes)
 
 
 def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:

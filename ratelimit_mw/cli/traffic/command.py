@@ -1,25 +1,34 @@
-"""``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one."""
+"""``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one, and free its disk space."""
 
-import difflib
+import csv
+import re
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import click
 
-from ...operations.times import minute_text
+from ...clock import SECOND
+from ...errors import ConfigError, suggestion
+from ...operations import Answer, Cell, Table
+from ...operations.times import minute_text, seconds_of, span_text
 from ...operations.traffic_report import missing_text
+from ...quota import parse_duration
+from ...testmode import process_clock
 from ...traffic import Curve, TrafficLog
 from ..clients import open_log
-from ..output import Cell, command, json_option, note, print_json, print_table
+from ..output import command, json_flag, parsed, wants_json
 from ..replay.picture import check_picture, theme_option
 from .access_logs import import_logs
-from .csv_text import csv_text
-from .expire import expire
-from .source import read_time
 
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""
+_FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}"
+                         "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+"""Spreadsheets run a cell that starts with one of these, some of them even after spaces."""
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""A terminal would obey these, and click would remove some of them."""
 
 
 class TrafficGroup(click.Group):
@@ -38,21 +47,17 @@ def traffic() -> None:
     """
 
 
-class _Query(NamedTuple):
-    """The arguments and options of ``show``."""
-
-    url: str
-    event: str | None
-    start: float
-    end: float
-    by: str | None
-    top: int | None
-    points: int | None
-    plot: bool
-    picture: Path | None
-    theme: str
-    as_csv: bool
-    as_json: bool
+def _read_time(text: str) -> float:
+    """Return the seconds since 1970 of a time: a duration before now, a date or a time."""
+    try:
+        return (process_clock() - parse_duration(text)) / SECOND
+    except ConfigError:
+        pass
+    try:
+        return seconds_of(text)
+    except (ValueError, OverflowError):
+        expected = "a duration before now such as 7d, or a time in UTC such as 2026-01-31 or 2026-01-31T12:00"
+        raise click.BadParameter(f"expected {expected}; got {text!r}") from None
 
 
 @command(
@@ -65,9 +70,9 @@ class _Query(NamedTuple):
 )
 @click.argument("url")
 @click.argument("event", required=False)
-@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, callback=read_time,
+@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, callback=parsed(_read_time),
               help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
-@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=read_time,
+@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=parsed(_read_time),
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
 @click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
 @click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
@@ -77,103 +82,141 @@ class _Query(NamedTuple):
               help="Draw the curve, as .png or .svg.")  # fmt: skip
 @theme_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@json_option
-def show(**options: Any) -> None:
+@json_flag
+def show(
+    url: str,
+    event: str | None,
+    start: float,
+    end: float,
+    by: str | None,
+    top: int | None,
+    points: int | None,
+    plot: bool,
+    picture: Path | None,
+    theme: str,
+    as_csv: bool,
+) -> Answer:
     """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.
     """
-    query = _Query(**options)
-    is_drawn = query.plot or query.picture is not None
-    if query.event is None and (query.by or is_drawn or query.top):
+    is_drawn = plot or picture is not None
+    if event is None and (by or is_drawn or top):
         raise click.UsageError("name an EVENT for --by, --plot, --picture and --top")
-    if query.top and (query.by or is_drawn or query.points):
+    if top and (by or is_drawn or points):
         raise click.UsageError("--top has no curve. Leave out --by, --plot, --picture and --points")
-    with closing(open_log(query.url)) as log:
-        if query.event is None:
-            _show_events(log, query)
-        elif query.top:
-            _show_clients(log, query, query.event, query.top)
+    is_for_programs = as_csv or picture is not None or wants_json()
+    with closing(open_log(url)) as log:
+        if event is None:
+            answer = _events(log, start, end)
+        elif top:
+            answer = _clients(log, event, start, end, top)
         else:
-            _show_curve(log, query, query.event)
+            curve = log.curve(event, start, end, points or (300 if is_for_programs else 50), by)
+            answer = _counts(log, event, curve, by, plot)
+            if picture is not None:
+                _draw(curve, f"{event} by {by}" if by is not None else event, picture, theme)
+    if as_csv and not wants_json():
+        click.echo(csv_text(answer), nl=False)
+    return answer._replace(shown=()) if as_csv or picture is not None else answer
 
 
-def _show_curve(log: TrafficLog, query: _Query, event: str) -> None:
-    by, picture = query.by, query.picture
-    if picture is not None:
-        from ..replay.plot import THEMES
-        from .plot import draw  # raises MissingExtraError without matplotlib
-    points = query.points or (300 if query.as_csv or query.as_json or picture else 50)
-    curve = log.curve(event, query.start, query.end, points, by)
-    total = sum(curve.counts)
-    title = f"{event} by {by}" if by is not None else event
-    period = f"{minute_text(curve.start)} to {minute_text(curve.end)} UTC"
-    if picture is not None:
-        draw(curve, title, period, picture, THEMES[query.theme])
-    if query.as_json:
-        start_end = {"start": curve.start, "end": curve.end, "step": curve.step}
-        print_json({"event": event, "by": by, "total": total, **start_end, "counts": curve.counts})
-    elif query.as_csv:
-        _print_csv(curve)
-    elif picture is None:
-        _print_curve(curve, f"{title}: {total:,} from {period}", query.plot)
+def _counts(log: TrafficLog, event: str, curve: Curve, by: str | None, has_bars: bool) -> Answer:
+    total, highest = sum(curve.counts), max(1, *curve.counts)
+    figures = {"total": total, "start": curve.start, "end": curve.end, "step": curve.step, "counts": curve.counts}
+    rows: list[dict[str, Cell]] = [
+        {
+            "time": minute_text(curve.start + i * curve.step),
+            "count": number,
+            **({"": "#" * -(-number * _WIDTH // highest)} if has_bars else {}),
+        }
+        for i, number in enumerate(curve.counts)
+    ]
+    name = f"{event} by {by}" if by is not None else event
+    notes = []
     if not any(curve.counts):
-        _note_nothing(log, event, curve)
+        known = log.events(curve.start, curve.end)
+        hint = suggestion(event, known) if known and event not in known else ""
+        notes.append(f"no record of {event!r} in this time{hint}")
+    title = f"{name}: {total:,} from {_period(curve.start, curve.end)}"
+    return Answer({"event": event, "by": by, **figures}, [Table(title, rows)], notes)
 
 
-def _show_clients(log: TrafficLog, query: _Query, event: str, top: int) -> None:
-    start, end = query.start, query.end
+def _clients(log: TrafficLog, event: str, start: float, end: float, top: int) -> Answer:
     clients = log.top(event, start, end, top)
-    if query.as_json:
-        rows = [each._asdict() for each in clients]
-        print_json({"event": event, "from": start, "to": end, "clients": rows, "complete_from": clients.complete_from})
-    elif query.as_csv:
-        click.echo(csv_text([("client", "total"), *clients]), nl=False)
-    else:
-        title = f"{event}: clients from {minute_text(start)} to {minute_text(end)} UTC"
-        print_table(title, [each._asdict() for each in clients])
-    if missing := missing_text(clients.complete_from):
-        note(missing)
+    rows = [each._asdict() for each in clients]
+    json = {"event": event, "from": start, "to": end, "clients": rows, "complete_from": clients.complete_from}
+    notes = [missing_text(clients.complete_from)] if missing_text(clients.complete_from) else []
     if not clients:
-        note(f"no client of {event!r} is recorded in this time")
+        notes.append(f"no client of {event!r} is recorded in this time")
+    return Answer(json, [Table(f"{event}: clients from {_period(start, end)}", rows)], notes)
 
 
-def _show_events(log: TrafficLog, query: _Query) -> None:
-    start, end = query.start, query.end
+def _events(log: TrafficLog, start: float, end: float) -> Answer:
     events = log.events(start, end)
-    if query.as_json:
-        print_json({"from": start, "to": end, "events": events})
-        return
-    if query.as_csv:
-        click.echo(csv_text([("event", "total"), *events.items()]), nl=False)
-        return
-    title = f"{log.name}: events from {minute_text(start)} to {minute_text(end)} UTC"
-    print_table(title, [{"event": event, "total": total} for event, total in events.items()])
-    if not events:
-        note("no event is recorded in this time")
+    rows: list[dict[str, str | int]] = [{"event": event, "total": total} for event, total in events.items()]
+    notes = [] if events else ["no event is recorded in this time"]
+    table = Table(f"{log.name}: events from {_period(start, end)}", rows)
+    return Answer({"from": start, "to": end, "events": events}, [table], notes)
 
 
-def _print_csv(curve: Curve) -> None:
-    rows = [(minute_text(curve.start + i * curve.step), number) for i, number in enumerate(curve.counts)]
-    click.echo(csv_text([("time", "count"), *rows]), nl=False)
+def _period(start: float, end: float) -> str:
+    return f"{minute_text(start)} to {minute_text(end)} UTC"
 
 
-def _print_curve(curve: Curve, title: str, has_bars: bool) -> None:
-    highest = max(1, *curve.counts)
-    rows: list[dict[str, Cell]] = []
-    for i, number in enumerate(curve.counts):
-        bar = {"": "#" * -(-number * _WIDTH // highest)} if has_bars else {}
-        rows.append({"time": minute_text(curve.start + i * curve.step), "count": number, **bar})
-    print_table(title, rows)
+def csv_text(answer: Answer) -> str:
+    """Return the rows of the tables of an answer as CSV (RFC 4180). No cell begins a formula."""
+    out = StringIO()
+    for part in answer.shown:
+        if isinstance(part, Table) and part.rows:
+            rows: list[list[Cell]] = [list(part.rows[0]), *(list(row.values()) for row in part.rows)]
+            csv.writer(out).writerows([_cell(each) for each in row] for row in rows)
+    return out.getvalue()
 
 
-def _note_nothing(log: TrafficLog, event: str, curve: Curve) -> None:
-    """Print a note on an event without a record, with the name of a similar one."""
-    known = log.events(curve.start, curve.end)
-    close = difflib.get_close_matches(event, known, 1)
-    hint = f". Did you mean {close[0]!r}?" if close and event not in known else ""
-    note(f"no record of {event!r} in this time{hint}")
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.encode("utf-8", "backslashreplace").decode()  # a key may have half of a surrogate pair
+    text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1].isspace() else text
+
+
+def _draw(curve: Curve, title: str, path: Path, theme_name: str) -> None:
+    """Write a PNG or an SVG, by the name of the file."""
+    from ..replay.plot import THEMES, ascii_text, edges_of, new_figure, save, style_times  # matplotlib is an extra
+
+    theme = THEMES[theme_name]
+    figure = new_figure(4, theme)
+    axes = figure.subplots()
+    edges = edges_of(curve.start, curve.step, curve.counts)
+    axes.stairs(curve.counts, edges, fill=True, color=theme.allowed, label="count")
+    axes.stairs(curve.counts, edges, color=theme.ink, linewidth=1.1)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, max(1, *curve.counts) * 1.06)
+    text = ascii_text(title, 90).replace("$", r"\$")  # no formula
+    style_times(axes, f"count per {span_text(curve.step)}", _period(curve.start, curve.end), text, theme)
+    save(figure, path)
+
+
+@command(
+    "ratelimit-mw traffic expire sqlite:///traffic.db",
+    "ratelimit-mw traffic expire sqlite:///traffic.db --json",
+    name="expire",
+)
+@click.argument("url")
+@json_flag
+def expire(url: str) -> Answer:
+    """Drop the expired counts of the traffic log at URL, and free their disk space.
+
+    Your application drops expired counts, too, but its SQLite file does not shrink. The command rewrites the file, and
+    needs as much free disk space as the size of the file. Meanwhile, your application keeps its counts in memory. Redis
+    drops expired counts on its own.
+    """
+    with closing(open_log(url)) as log:
+        freed = log.expire()
+    return Answer({"bytes": freed}, [f"{log.name}: {freed:,} bytes of disk space freed"])
 
 
 traffic.add_command(show)
