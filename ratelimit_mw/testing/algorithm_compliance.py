@@ -14,7 +14,7 @@ from ..clock import SECOND
 from ..decision import Decision
 from ..quota import Quota
 from ..receipt import Charge
-from .comparison import check_equal, values_of
+from .reference_store import check_equal, values_of
 
 START = 1_767_268_820 * SECOND + 500_000
 _SEEDS = range(4)

@@ -1,4 +1,7 @@
-"""The expected decisions of a store: the pure algorithms over a dictionary, and random traces to compare both with."""
+"""The expected decisions of a store: the pure algorithms over a dictionary, random traces, and the comparison of both.
+
+A difference raises `AssertionError`; no test library is needed.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -7,8 +10,23 @@ from typing import Any
 from ..algorithms.limit import Limit
 from ..decision import Decision, Hit, decide_all
 from ..receipt import Charge, Correction
-from .comparison import all_values, check_equal
-from .store_handles import StoreHandle
+from .store_suite import StoreHandle
+
+
+def values_of(decision: Decision) -> dict[str, int | None]:
+    """Return the numbers of a decision, with times in microseconds."""
+    names = ("allowed", "remaining", "retry_us", "reset_us", "at_us", "delay_us")
+    return {name: getattr(decision, name) for name in names}
+
+
+def all_values(decisions: Sequence[Decision]) -> list[dict[str, int | None]]:
+    return [values_of(decision) for decision in decisions]
+
+
+def check_equal(actual: Any, expected: Any, subject: str) -> None:
+    """Raise unless both values are equal. An ``assert`` would show no values without pytest, and nothing under -O."""
+    if actual != expected:
+        raise AssertionError(f"{subject}:\n  got      {actual!r}\n  expected {expected!r}")
 
 
 class ReferenceStore:

@@ -54,7 +54,7 @@ def test_a_ban_of_an_own_algorithm(each_store: Store) -> None:
 
 
 def check_definition(store: Store, kind: str) -> None:
-    for seed in range(4):
+    for seed in range(3):
         chance, now = random.Random(seed), START * SECOND
         after, within, first = chance.randint(1, 5), chance.choice((7, 60, 200)), chance.choice((1, 30, 90))
         growth, longest = chance.choice((1, 2, 3)), first * chance.choice((1, 4, 10))
@@ -127,7 +127,7 @@ def test_bans_grow_up_to_a_maximum_and_are_forgotten(each_store: Store) -> None:
 
 def test_several_rules_are_decided_as_in_memory(each_store: Store) -> None:
     """Rules of other keys, in other slots of a cluster, and in shadow mode, with refunds."""
-    for seed in range(6):
+    for seed in range(3):
         chance, clock = random.Random(seed), ManualClock(START)
         rules = [
             Rule(

@@ -15,8 +15,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import MemoryStore, Store, open_store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
-from ratelimit_mw.testing.store_handles import StoreHandle
-from ratelimit_mw.testing.store_suite import WAYS
+from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 QUERY = "?prefix=r*l:"
 LIMIT = Limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")

@@ -12,7 +12,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
-from ratelimit_mw.testing.store_handles import StoreHandle
+from ratelimit_mw.testing.store_suite import StoreHandle
 
 Case = dict[str, Any]
 

@@ -76,10 +76,9 @@ async def failing(store: MemcachedStore, hits: list[Any]) -> None:
         await store.aapply(hits, NOW)
 
 
-@pytest.mark.parametrize("spec", ["gcra", "tiered-window", "sliding-window-log"])
-def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str) -> None:
+def test_a_paused_server_is_an_error_within_the_budget(server: Server) -> None:
     """With an open connection and without one. The limits work again after the pause."""
-    limit = limit_of("1000/hour", spec)
+    limit = limit_of("1000/hour", "tiered-window")
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
         server.pause()

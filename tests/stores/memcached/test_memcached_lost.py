@@ -4,7 +4,6 @@ import itertools
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, undo
@@ -15,13 +14,12 @@ from servers import HOST, Server, memcached_running, wait_for
 from ratelimit_mw import StoreError
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Decision, name_slots
+from ratelimit_mw.decision import name_slots
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 
 MINUTE = 60 * SECOND
-DAY = 86_400 * SECOND
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])
@@ -212,43 +210,6 @@ def test_a_hit_during_a_reset_is_counted_after_it(memcached_server: Server) -> N
         assert store.apply([hit(limit)], NOW)[0].remaining == 4
         assert other.apply([hit(limit, 0)], NOW)[0].remaining == 4
         store.close()
-
-
-def test_the_retry_time_is_close_while_other_clients_change_the_window(memcached_server: Server) -> None:
-    """When the parts of a block no longer add up to the block, the retry time is still within the block."""
-    limit = limit_of("100/day", {"name": "tiered-window", "precision": "1s"})
-    for change in (30, -30, -60):
-        with opened(memcached_server, query=f"?prefix=moment{change}:") as store:
-            (decision,) = store.apply([hit(limit, 60)], NOW)
-            store.apply([hit(limit, 40)], NOW + 90 * MINUTE)
-            change_in_midst(store, Correction(limit, hit(limit).key, abs(change), consumed_of(decision, change)))
-            (rejected,) = store.apply([hit(limit, 50)], NOW + 91 * MINUTE)
-            assert not rejected.allowed
-            assert DAY - 91 * MINUTE - SECOND <= (rejected.retry_us or 0) <= DAY + 60 * MINUTE
-
-
-def consumed_of(decision: Decision, change: int) -> Charge | None:
-    """Return what a change refunds; None for a charge."""
-    return Charge(decision.at_us, 60) if change < 0 else None
-
-
-def change_in_midst(store: MemcachedStore, change: Correction) -> None:
-    """Carry out a change right after the next read of the store."""
-    exchange, first = store._pool.exchange, [True]
-
-    def changing(*arguments: Any) -> Any:
-        replies = exchange(*arguments)
-        if first and first.pop():
-            with_other(store, change)
-        return replies
-
-    store._pool.exchange = changing  # type: ignore[method-assign]
-
-
-def with_other(store: MemcachedStore, change: Correction) -> None:
-    other = MemcachedStore(store._rendezvous.servers, store._names._prefix.decode(), PATIENT)
-    other.correct([change], NOW)
-    other.close()
 
 
 def test_a_lost_race_is_decided_again(memcached_server: Server) -> None:

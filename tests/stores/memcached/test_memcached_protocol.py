@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memcached_handles import LEGAL
 
-from ratelimit_mw import ConfigError, Quota
-from ratelimit_mw.algorithms.window_log import TieredWindow
+from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.client.protocol import (
@@ -204,13 +203,6 @@ def test_a_round_trip_sends_one_payload_per_server() -> None:
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 
 
-@pytest.mark.parametrize(
-    ("span", "expected"), [(60, (1,)), (64, (1,)), (65, (1, 60)), (1_440, (1, 60)), (86_400, (1, 60, 3_600))]
-)
-def test_tiers_grow_by_a_factor_of_60_up_to_64_blocks(span: int, expected: tuple[int, ...]) -> None:
-    assert tiers(span) == expected
-
-
 def test_a_day_by_the_second_is_read_in_at_most_143_counters() -> None:
     """At seconds of each kind: 179 and 60 have no common divisor."""
     most = max(len(cover(tiers(86_400), 86_400, 20_000 * 86_400 + second)) for second in range(0, 86_400, 179))
@@ -229,11 +221,3 @@ def test_a_window_is_covered_once_and_by_few_counters(precision: int, span: int,
     assert buckets == list(range(bucket - span + 1, buckets[-1] + 1))
     assert bucket + sizes[-1] <= buckets[-1]
     assert len(blocks) <= 66 + 59 * (len(sizes) - 1)
-
-
-@pytest.mark.parametrize("quota", ["1/366d", "1/30d", "1/week", "1/day", "1/hour", "1/minute", "1/10s", "1/100ms"])
-def test_every_window_with_the_default_precision_is_read_in_at_most_143_counters(quota: str) -> None:
-    algorithm = TieredWindow(Quota.parse(quota))
-    bucket = 1_767_268_820 * SECOND // algorithm.precision
-    steps = (bucket + i * algorithm.span // 97 for i in range(97))
-    assert max(len(cover(tiers(algorithm.span), algorithm.span, step)) for step in steps) <= 143

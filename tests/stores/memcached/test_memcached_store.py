@@ -167,24 +167,6 @@ def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -
     limiter.close()
 
 
-def test_the_reply_to_a_cancelled_task_is_dropped(memcached_server: Server) -> None:
-    """The reply to a cancelled task is dropped, and the next reply belongs to the next request."""
-    limit = limit_of("1000/minute")
-
-    async def scenario(store: MemcachedStore) -> list[int]:
-        await store.aapply([hit(limit)], NOW)
-        for i in range(20):
-            task = asyncio.ensure_future(store.aapply([hit(limit, client=f"c{i}")], NOW))
-            await asyncio.sleep(0)
-            task.cancel()
-        found = [(await store.aapply([hit(limit)], NOW))[0].remaining for _ in range(5)]
-        await store.aclose()
-        return found
-
-    with opened(memcached_server) as store:
-        assert asyncio.run(scenario(store)) == [998, 997, 996, 995, 994]
-
-
 def test_a_connection_in_use_is_closed_after_its_call(
     memcached_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

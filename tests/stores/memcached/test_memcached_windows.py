@@ -28,8 +28,7 @@ from ratelimit_mw.clock import SECOND
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.comparison import all_values
-from ratelimit_mw.testing.reference_store import ReferenceStore
+from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, label, limit_of
 
 MINUTE = 60 * SECOND

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -238,59 +237,6 @@ def test_a_pool_that_waits_holds_no_call_beyond_its_budget(redis_server: Server)
     pool.release(taken)
     wait_for(lambda: answers(store), "a reply over the same connection")
     pool.disconnect()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_full_pool_is_asked_again_within_the_budget(redis_server: Server, is_async: bool) -> None:
-    """The pool gives up waiting before the budget of the store is over, and the connection is free after that."""
-    module: Any = redis.asyncio if is_async else redis
-    options: dict[str, Any] = {"host": HOST, "port": redis_server.port}
-    pool = module.BlockingConnectionPool(max_connections=1, timeout=0.001, **options)
-    get, tries = pool.get_connection, [0]
-
-    def get_third() -> Any:
-        tries[0] += 1
-        if tries[0] >= 3:
-            return get()
-        raise redis.ConnectionError("No connection available.")
-
-    async def aget_third() -> Any:
-        return await get_third()
-
-    pool.get_connection = aget_third if is_async else get_third
-    client = module.Redis(connection_pool=pool)
-
-    async def decide() -> Any:
-        decisions = await RedisStore(aclient=client, timeout_us=PATIENT).aapply([hit(limit_of("5/hour"))])
-        await client.aclose()
-        await pool.disconnect()
-        return decisions
-
-    if is_async:
-        decisions = asyncio.run(decide())
-    else:
-        decisions = RedisStore(client=client, timeout_us=PATIENT).apply([hit(limit_of("5/hour"))])
-        pool.disconnect()
-    assert decisions[0].remaining == 4
-    assert tries[0] >= 3
-
-
-@pytest.mark.slow
-def test_a_stopped_server_holds_no_call_beyond_its_budget(tmp_path: Path) -> None:
-    """The client's own retries and timeouts of 30 s do not apply to calls of the store, even while it connects."""
-    limit = limit_of("500/hour")
-    with redis_running(tmp_path) as server, redis.Redis(host=HOST, port=server.port, socket_timeout=30) as own:
-        store = RedisStore(client=own, timeout_us=2_000_000)
-        assert store.apply([hit(limit)])[0].allowed
-        server.pause()
-        started = time.monotonic()
-        for _ in range(2):
-            with hurried(store, 0.3), pytest.raises(StoreError):
-                store.apply([hit(limit)])
-        assert time.monotonic() - started < 25, "one call with the client's timeouts takes 30 s"
-        server.resume()
-        wait_for(lambda: answers(store), "the store is back")
-        assert own.ping()
 
 
 def answers(store: RedisStore) -> bool:

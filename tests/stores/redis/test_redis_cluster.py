@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from own_time import hurried
-from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
+from redis_handles import ALGORITHMS, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 
 from ratelimit_mw import Limiter, Rule
@@ -22,8 +22,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 from ratelimit_mw.testing import StoreSmoke
-from ratelimit_mw.testing.store_handles import StoreHandle
-from ratelimit_mw.testing.store_suite import WAYS
+from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.slow
 
@@ -74,52 +73,6 @@ def apart(limits: Callable[[], Sequence[Limit]]) -> list[Limit]:
     while len({slot(limit) for limit in found}) < len(found) or not found:
         found = list(limits())
     return found
-
-
-def test_a_rejection_by_the_last_slot_gives_all_back(handle: StoreHandle, servers: list[redis.Redis]) -> None:
-    """Keys in eleven slots, charged one after another: when the last rejects, the others are as before, and look so."""
-    limits = apart(lambda: [*(limit_of("10/hour", spec) for spec in ALGORITHMS), limit_of("1/hour")])
-    hits = [hit(limit) for limit in limits]
-    assert all(decision.allowed for decision in handle.apply(hits, NOW))
-    for _ in range(3):
-        decisions = handle.apply(hits, NOW)
-        assert [(d.allowed, d.remaining) for d in decisions] == [(True, 9)] * len(ALGORITHMS) + [(False, 0)]
-        assert [d.source for d in decisions] == limits
-    looks = handle.apply([one._replace(cost=0) for one in hits], NOW)
-    assert [d.remaining for d in looks] == [9] * len(ALGORITHMS) + [0]
-
-
-def test_a_rejection_by_the_first_slot_consumes_nothing(handle: StoreHandle, servers: list[redis.Redis]) -> None:
-    """Those after it are only looked at; a shadow that rejects stops nothing."""
-    full, wide, shadow = apart(
-        lambda: [limit_of("1/hour"), limit_of("10/hour", "gcra"), limit_of("1/hour", "gcra", shadow=True)]
-    )
-    assert [d.allowed for d in handle.apply([hit(full), hit(shadow)], NOW)] == [True, True]
-    decisions = handle.apply([hit(full), hit(wide), hit(shadow)], NOW)
-    assert [(d.allowed, d.remaining) for d in decisions] == [(False, 0), (True, 10), (False, 0)]
-    decisions = handle.apply([hit(shadow), hit(wide)], NOW)
-    assert [(d.allowed, d.remaining) for d in decisions] == [(False, 0), (True, 9)]
-
-
-def test_an_error_in_a_later_slot_gives_back_too(handle: StoreHandle, servers: list[redis.Redis]) -> None:
-    """A request that fails half-way has consumed nothing in the slots that had answered."""
-    first, broken = apart(lambda: [limit_of("10/hour"), limit_of("10/hour")])
-    owner(servers, slot(broken)).lpush("rl:" + hit(broken).key, "not a state")
-    with pytest.raises(StoreError, match="does not hold a state"):
-        handle.apply([hit(first), hit(broken)], NOW)
-    assert handle.apply([hit(first, cost=0)], NOW)[0].remaining == 10
-
-
-def test_a_prefix_with_braces_keeps_all_together(nodes: list[Server], servers: list[redis.Redis]) -> None:
-    """A prefix in braces keeps all keys in one slot: one call for any number of limits."""
-    limits = apart(lambda: [limit_of(f"5/{period}") for period in ("second", "minute", "hour")])
-    store = open_store(address(nodes, "?prefix={shop}:"), PATIENT)
-    store.apply([hit(limit) for limit in limits])
-    for server in servers:
-        server.config_resetstat()
-    store.apply([hit(limit) for limit in limits])
-    assert sum(calls(server).get("evalsha", 0) for server in servers[:3]) == 1
-    store.close()
 
 
 def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
@@ -301,22 +254,6 @@ def has_name(server: redis.Redis) -> bool:
 def moved(servers: list[redis.Redis], number: int) -> int:
     """The port of a primary that does not have the slot."""
     return next(port_of(server) for server in servers[:3] if port_of(server) != port_at(server, number))
-
-
-def test_many_requests_at_once_share_calls_by_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
-    """300 tasks on three keys: a few calls each, and each exact."""
-    limits = apart(lambda: [limit_of("50/hour") for _ in range(3)])
-
-    async def run(store: Store) -> int:
-        await store.aapply([hit(limits[0], "first of all")])
-        for server in servers:
-            server.config_resetstat()
-        found = await asyncio.gather(*(store.aapply([hit(limit)]) for limit in limits for _ in range(100)))
-        await store.aclose()
-        return sum(decisions[0].allowed for decisions in found)
-
-    assert asyncio.run(run(open_store(address(nodes), PATIENT))) == 150
-    assert sum(calls(server).get("evalsha", 0) for server in servers[:3]) <= 24
 
 
 def test_a_killed_primary_is_followed_by_its_replica(tmp_path: Path) -> None:

@@ -151,14 +151,6 @@ def test_a_rejection_is_two_round_trips(scene: Callable[..., Scene], rounds: lis
     assert one.store.lost_refunds == 0
 
 
-def test_a_peek_that_would_be_rejected_consumes_nothing(scene: Callable[..., Scene]) -> None:
-    """The numbers are those of a request without a cost."""
-    one = scene(address={"limits": "9/hour"}, account={"limits": "2/hour", "key": "user"})
-    look = one._runner.run(one.limiter.apeek(WHO)) if one._runner else one.limiter.peek(WHO)
-    assert [(d.allowed, d.remaining) for d in look.decisions] == [(True, 7), (False, 0)]
-    assert one.peek() == [7, 0]
-
-
 def test_requests_of_one_loop_share_calls_by_server(nodes: list[Server], servers: list[redis.Redis]) -> None:
     """Of 300 requests with three limits at once, exactly those pass that the tightest limit allows."""
     rules = [

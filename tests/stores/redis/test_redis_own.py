@@ -23,9 +23,7 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.comparison import all_values
-from ratelimit_mw.testing.reference_store import ReferenceStore
+from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
 from ratelimit_mw.testing.store_suite import WAYS
 
 State = tuple[int, int] | None
@@ -176,27 +174,6 @@ def test_a_correction_that_loses_every_race_is_made_later(own_server: Server, se
     assert server.get(key) == b"%d:%d" % (NOW, before + 3)
     assert server.get("rl:" + other.prefix + "ip=192.0.2.7") == b"%d:3" % NOW
     handle.close()
-
-
-def test_the_last_try_of_a_correction_uses_the_client_of_the_loop(own_server: Server, server: redis.Redis) -> None:
-    """Closing a store with only an async client makes its corrections, and raises no error without a loop."""
-    limit = limit_of("5/hour", "whole-pause")
-    key = limit.prefix + "ip=192.0.2.8"
-    charge = Correction(limit, key, 3, None)
-
-    async def leave() -> RedisStore:
-        async with redis.asyncio.Redis(port=own_server.port) as aown:
-            store = RedisStore(aclient=aown, timeout_us=PATIENT)
-            await store.aapply([hit(limit_of("5/hour"))])
-            store._unmade.keep([charge], NOW)
-            await store.aclose()
-        return store
-
-    store = asyncio.run(leave())
-    assert server.get("rl:" + key) == b"%d:3" % NOW
-    store._unmade.keep([charge], NOW)
-    store.close()
-    assert not len(store._unmade)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,7 +12,6 @@ from redis_handles import ALGORITHMS, client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
 from servers import HOST, STEADY, Server, cluster_running, redis_running, sentinel_running, wait_for
 
-from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 
 pytestmark = pytest.mark.thorough
@@ -94,22 +93,6 @@ def test_a_slot_that_moves_and_a_failover_are_followed(nodes: list[Server], prox
 
 def in_first(key: str) -> bool:
     return slot_of(b"rl:" + key.encode()) <= 16384 // 3
-
-
-def test_a_host_without_a_port_keeps_the_ports(nodes: list[Server]) -> None:
-    """``*`` is every host: servers of one Docker machine, with the same ports outside."""
-    limits = [limit_of("9/hour", spec) for spec in ALGORITHMS]
-    with ways(f"redis+cluster://{HOST}:{nodes[0].port}?remap=*->{HOST}") as sends:
-        for send in sends:
-            assert all(send(hit(limit))[0].allowed for limit in limits)
-
-
-def test_without_a_remap_the_names_are_not_found(nodes: list[Server]) -> None:
-    """The cluster of these tests needs the remap."""
-    with ways(f"redis+cluster://{HOST}:{nodes[0].port}") as sends:
-        for send in sends:
-            with pytest.raises(StoreError):
-                send(hit(limit_of("9/hour")))
 
 
 def test_the_primary_of_sentinel_is_remapped(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from servers import HOST, STEADY, Server, cluster_running
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client import cluster as cluster_module
-from ratelimit_mw.testing.store_handles import StoreHandle
-from ratelimit_mw.testing.store_suite import WAYS
+from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.thorough
 

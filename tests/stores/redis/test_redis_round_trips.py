@@ -153,38 +153,6 @@ async def test_a_request_cancelled_before_its_call_consumes_nothing(store: Redis
     assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
 
 
-@on_a_loop()
-async def test_a_cancelled_lone_request_delays_no_other(store: RedisStore, server: redis.Redis) -> None:
-    """A lone request that is cancelled during its call delays no waiting and no later request."""
-    limit = limit_of("1000/hour", "gcra")
-    for _ in range(20):
-        tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(3)]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(found[0], asyncio.CancelledError)
-        assert all(isinstance(answer, list) for answer in found[1:])
-    assert 940 <= (await store.aapply([hit(limit, cost=0)]))[0].remaining <= 960
-
-
-@on_a_loop(timeout_us=200_000)
-async def test_a_lone_request_has_its_time_budget(store: RedisStore, server: redis.Redis) -> None:
-    """Requests one after another, each alone, fail in their own time while the server is silent, then pass again."""
-    limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
-    server.client_pause(60_000, all=False)
-    await asyncio.sleep(0.05)  # the command above has blocked the event loop
-    start = loop.time()
-    try:
-        for turn in (1, 2):
-            with pytest.raises(StoreError, match="time budget"):
-                await store.aapply([hit(limit)])
-            assert loop.time() - start > 0.19 * turn
-    finally:
-        server.client_unpause()
-    with hurried(store, 5.0):
-        assert (await store.aapply([hit(limit)]))[0].allowed
-
-
 def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:
     """One store serves several event loops, one after another and at the same time, and blocking calls between them."""
     limit = limit_of("1000/hour", "gcra")

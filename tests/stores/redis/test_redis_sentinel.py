@@ -13,7 +13,7 @@ from servers import HOST, Server, free_port, redis_running, replicated, sentinel
 
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -158,23 +158,3 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
             for send in sends:
                 found = [answered(send, hit(limit_of("50/hour"))) is not None for _ in range(6)]
                 assert found[2:] == [True] * 4
-
-
-@pytest.mark.thorough
-def test_a_primary_that_its_sentinel_thinks_dead_is_an_error(watched: Watched) -> None:
-    """The only sentinel considers the primary down: the error reports it, and no call waits for that primary."""
-    watched.replica.kill()
-    watched.primary.pause()
-    store = open_store(watched.address, 500_000)
-    wait_for(lambda: "s_down" in problem_of(store), "the sentinel to notice")
-    watched.primary.resume()
-    wait_for(lambda: problem_of(store) == "", "the primary")
-    store.close()
-
-
-def problem_of(store: Store) -> str:
-    try:
-        store.ping()
-    except StoreError as error:
-        return str(error)
-    return ""
