@@ -14,13 +14,14 @@ from django.urls import path
 from django.views.decorators.http import require_POST
 from django_calls import CLIENT, LOG, MIDDLEWARE, ahello, hello, one_rule, project, still
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.http.rejection import Rejection
 
 FIELDS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"}
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 
 
 def reject_with(result: Any, is_async: bool) -> Any:
@@ -36,7 +37,7 @@ def reject_with(result: Any, is_async: bool) -> Any:
 
 
 @both
-@pytest.mark.parametrize("function_is_async", [False, True])
+@each("function_is_async", [False, True])
 def test_a_custom_rejection(is_async: bool, function_is_async: bool) -> None:
     """A Django response or a Rejection, from a sync or async function, replaces the rejection in either stack."""
     for result in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
@@ -57,7 +58,7 @@ def test_an_invalid_custom_rejection_allows_no_request(is_async: bool) -> None:
 
 
 @both
-@pytest.mark.parametrize(
+@each(
     ("key", "requests"),
     [
         ("query:plan", [("/?plan=b&plan=b", {}), ("/?plan=b", {}), ("/?plan=b&plan=a", {})]),
@@ -71,7 +72,7 @@ def test_features_are_read_as_django_reads_them(is_async: bool, key: str, reques
         assert [served.ask(where, headers=sent).status_code for where, sent in requests] == [200, 429, 200]
 
 
-@pytest.mark.parametrize("options", [{}, {"key": ["region"]}])
+@each("options", [{}, {"key": ["region"]}])
 def test_a_name_with_underscores_is_not_that_of_the_proxy(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -188,7 +189,7 @@ def test_the_stack_stays_sync_or_async(is_async: bool) -> None:
     assert iscoroutinefunction(middleware) is is_async
 
 
-@pytest.mark.parametrize("view", [require_POST(limit("2/minute")(hello)), limit("2/minute")(require_POST(hello))])
+@each("view", [require_POST(limit("2/minute")(hello)), limit("2/minute")(require_POST(hello))])
 def test_a_view_that_requires_a_method_rejects_preflights(view: Any) -> None:
     """require_POST above or below @limit keeps OPTIONS from the view. The request counts, as every 405."""
     with project(None, path("", view)) as served:

@@ -14,8 +14,9 @@ from django.http import HttpResponse, JsonResponse
 from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 from django.urls import path
 from django_calls import MIDDLEWARE, one_rule, project
+from tables import each
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -43,8 +44,8 @@ BEFORE = {
 
 
 @both
-@pytest.mark.parametrize("before", BEFORE)
-@pytest.mark.parametrize("kind", ["form", "parts", "json"])
+@each("before", BEFORE)
+@each("kind", ["form", "parts", "json"])
 def test_a_field_is_found_after_another_middleware_read_the_body(
     is_async: bool, before: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_field_is_found_after_another_middleware_read_the_body(
     assert (again.status_code, other.status_code) == (429, 200)
 
 
-@pytest.mark.parametrize("kind", ["parts", "form"])
+@each("kind", ["parts", "form"])
 def test_a_consumed_body_is_invalid_and_not_missing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a middleware outside consumes the stream, all such requests share one count."""
 
@@ -98,7 +99,7 @@ def test_an_oversized_body_is_invalid_and_not_missing(is_async: bool) -> None:
         assert served.statuses(method="GET") == [200] * 3
 
 
-@pytest.mark.parametrize(("length", "expected"), [(10, [200, 429, 200]), (100, [200, 429, 429])])
+@each(("length", "expected"), [(10, [200, 429, 200]), (100, [200, 429, 429])])
 def test_a_body_without_a_length_is_bounded(length: int, expected: list[int]) -> None:
     """Under ASGI a body may come without Content-Length. Django has it whole, and the rule checks its size first."""
 
@@ -160,7 +161,7 @@ def test_a_bound_over_the_bound_of_django_rejects_no_request(is_async: bool) -> 
 
 
 @both
-@pytest.mark.parametrize("read", ["body", "POST", "FILES", "read", "readlines", "stream"])
+@each("read", ["body", "POST", "FILES", "read", "readlines", "stream"])
 def test_a_view_reads_its_body_in_every_way(is_async: bool, read: str) -> None:
     """After a rule reads the body, the view can use every way that Django offers."""
 

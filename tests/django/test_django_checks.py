@@ -14,6 +14,7 @@ from django.core.checks import run_checks
 from django.test import Client
 from django.urls import path
 from django_calls import MIDDLEWARE, SESSIONS, hello, project
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
@@ -35,7 +36,7 @@ LOCALE = "django.middleware.locale.LocaleMiddleware"
 NOT_THERE = path("", exempt("missing")(hello))
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "patterns", "middleware", "expected"),
     [
         ({}, [LIMITED], MIDDLEWARE, []),
@@ -135,7 +136,7 @@ def test_the_middleware_logs_w003(caplog: pytest.LogCaptureFixture) -> None:
     log_note.cache_clear()
 
 
-@pytest.mark.parametrize("call", [usage, check])
+@each("call", [usage, check])
 def test_a_blocking_call_in_an_async_view_names_its_async_form(call: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def view(request: Any) -> Any:
         call(request, "mine")

@@ -15,6 +15,7 @@ from django.urls import get_resolver, include, path, re_path
 from django.utils.decorators import method_decorator
 from django_calls import MIDDLEWARE, hello, one_rule, project, still, urls
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
@@ -98,8 +99,8 @@ def below(request: Any) -> Response:
     return Response({})
 
 
-@pytest.mark.parametrize("view", [above, below, limit("1/minute")(type("Limited", (Items,), {})).as_view()])
-@pytest.mark.parametrize("is_async", [False, True])
+@each("view", [above, below, limit("1/minute")(type("Limited", (Items,), {})).as_view()])
+@each("is_async", [False, True])
 def test_views_of_all_kinds_are_limited(view: Any, is_async: bool) -> None:
     """@limit above @api_view, below it, and on a class, for every method of the view."""
     with project(None, path("", view), is_async=is_async) as served:
@@ -319,7 +320,7 @@ def test_a_rejection_of_the_throttle_is_not_cached() -> None:
             assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_passwords_cannot_be_tried_with_options(is_async: bool) -> None:
     """REST framework authenticates before it responds to OPTIONS: of 50 passwords, 5 are tried at 5/minute."""
     Login.Passwords.tried.clear()
@@ -353,12 +354,12 @@ def suffixed(how: str) -> list[Any]:
     return format_suffix_patterns([path("users", view), path("users/<slug:pk>", view)], allowed=allowed)
 
 
-WAYS = pytest.mark.parametrize("how", ["router", "regex", "path", "allowed"])
+WAYS = each("how", ["router", "regex", "path", "allowed"])
 END = {"router": "/"}
 
 
 @WAYS
-@pytest.mark.parametrize("key", [["ip"], ["path", "ip"], ["endpoint", "ip"]])
+@each("key", [["ip"], ["path", "ip"], ["endpoint", "ip"]])
 def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> None:
     """A limit on the path of a route is one limit with that of the same route with a format suffix."""
     with project(one_rule(key=key, match={"path": "/api/users"}), path("api/", include(suffixed(how)))) as site:
@@ -368,7 +369,7 @@ def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> No
 
 
 @WAYS
-@pytest.mark.parametrize("pattern", ["/en/users", "/en/users/", "/*/users"])
+@each("pattern", ["/en/users", "/en/users/", "/*/users"])
 def test_a_rule_by_a_language_includes_format_suffixes(how: str, pattern: str) -> None:
     """A limit on the path of one language includes the format suffixes of its routes."""
     patterns = i18n_patterns(path("", include(suffixed(how))))
@@ -399,7 +400,7 @@ def test_lists_by_path_and_format_suffixes(how: str) -> None:
             assert site.ask("/users.json").status_code == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "patterns",
     [
         [path("users", hello), path("users<str:rest>", hello)],

@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.urls import path
 from django_calls import project, still
+from tables import each
 
 from ratelimit_mw.django import exempt
 from ratelimit_mw.django.drf import Throttle
@@ -71,8 +72,8 @@ BY_ACTION = Actions.as_view({"get": "list", "post": "create"})
 NAMED = exempt("uploads")(type("Free", (Uploads,), {}))
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("view", [exempt(Uploads.as_view()), NAMED.as_view(), Partly.as_view(), exempted, BY_ACTION])
+@each("is_async", [False, True])
+@each("view", [exempt(Uploads.as_view()), NAMED.as_view(), Partly.as_view(), exempted, BY_ACTION])
 def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
     """@exempt by name or from all rules, on a view, class, method, action or function, applies to the throttle."""
     with project(still({"rules": [UPLOADS]}), path("", view), is_async=is_async) as served:
@@ -80,7 +81,7 @@ def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -
         assert (response.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
 
 
-@pytest.mark.parametrize("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
+@each("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
 def test_an_exemption_of_another_method_or_rule_leaves_the_throttle(view: Any) -> None:
     """The throttle still applies to other methods and other rules."""
     with project(still({"rules": [UPLOADS, ALL]}), path("", view)) as served:

@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.urls import include, path
 from django_calls import hello, project, still
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limiter, usage
@@ -190,7 +191,7 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
         assert sent == [200, 429]
 
 
-@pytest.mark.parametrize("name", ["get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
+@each("name", ["get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
 def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
     """A rate is a rule, so code of a subclass cannot compute it for each request."""
     with pytest.raises(ConfigError, match=f"Own: {name} would have no effect"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.urls import include, path, reverse
 from django_calls import hello, one_rule, project, urls
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import exempt, limit
@@ -22,7 +23,7 @@ def statuses(served: Any, *paths: str) -> list[int]:
     return [served.ask(each).status_code for each in paths]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_an_exempt_include_is_exempt_with_all_its_views(is_async: bool) -> None:
     """Nested ones, too. Another include of the same module is not."""
     shop = inner(a=hello, b=hello)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
 from django.urls import path
 from django_calls import one_rule, project
+from tables import each
 
 from ratelimit_mw.django import exempt, limit
 
@@ -62,7 +62,7 @@ def api() -> Any:
     return ninja.urls
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_operations_are_limited(is_async: bool) -> None:
     """@limit works above or below the operation's decorator, sync or async, for each method of a path separately."""
     with project(None, path("api/", api()), is_async=is_async) as served:

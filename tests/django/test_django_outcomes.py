@@ -11,16 +11,17 @@ from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django_calls import CLIENT, MIDDLEWARE, one_rule, project
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.django import middleware
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 FAILURES = {"count_when": {"status": [401, 500]}}
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+@each("is_async", [False, True])
+@each("error", [ZeroDivisionError, SystemExit])
 def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException], is_async: bool) -> None:
     """An error that Django hands on counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
     limiter = one_rule(["1/minute", "1 concurrent"], count_when={"status": 401})
@@ -109,7 +110,7 @@ def failing_middleware(where: str) -> Any:
 
 
 @both
-@pytest.mark.parametrize("where", ["before", "view", "after"])
+@each("where", ["before", "view", "after"])
 def test_a_failing_inner_middleware_is_settled(where: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error anywhere inside counts as 500 and releases the slot."""
     monkeypatch.setattr("django_calls.breaking", failing_middleware(where), raising=False)

@@ -8,9 +8,10 @@ import pytest
 from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django_calls import MIDDLEWARE, one_rule, project, raise_own
+from tables import each
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_a_rejection_in_other_middleware_is_a_429(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Django makes a 500 of an error in middleware. The response to the client is that of a rejection."""
 
@@ -39,7 +40,7 @@ def render_later(request: Any, verdict: Any) -> HttpResponse:
     return SimpleTemplateResponse("busy.html", {"time": verdict.retry_after}, status=429)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
     """A coroutine, a template that is not rendered, and None for the page of this package. Another value is a 500."""
     expected: dict[Any, tuple[int, bytes]] = {
@@ -55,7 +56,7 @@ def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
         assert (response.status_code, response.content[: len(start)]) == (status, start), function
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_a_page_that_fails_keeps_no_slot(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request has ended all the same, when the page for a rejection of other middleware fails."""
     monkeypatch.setattr("django_calls.failing", lambda get_response: lambda request: raise_own(), raising=False)

@@ -15,6 +15,7 @@ from django.utils.translation import get_language, override
 from django_calls import MIDDLEWARE, hello, one_rule, project, urls
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw.django import limit
 from ratelimit_mw.django.routes import NO_ROUTE, URLRoutes, route_template
@@ -112,7 +113,7 @@ LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE
 
 
 @both
-@pytest.mark.parametrize("prefixed", [True, False])
+@each("prefixed", [True, False])
 def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool) -> None:
     """Language prefixes and translated routes have one template, so another language does not give a new limit."""
     about = lazy(lambda: {"de": "ueber/"}.get(get_language() or "", "about/"), str)()
@@ -131,7 +132,7 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
             assert URLRoutes(get_resolver()).find(paths[1])[0].template == "/{language}/items/{pk}/"
 
 
-@pytest.mark.parametrize("prefixed", [True, False])
+@each("prefixed", [True, False])
 def test_a_rule_without_language_applies_to_all_languages(prefixed: bool) -> None:
     """Where the default language has no prefix, its path is that of the route. With a prefix it is none."""
     limits = one_rule("1/minute", match={"path": "/{page}"}, unrouted=True)
@@ -222,7 +223,7 @@ def test_endpoints_are_templates() -> None:
         assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429, 200, 404, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("route", "template"),
     [
         ("", "/"),
@@ -261,7 +262,7 @@ EXPRESSIONS = [
 ]
 
 
-@pytest.mark.parametrize(("route", "spellings"), EXPRESSIONS)
+@each(("route", "spellings"), EXPRESSIONS)
 def test_a_rule_holds_for_every_path_of_an_expression(route: Any, spellings: list[str]) -> None:
     """An expression may accept any case. A line feed after the path counts, whether a route accepts it or not."""
     with project(one_rule("1/minute", key=[], match={"path": "/login"}), route) as site:

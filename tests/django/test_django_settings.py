@@ -17,6 +17,7 @@ from django.core.management import BaseCommand, call_command
 from django.test import override_settings
 from django.urls import path
 from django_calls import CLIENT, LOG, hello, one_rule, project, urls
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import limit, limiter
@@ -24,10 +25,10 @@ from ratelimit_mw.django.request import DjangoRequest
 
 TWICE = {"rules": [{"name": "api", "limits": "2/minute", **LOG}]}
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 
 
-@pytest.mark.parametrize("place", ["dictionary", "file", "named file", "limiter", "named limiter", "none"])
+@each("place", ["dictionary", "file", "named file", "limiter", "named limiter", "none"])
 def test_the_sources_of_rules(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RATELIMIT_MW is settings, a file, a limiter, or one of these with functions. It may also be missing."""
     file = tmp_path / "limits.json"
@@ -53,7 +54,7 @@ def test_decorators_work_without_settings() -> None:
         assert served.statuses(times=2) == [200, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "message"),
     [
         ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
@@ -70,7 +71,7 @@ def test_decorators_work_without_settings() -> None:
         ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', but nothing provides it"),
     ],
 )
-@pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
+@each("application", [WSGIHandler, ASGIHandler])
 def test_an_invalid_setting_is_an_error_at_the_start(application: Any, value: Any, message: str) -> None:
     """A mistake in the settings stops Django when its application is built. The error names the place."""
     with project(value), pytest.raises(ConfigError, match=message):
@@ -168,7 +169,7 @@ class PeekCommand(BaseCommand):
         self.stdout.write(",".join(limiter().peek({"ip": CLIENT}).rules))
 
 
-@pytest.mark.parametrize("read", [WSGIHandler, lambda: call_command(PeekCommand(), skip_checks=False)])
+@each("read", [WSGIHandler, lambda: call_command(PeekCommand(), skip_checks=False)])
 def test_the_limiter_knows_decorators_after_the_urlconf_is_read(read: Any) -> None:
     """The system checks or the application read the URLconf. Before that, a decision raises an error."""
     with project(REPLACED, path("", limit("1/minute", name="home")(hello))):

@@ -16,6 +16,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, StreamingHttpResponse
 from django.urls import path
 from django_calls import LOG, hello, one_rule, project
+from tables import each
 from wsgi_calls import environ_of
 
 from ratelimit_mw import Limiter, Rule
@@ -88,7 +89,7 @@ def test_a_file_holds_its_slot_until_it_is_closed() -> None:
 
 
 @pytest.mark.usefixtures("closed_bodies")
-@pytest.mark.parametrize("when", ["view", "stream"])
+@each("when", ["view", "stream"])
 def test_a_disconnect_releases_the_slot(when: str) -> None:
     """An ASGI client that disconnects during the view or the stream releases its slot."""
 
@@ -138,8 +139,8 @@ async def afailing_stream(request: Any) -> StreamingHttpResponse:
 
 @pytest.mark.usefixtures("closed_bodies")
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
-@pytest.mark.parametrize("served", [by_asgi, by_wsgi])
-@pytest.mark.parametrize("view", [failing_stream, afailing_stream])
+@each("served", [by_asgi, by_wsgi])
+@each("view", [failing_stream, afailing_stream])
 def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
     """Django does not close a failing stream under ASGI. Its slot is released and its cost is settled anyway."""
     limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])

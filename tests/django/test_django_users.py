@@ -13,12 +13,13 @@ from django.urls import path
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
 from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
+from tables import each
 
 # Models can be imported after django_calls has configured Django.
 from django.contrib.auth.backends import ModelBackend  # isort: skip
 from django.contrib.auth.models import User  # isort: skip
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 
 
 def authentication_middleware(accesses: list[str]) -> Any:

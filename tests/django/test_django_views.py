@@ -16,16 +16,17 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.vary import vary_on_headers
 from django.views.generic import TemplateView
 from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project
+from tables import each
 
 from ratelimit_mw.django import exempt, limit
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 
 
 @both
-@pytest.mark.parametrize("view", [hello, ahello])
+@each("view", [hello, ahello])
 def test_a_limit_on_a_view_holds_only_for_its_routes(is_async: bool, view: Any) -> None:
     """A decorated function or coroutine has a limit named after it in either stack. Other routes have none."""
     patterns = (path("", limit("2/minute")(view)), path("free", view))
@@ -73,8 +74,8 @@ WAYS = {
 
 
 @both
-@pytest.mark.parametrize("base", [Items, AsyncItems])
-@pytest.mark.parametrize("way", WAYS)
+@each("base", [Items, AsyncItems])
+@each("way", WAYS)
 def test_a_class_based_view_is_limited(way: str, base: type, is_async: bool) -> None:
     """A limit on the class, its base, its view function or its dispatch holds for all its methods."""
     limited = WAYS[way](base)
@@ -92,7 +93,7 @@ def test_rules_of_method_decorator_are_named_after_the_class() -> None:
         assert '"post";q=1' in served.ask("/post", "POST")["ratelimit-policy"]
 
 
-@pytest.mark.parametrize("base", [Items, AsyncItems])
+@each("base", [Items, AsyncItems])
 def test_a_limit_in_the_urlconf_is_named_after_the_class(base: type) -> None:
     """All functions that ``as_view`` makes have one name, so the class gives a unique one."""
     with project(None, path("", limit("2/minute")(base.as_view()))) as served:
@@ -107,7 +108,7 @@ def test_one_decorator_for_two_classes_is_one_count() -> None:
         assert [served.ask(where).status_code for where in ("/one", "/two", "/one")] == [200, 429, 429]
 
 
-@pytest.mark.parametrize("stacked", [True, False])
+@each("stacked", [True, False])
 def test_stacked_limits_all_hold(stacked: bool) -> None:
     """Two limits through method_decorator, in one list or stacked, both apply. So does an exemption."""
     few, many, free = limit("2/minute", name="few"), limit("9/minute", name="many"), exempt("api")
@@ -150,7 +151,7 @@ def passing(view: Any) -> Any:
     return functools.wraps(view)(lambda request, *args, **kwargs: view(request, *args, **kwargs))
 
 
-@pytest.mark.parametrize("view", [Items.as_view(), AsyncItems.as_view(), limit("9/minute")(subclass(Items)).as_view()])
+@each("view", [Items.as_view(), AsyncItems.as_view(), limit("9/minute")(subclass(Items)).as_view()])
 @both
 def test_options_that_django_answers_do_not_count(view: Any, is_async: bool) -> None:
     """Django's own ``View.options`` is left alone, by rules and by decorators, unless a limit names the method."""
@@ -163,7 +164,7 @@ def test_options_that_django_answers_do_not_count(view: Any, is_async: bool) -> 
         assert served.statuses() == [200] * 3
 
 
-@pytest.mark.parametrize(
+@each(
     "view",
     [
         hello,
@@ -197,7 +198,7 @@ class Outer:
     def process_view(self, *_: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after", "expected"),
     [
         (SESSIONS, [], [200] * 3),
@@ -213,7 +214,7 @@ def test_options_count_where_other_middleware_runs_before(before: Any, after: An
         assert served.statuses(method="OPTIONS") == expected
 
 
-@pytest.mark.parametrize("keeps", [True, False])
+@each("keeps", [True, False])
 def test_a_decorator_in_between_hides_no_limit(keeps: bool) -> None:
     """A decorator above @limit may keep the function's attributes, as functools.wraps does, or drop them."""
 
@@ -248,7 +249,7 @@ def bound(view: Any) -> Any:
     return type("Site", (), {"index": limit("1/minute", name="index")(view)})().index
 
 
-@pytest.mark.parametrize(
+@each(
     "view",
     [
         functools.partial(limit("1/minute")(lambda request, word: HttpResponse(word)), word="hello"),
@@ -259,7 +260,6 @@ def bound(view: Any) -> Any:
         vary_on_headers("x")(csrf_exempt(limit("1/minute")(hello))),
         csrf_exempt(vary_on_headers("x")(limit("1/minute")(subclass(Items)).as_view())),
     ],
-    ids=["partial", "limited partial", "object", "feed", "bound method", "decorated", "decorated class"],
 )
 @both
 def test_unusual_kinds_of_views_are_limited(view: Any, is_async: bool) -> None:
@@ -277,7 +277,7 @@ def test_parameters_come_from_all_parts_of_a_route() -> None:
 
 
 @both
-@pytest.mark.parametrize("way", [*WAYS, "function", "method"])
+@each("way", [*WAYS, "function", "method"])
 def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) -> None:
     """A limited view without the middleware raises an error, in whatever way it was limited."""
     if way == "function":

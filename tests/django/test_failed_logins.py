@@ -15,6 +15,7 @@ from django.test import Client
 from django.urls import path
 from django_calls import SESSIONS, project, still
 from folders import DOCS, ROOT
+from tables import each
 
 from ratelimit_mw import Limiter
 
@@ -79,7 +80,7 @@ def log_in(client: Client, password: str, name: str = "ann", has_token: bool = T
     return client.post("/", form).status_code
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_only_failed_logins_count(page: str) -> None:
     """Five wrong passwords are tried. Forged posts and successes leave them as they are."""
     with site(rule_of(page)):

@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
@@ -70,7 +71,7 @@ def application() -> FastAPI:
     return app
 
 
-@pytest.mark.parametrize("path", ["/sync/7", "/async/7", "/above/7"])
+@each("path", ["/sync/7", "/async/7", "/above/7"])
 def test_views_with_text_annotations_are_limited(path: str) -> None:
     """``from __future__ import annotations``, ``Annotated`` and ``Depends`` work above and below the decorator."""
     app = limited(application())
@@ -151,7 +152,7 @@ def test_errors_of_a_view_are_counted_by_their_status() -> None:
     assert tried == [200, 200, 401, 429]
 
 
-@pytest.mark.parametrize("kind", [HTTPException, StarletteHTTPException])
+@each("kind", [HTTPException, StarletteHTTPException])
 def test_the_handler_for_http_errors_replaces_the_rejection(kind: type[Exception]) -> None:
     """A handler of your own for all HTTP errors makes the response."""
     app = FastAPI()

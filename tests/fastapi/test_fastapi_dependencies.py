@@ -11,6 +11,7 @@ from calls import ask, http_scope
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
 from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
@@ -236,7 +237,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+@each(("arguments", "message"), MISTAKES)
 def test_an_invalid_dependency_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
     """A dependency without a meaning raises an error at its line."""
     with pytest.raises(ConfigError, match=message):
@@ -255,7 +256,7 @@ def test_a_dependency_may_provide_the_key_of_the_defaults() -> None:
         ask(other)
 
 
-@pytest.mark.parametrize("place", ["route", "router", "application", "annotation", "default"])
+@each("place", ["route", "router", "application", "annotation", "default"])
 def test_a_dependency_needs_no_depends_around_it(place: str) -> None:
     """``dependencies=[RateLimit(...)]`` limits, and so does a parameter of the view. Objects compare by identity."""
     once: Any = RateLimit("1/minute")
@@ -280,7 +281,7 @@ def test_a_dependency_needs_no_depends_around_it(place: str) -> None:
     assert len({once, once}) == 1
 
 
-@pytest.mark.parametrize("dependency", [lambda made: made, Depends])
+@each("dependency", [lambda made: made, Depends])
 def test_a_decorator_as_a_dependency_is_a_mistake(dependency: Any) -> None:
     """The error says what to write. FastAPI would take the view for a parameter of the query."""
     with pytest.raises(ConfigError, match=r'a decorator .* write RateLimit\("5/minute"\)'):

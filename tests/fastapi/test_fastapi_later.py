@@ -10,6 +10,7 @@ from calls import aask, ask
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Security
 from fastapi.responses import PlainTextResponse
 from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt
@@ -112,7 +113,7 @@ def test_a_later_rejection_passes_through_middleware() -> None:
     assert responses[1].headers["retry-after"] == "60"
 
 
-@pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that handles errors"])
+@each("mounted", ["plain", "with a handler for errors", "with middleware that handles errors"])
 def test_a_later_rejection_in_a_mounted_application_is_a_429(mounted: str) -> None:
     """Starlette sends a 500 for errors of a mounted application, but the client receives the rejection."""
     inner, app = FastAPI(), FastAPI()

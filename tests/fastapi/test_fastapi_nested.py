@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from calls import aask
 from fastapi import APIRouter, Depends, FastAPI
+from tables import each
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
@@ -83,7 +83,7 @@ class RandomApplication:
                 router.include_router(inner, prefix=place)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_limits_hold_only_on_their_routes(seed: int) -> None:
     """Decorators and dependencies of both kinds are on routes and routers, included twice, nested and mounted."""
     application = RandomApplication(seed)

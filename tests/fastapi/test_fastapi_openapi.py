@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from calls import ask
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import PlainTextResponse
 from fastapi_apps import by_user, limited, view
 from lifespan import run_lifespan
+from tables import each
 
 from ratelimit_mw import Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, exempt, limit
@@ -56,7 +56,7 @@ def test_limited_operations_document_a_429() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("families", "expected"),
     [
         (["x-ratelimit"], X_HEADERS),
@@ -151,7 +151,7 @@ def test_routes_added_later_are_documented() -> None:
     assert limited_operations(schema_of(app)) == {"get /late"}
 
 
-@pytest.mark.parametrize(("reset", "text"), [("delta", "Seconds until"), ("epoch", "in seconds since 1970")])
+@each(("reset", "text"), [("delta", "Seconds until"), ("epoch", "in seconds since 1970")])
 def test_the_description_says_what_the_numbers_are(reset: Any, text: str) -> None:
     """The reset follows the setting, and ``t`` of a rejection is the time to wait."""
     app = FastAPI()

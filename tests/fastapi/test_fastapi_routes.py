@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from calls import ask, http_scope
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import PlainTextResponse
@@ -17,6 +16,7 @@ from hypothesis_profiles import examples
 from starlette.applications import Starlette
 from starlette.routing import Match, Mount, Route
 from starlette_routing import index_of, went_to
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
@@ -143,7 +143,7 @@ def test_rules_for_all_apply_to_included_routers_too() -> None:
     assert (posted, statuses(app, *["/direct"] * 3)) == ([200, 200, 429], [200, 200, 429])
 
 
-@pytest.mark.parametrize("outer", [FastAPI, Starlette])
+@each("outer", [FastAPI, Starlette])
 def test_mounted_applications_have_whole_templates(outer: Any) -> None:
     """The template of a mounted application follows that of its mount, even with a parameter."""
     inner = FastAPI()

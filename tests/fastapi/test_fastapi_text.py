@@ -8,6 +8,7 @@ import pytest
 from calls import ask
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi_apps import limited, remaining, statuses
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Verdict
 from ratelimit_mw.fastapi import RateLimit
@@ -50,8 +51,8 @@ def free() -> None:
     """A view without a limit."""
 
 
-DEPENDENCIES = pytest.mark.parametrize("dependency", [shared, nameless, by_user])
-VIEWS = pytest.mark.parametrize("view", [of_view, of_nameless_view, by_user, Views().view])
+DEPENDENCIES = each("dependency", [shared, nameless, by_user])
+VIEWS = each("view", [of_view, of_nameless_view, by_user, Views().view])
 
 
 @DEPENDENCIES

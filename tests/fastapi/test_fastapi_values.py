@@ -13,6 +13,7 @@ from calls import ask
 from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
 from pydantic import BaseModel, BeforeValidator, ByteSize, RootModel, field_validator
+from tables import each
 from typing_extensions import TypedDict
 
 from ratelimit_mw import FeatureTypeError, Rule
@@ -45,7 +46,7 @@ def by_parameter(name: str) -> Rule:
     return Rule(name="item", limits="1/minute", key=[f"path:{name}"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("annotation", "spellings"),
     [
         (int, ["7", "007", "+7", "%207", "7.0", "0_7"]),
@@ -215,7 +216,7 @@ def in_owner(value: Any) -> Sending:
     return {"json": {"item": 1, "owner": {"id": value, "requests": 1}}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "view", "send", "more"),
     [
         ("query:item", by_query, in_query, []),
@@ -298,7 +299,7 @@ class Optionally(BaseModel):
     item: Prefixed | None = None
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "kind", "send"),
     [
         ("query:item", Prefixed, in_query),

@@ -14,6 +14,7 @@ from flask import Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
 from flask_login import LoginManager, UserMixin
 from shared_store import SharedStore
+from tables import each
 from werkzeug.exceptions import HTTPException
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -38,9 +39,7 @@ def settings_file(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "place", ["argument", "file", "configured", "configured file", "limiter", "configured limiter"]
-)
+@each("place", ["argument", "file", "configured", "configured file", "limiter", "configured limiter"])
 def test_the_sources_of_rules(place: str, tmp_path: Path) -> None:
     """Rules come from the constructor, the application's configuration, a file, or a limiter."""
     app = Flask("app")
@@ -65,7 +64,7 @@ def test_two_sources_of_rules_are_an_error() -> None:
         RateLimiter(app, settings=TWICE)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"settings": {"rules": [{"limits": "5/minit"}]}}, "rules.0.*minit"),
@@ -88,7 +87,7 @@ def test_an_invalid_setting_is_an_error_at_the_start(options: dict[str, Any], me
         RateLimiter(Flask("app"), **options)
 
 
-@pytest.mark.parametrize("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
+@each("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
 def test_a_misspelt_setting_is_an_error(slip: str) -> None:
     """A misspelt name would mean no limits. Names of other packages, and names beside valid settings, are ignored."""
     app = Flask("app")
@@ -169,7 +168,7 @@ def test_a_denied_client_is_forbidden() -> None:
     assert (ask(app).text, ask(app, client="198.51.100.1").text) == ("go away", "hello")
 
 
-@pytest.mark.parametrize(
+@each(
     "result",
     [
         ("busy", 429),
@@ -177,7 +176,6 @@ def test_a_denied_client_is_forbidden() -> None:
         flask.Response("busy", 429),
         lambda environ, start_response: [start_response("429 BUSY", []) and b"", b"busy"],
     ],
-    ids=["tuple", "rejection", "response", "wsgi"],
 )
 def test_a_custom_rejection(result: Any) -> None:
     """A return value of a view, a Rejection or a WSGI application takes precedence over error handlers."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView
 from flask_calls import ask, hello, statuses, still
+from tables import each
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
 
@@ -40,7 +40,7 @@ def unmarked(blueprint: Blueprint) -> Blueprint:
 PER_VIEW: dict[str, Any] = {"key": ["endpoint", "ip"]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("parent", "child", "expected"),
     [
         (exempt, unmarked, [None, None]),
@@ -71,7 +71,7 @@ class Items(MethodView):
         return "posted"
 
 
-@pytest.mark.parametrize("in_order", [1, -1])
+@each("in_order", [1, -1])
 def test_an_exempt_blueprint_keeps_its_own_limits(in_order: int) -> None:
     """So a blueprint can have a limit instead of those of the settings, in either order."""
     shop = Blueprint("shop", "app")
@@ -83,7 +83,7 @@ def test_an_exempt_blueprint_keeps_its_own_limits(in_order: int) -> None:
     assert statuses(limited(app, DEFAULT), times=4).count(200) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("view", "method", "most"),
     [
         (limit("2/minute")(lambda: "few"), "GET", 2),
@@ -118,8 +118,8 @@ def test_the_commands_show_a_limit_inside_of_an_exempt_blueprint() -> None:
     assert [line for line in explained if line.startswith("few {ip=192.0.2.7} 2/minute")]
 
 
-@pytest.mark.parametrize(("key", "expected"), [(["ip"], [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])])
-@pytest.mark.parametrize("second", [{"name": "again"}, {"name": "again.dotted"}, {"name_prefix": "again"}])
+@each(("key", "expected"), [(["ip"], [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])])
+@each("second", [{"name": "again"}, {"name": "again.dotted"}, {"name_prefix": "again"}])
 def test_a_blueprint_may_be_registered_twice(key: list[str], expected: list[int], second: dict[str, str]) -> None:
     """Its limit is one count under all names and prefixes, or one for each route with ``endpoint``."""
     shop = limit("1/minute", key=key)(Blueprint("shop", "app"))

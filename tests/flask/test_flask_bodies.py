@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pytest
 from flask import Flask, request
 from flask_calls import ask, one_rule
+from tables import each
 
 from ratelimit_mw.flask import RateLimiter
 
@@ -33,8 +33,8 @@ def parses_json() -> None:
     assert request.get_json(silent=True) != []
 
 
-@pytest.mark.parametrize("before", [nothing, parses, reads, parses_json])
-@pytest.mark.parametrize("sent", [FORM, FILE, JSON], ids=["form", "file", "json"])
+@each("before", [nothing, parses, reads, parses_json])
+@each("sent", [FORM, FILE, JSON])
 def test_a_field_is_found_after_another_function_read_the_body(before: Any, sent: dict[str, Any]) -> None:
     """A second request with the same email is rejected, another email is served, and the view has the whole body."""
     app = Flask("app")
@@ -83,7 +83,7 @@ def send_chunked(app: Flask, content: bytes | io.BytesIO) -> Any:
     return ask(app, method="POST", input_stream=stream, content_type=kind, **CHUNKED)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("before", [nothing, parses, reads, parses_json])
+@each("before", [nothing, parses, reads, parses_json])
 def test_a_field_of_a_chunked_body_is_found_after_another_function_read_it(before: Any) -> None:
     """Clients that send chunks have one count each, and the view has the whole body."""
     app = Flask("app")
@@ -104,8 +104,8 @@ def test_a_chunked_body_without_end_is_read_up_to_the_limit() -> None:
     assert [send_chunked(app, Wire()).status_code for _ in range(2)] == [200, 429]
 
 
-@pytest.mark.parametrize("send", [send_chunked, lambda app, body: ask(app, method="POST", data=body)])
-@pytest.mark.parametrize("reading", [lambda: request.stream.read(), lambda: request.get_json(cache=False, silent=True)])
+@each("send", [send_chunked, lambda app, body: ask(app, method="POST", data=body)])
+@each("reading", [lambda: request.stream.read(), lambda: request.get_json(cache=False, silent=True)])
 def test_a_consumed_body_that_is_not_kept_is_invalid(send: Any, reading: Any) -> None:
     """When another function consumes the stream, all such requests share one count, however the body was sent."""
     app = Flask("app")

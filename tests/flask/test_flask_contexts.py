@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 from flask import copy_current_request_context, request
 from flask_calls import app_of, ask, one_rule, still
+from tables import each
 
 from ratelimit_mw.flask import check
 
@@ -49,7 +49,7 @@ def test_a_slot_is_held_after_a_thread() -> None:
     assert [ask(app).status_code, *statuses[1:], ask(app).status_code] == [200, 429, 200]
 
 
-@pytest.mark.parametrize("run", [in_thread, lambda function: copy_current_request_context(function)()])
+@each("run", [in_thread, lambda function: copy_current_request_context(function)()])
 def test_a_check_in_a_copy_belongs_to_the_request(run: Any) -> None:
     """The headers of the response show it."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import flask
 import pytest
 from flask_calls import app_of, ask, one_rule, statuses
+from tables import each
 
 from ratelimit_mw.flask import RateLimiter
 
@@ -24,7 +25,7 @@ def test_the_sent_status_decides() -> None:
     assert not limiter.peek({"ip": "192.0.2.7"})
 
 
-@pytest.mark.parametrize("is_before", [True, False])
+@each("is_before", [True, False])
 def test_functions_after_the_request_may_set_the_true_cost(is_before: bool) -> None:
     """The hook runs after all of them, before or after which the application was limited."""
     app = flask.Flask("app")
@@ -44,7 +45,7 @@ def test_functions_after_the_request_may_set_the_true_cost(is_before: bool) -> N
     assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 850
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+@each("error", [ZeroDivisionError, SystemExit])
 def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException]) -> None:
     """An unhandled error counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
 
@@ -70,7 +71,7 @@ def sending() -> flask.Response:
     return flask.send_file(io.BytesIO(b"ab"), "text/plain")
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each("method", ["GET", "HEAD"])
 def test_a_slot_is_held_until_a_file_is_closed(method: str) -> None:
     """A file that Flask sends holds its slot until the server closes the response."""
     app = app_of(one_rule("1 concurrent"), {"/": sending})

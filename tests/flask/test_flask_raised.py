@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import flask
-import pytest
 from flask import Flask
 from flask_calls import app_of, ask, still
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.flask import RateLimiter, check
@@ -28,8 +28,8 @@ def after_this() -> str:
     return "hello"
 
 
-@pytest.mark.parametrize("testing", [True, False])
-@pytest.mark.parametrize(
+@each("testing", [True, False])
+@each(
     ("register", "view"),
     [
         (lambda app: app.before_request(raise_own), flask.abort),
@@ -39,7 +39,6 @@ def after_this() -> str:
         (lambda app: app.after_request(raise_own), lambda: "hello"),
         (lambda app: None, after_this),
     ],
-    ids=["before", "preprocessor", "404", "error", "after", "after this"],
 )
 def test_a_rejection_outside_of_a_view_is_a_429(register: Any, view: Any, testing: bool) -> None:
     """Functions before the extension, functions after the request, and error handlers."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
+from tables import each
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.flask.request import FlaskRequest
@@ -28,7 +29,7 @@ def test_endpoints_are_templates() -> None:
     assert [ask(app, path).status_code for path in ("/nowhere", "/elsewhere")] == [404, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "template"),
     [
         ("/", "/"),
@@ -98,7 +99,7 @@ def lines_of(result: Any) -> list[str]:
     return [" ".join(line.split()) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("command", ["check", "rules"])
+@each("command", ["check", "rules"])
 def test_the_rules_are_listed_with_their_routes(command: str) -> None:
     """flask ratelimit check shows the source, place and key of each rule, and the exempt views."""
     lines = lines_of(run(shop(), command))
@@ -172,7 +173,7 @@ def test_the_commands_report_mistakes() -> None:
     assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "expected"),
     [
         ({"methods": ["POST"]}, [200] * 3),
@@ -194,7 +195,7 @@ class OwnFlask(Flask):
         return super().preprocess_request()
 
 
-@pytest.mark.parametrize("app", [OwnFlask("app"), Flask("app")])
+@each("app", [OwnFlask("app"), Flask("app")])
 def test_options_count_where_other_code_runs_before(app: Flask) -> None:
     """A function before requests may check a password, so the OPTIONS that Flask answers count."""
     RateLimiter(app, limiter=one_rule())

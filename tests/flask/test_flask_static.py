@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import pytest
 from flask import Blueprint, Flask
+from tables import each
 
 from ratelimit_mw.flask import RateLimiter, limit
 
@@ -28,14 +28,14 @@ EVERY: Any = {"limits": "1/hour"}
 FREE, LIMITED = [404] * 3, [404, 429, 429]
 
 
-@pytest.mark.parametrize("path", ["/static/none.css", "/assets/static/none.css"])
-@pytest.mark.parametrize("mark", [None, limit("1/hour")])
+@each("path", ["/static/none.css", "/assets/static/none.css"])
+@each("mark", [None, limit("1/hour")])
 def test_static_files_are_exempt(path: str, mark: Any) -> None:
     """From the rules of the file, and from limits on an application and a blueprint."""
     assert served(EVERY, mark, path) == FREE
 
 
-@pytest.mark.parametrize(
+@each(
     "match",
     [
         {"path": "/static/**"},
@@ -62,9 +62,9 @@ def test_a_limit_on_the_view_itself_holds() -> None:
     app.view_functions["static"] = limit("1/hour")(app.view_functions["static"])
     own = Flask("own", static_folder=None)
     own.add_url_rule("/static/<path:name>", "static", lambda name: ("none", 404))
-    for each in (app, own):
-        RateLimiter(each, {} if each is app else EVERY)
-        client = each.test_client()
+    for served_app in (app, own):
+        RateLimiter(served_app, {} if served_app is app else EVERY)
+        client = served_app.test_client()
         assert [client.get("/static/none.css").status_code for _ in range(3)] == LIMITED
 
 

@@ -10,6 +10,7 @@ import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView, View
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.errors import MissingMiddlewareError
@@ -85,7 +86,7 @@ def by_dispatch() -> Any:
     return type("Limited", (Items,), {"dispatch_request": limit("1/minute")(dispatch_request)}).as_view("items")
 
 
-@pytest.mark.parametrize("view", [by_class, by_list, by_base, by_dispatch])
+@each("view", [by_class, by_list, by_base, by_dispatch])
 def test_a_class_based_view_is_limited(view: Any) -> None:
     """A limit on the class, in its decorators, on its base or on its dispatch holds for all its methods."""
     app = app_of(views={"/": view()})

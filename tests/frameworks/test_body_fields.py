@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from sites import Build, Call, limited, routed
+from tables import each
 
 from ratelimit_mw import Rule
 
@@ -18,7 +18,7 @@ async def echo(call: Call) -> str:
     return (await call.read()).decode("latin-1")
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "cost"),
     [
         (b'{"max_tokens": 150}', 150),
@@ -52,7 +52,7 @@ def test_a_field_of_the_body_is_the_cost(site: Build, body: bytes, cost: int) ->
     assert served.left() == [1000 - cost]
 
 
-@pytest.mark.parametrize("body", [b'{"max_tokens": 0}', b'{"max_tokens": 1000000}', b"{}", b"garbage"])
+@each("body", [b'{"max_tokens": 0}', b'{"max_tokens": 1000000}', b"{}", b"garbage"])
 def test_no_estimate_passes_for_ever_or_never(site: Build, body: bytes) -> None:
     """Whatever the body says, some requests of a client pass, and then the limit rejects it."""
     served = site(Rule(**{**OPTIONS, "limits": "30/minute"}))
@@ -60,7 +60,7 @@ def test_no_estimate_passes_for_ever_or_never(site: Build, body: bytes) -> None:
 
 
 @routed
-@pytest.mark.parametrize(("body", "cost"), [(b'{"max_tokens": 15}', 15), (b'{"max_tokens": 5000}', 1000), (b"{}", 10)])
+@each(("body", "cost"), [(b'{"max_tokens": 15}', 15), (b'{"max_tokens": 5000}', 1000), (b"{}", 10)])
 def test_a_limit_on_a_view_reads_the_body(site: Build, body: bytes, cost: int) -> None:
     """It has the same cost, and the view receives the same body."""
     served = site([], limited(echo, **OPTIONS))
@@ -84,8 +84,8 @@ def test_spellings_of_an_email_address_share_a_count(site: Build) -> None:
     assert [served.call("POST", **body).status_code for body in sent] == [200, 429, 200]
 
 
-@pytest.mark.parametrize("part", ["json:email", "field:email", "email", "json:user.email", "email:json:email"])
-@pytest.mark.parametrize("body", [[{"email": "ann@b.c"}], [], 7, "ann@b.c", True, {"user": ["x"], "email": {}}])
+@each("part", ["json:email", "field:email", "email", "json:user.email", "email:json:email"])
+@each("body", [[{"email": "ann@b.c"}], [], 7, "ann@b.c", True, {"user": ["x"], "email": {}}])
 def test_json_that_is_no_object_evades_no_rule(site: Build, part: str, body: Any) -> None:
     """All such bodies share one count."""
     served = site(Rule(limits="1/minute", key=[part]))
@@ -102,7 +102,7 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("request_", INVALID)
+@each("request_", INVALID)
 def test_invalid_bodies_share_one_count(site: Build, request_: dict[str, Any]) -> None:
     """Malformed, mistyped, compressed and oversized bodies have no count of a valid value, and arrive whole."""
     served = site(Rule(limits="1/minute", key=["json:user"]), echo)
@@ -112,14 +112,14 @@ def test_invalid_bodies_share_one_count(site: Build, request_: dict[str, Any]) -
     assert [served.call("POST", **other).status_code for other in others] == [429, 200]
 
 
-@pytest.mark.parametrize("encoding", ["identity", "Identity "])
+@each("encoding", ["identity", "Identity "])
 def test_identity_encoding_changes_nothing(site: Build, encoding: str) -> None:
     served = site(Rule(limits="1/minute", key=["json:user"]))
     sent = [{"json": {"user": name}, "headers": {"content-encoding": encoding}} for name in ("ann", "ann", "bob")]
     assert [served.call("POST", **body).status_code for body in sent] == [200, 429, 200]
 
 
-@pytest.mark.parametrize(("options", "limit"), [({}, 65_536), ({"body_limit": "1KiB"}, 1024), ({"body_limit": 20}, 20)])
+@each(("options", "limit"), [({}, 65_536), ({"body_limit": "1KiB"}, 1024), ({"body_limit": 20}, 20)])
 def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not(site: Build, options: Any, limit: int) -> None:
     """``body_limit`` is text or a number of bytes."""
     served = site(Rule(limits="9/minute", key=["json:user"]), echo, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 from sites import BY_ASGI, CLIENT, SITES, Build, Call, Reply, Site, only
+from tables import each
 
 from ratelimit_mw import Limiter, RateLimitExceeded, Rejection, Rule, load_settings
 from ratelimit_mw.testing import limits_off
@@ -100,7 +101,7 @@ def test_reset_forgets_one_key(ask: Ask) -> None:
     assert [ask(f"/check?thread={thread}").status_code for thread in (7, 8)] == [200, 429]
 
 
-@pytest.mark.parametrize("rule", ["post", "failed"])
+@each("rule", ["post", "failed"])
 def test_the_headers_after_a_reset_show_the_whole_limit(site: Build, rule: str) -> None:
     """A login that fails twice and then succeeds shows its client a limit that nothing has been consumed of."""
     served = open_site(site)
@@ -111,7 +112,7 @@ def test_the_headers_after_a_reset_show_the_whole_limit(site: Build, rule: str) 
     assert shown.headers["X-RateLimit-Remaining"] == "97"
 
 
-@pytest.mark.parametrize(
+@each(
     ("paths", "statuses"),
     [
         (["/settle?thread=7"] * 3, [200] * 3),  # a cost of zero returns everything at the end
@@ -123,7 +124,6 @@ def test_the_headers_after_a_reset_show_the_whole_limit(site: Build, rule: str) 
         ),
         (["/check?rule=pst", "/check", "/reset?rule=pst"], [500] * 3),  # mistakes
     ],
-    ids=["settled", "slots", "outcomes", "spellings of an email address", "mistakes"],
 )
 def test_a_check_costs_what_it_says(ask: Ask, paths: list[str], statuses: list[int]) -> None:
     assert [ask(path).status_code for path in paths] == statuses
@@ -175,7 +175,7 @@ def test_without_limits_no_check_uses_functions_or_the_store(site: Build) -> Non
     assert (store.calls, keys) == (0, [])
 
 
-@pytest.mark.parametrize("path", ["/check?thread=7", "/raise"])
+@each("path", ["/check?thread=7", "/raise"])
 def test_your_own_response_is_sent(site: Build, path: str) -> None:
     """The function ``rejection`` responds to rejections of checks and other limiters as well."""
     served = open_site(site, rejection=lambda _, verdict: Rejection(verdict.status, [("X-Own", "1"), TEXT], b"no"))
@@ -183,7 +183,7 @@ def test_your_own_response_is_sent(site: Build, path: str) -> None:
     assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
 
 
-@pytest.mark.parametrize(("status", "remaining"), [(403, 8), (429, 9)])
+@each(("status", "remaining"), [(403, 8), (429, 9)])
 def test_the_status_of_your_own_response_is_the_outcome(site: Build, status: int, remaining: int) -> None:
     """A rejection in a view counts for other rules by the status that the client receives."""
     rules = [*RULES, Rule(name="forbidden", limits="9/minute", count_when={"status": [403]})]
@@ -252,7 +252,7 @@ def test_headers_show_a_limit_once(site: Build) -> None:
     assert response.headers["X-RateLimit-Remaining"] == "7"
 
 
-@pytest.mark.parametrize(("outcome", "left"), [({}, 8), ({"count_when": {"status": 401}}, 9)])
+@each(("outcome", "left"), [({}, 8), ({"count_when": {"status": 401}}, 9)])
 def test_a_stream_counts_by_the_status_it_has_started_with(site: Build, outcome: dict[str, Any], left: int) -> None:
     """A rule that counts failures counts no check of a stream with the status 200."""
 

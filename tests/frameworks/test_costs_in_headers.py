@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 from sites import Build, Site, act
+from tables import each
 
 from ratelimit_mw import Rule
 from ratelimit_mw.http.notes import log_note
@@ -41,7 +42,7 @@ def test_the_true_cost_is_settled(place: Build) -> None:
         assert 'q=1000;qu="tokens";w=60' in headers["ratelimit-policy"]
 
 
-@pytest.mark.parametrize("query", ["used=150", "stream&used=150"])
+@each("query", ["used=150", "stream&used=150"])
 def test_the_header_is_removed(place: Build, query: str) -> None:
     """With ``remove`` the client does not receive it. Other headers stay."""
     headers, left = send(place({**RULE, **REMOVED}, act, store=SharedStore()), query)
@@ -55,10 +56,11 @@ def test_a_response_that_does_not_count_has_no_cost(place: Build) -> None:
     assert send(served, "used=150")[1] == 850
 
 
-@pytest.mark.parametrize("used", ["many", "-1", "nan", "inf", "5, 7", "None"])
+@each("used", ["many", "-1", "nan", "inf", "5, 7", "None"])
 def test_a_header_without_a_number_keeps_the_estimate(site: Build, used: str, caplog: pytest.LogCaptureFixture) -> None:
     """One log message names the rule and the header, and not the value."""
     log_note.cache_clear()
+    caplog.clear()
     served = site(Rule(**RULE, **TOKENS), act, store=SharedStore())
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         assert [send(served, f"used={used}")[1] for _ in range(2)] == [960, 960]

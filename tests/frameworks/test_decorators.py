@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sites import Build, Call, exempt, limited, routed
+from tables import each
 
 from ratelimit_mw import ConfigError, MissingMiddlewareError, Rule
 
@@ -84,7 +85,7 @@ def test_a_limited_function_that_is_no_view_is_an_error(site: Build) -> None:
     assert served.call().text == "done"
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "view", "message"),
     [
         ({"rules": [{"overrides": "homme", "limits": "3/m"}]}, limited(200, "1/m", name="home"), "rules.*'homme'"),
@@ -102,7 +103,7 @@ def test_a_mistake_in_a_decorator_stops_the_application(site: Build, settings: A
         site(settings, view).start()
 
 
-@pytest.mark.parametrize("target", [3, "view"])
+@each("target", [3, "view"])
 def test_a_limit_on_another_object_is_an_error(site: Build, target: Any) -> None:
     """Only functions, classes and what holds routes can be limited, and a view cannot have a path of its own."""
     decorate = site([]).of.limit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-import pytest
 from sites import Build
+from tables import each
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 JSON = {"content-type": "application/json"}
@@ -33,28 +33,28 @@ def status(site: Build, feature: str, **request: Any) -> int:
     return int(site({"lists": {"deny": {feature: ["Mallory"]}}}).call(**request).status_code)
 
 
-@pytest.mark.parametrize("feature", DENIED)
+@each("feature", DENIED)
 def test_a_denied_value_is_denied(site: Build, feature: str) -> None:
     """Another value is not."""
     assert status(site, feature, **sent(feature, "Mallory")) == 403
     assert status(site, feature, **sent(feature, "ann")) == 200
 
 
-@pytest.mark.parametrize("feature", DENIED[:3])
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@each("feature", DENIED[:3])
+@each("spelling", SPELLINGS)
 def test_a_spelling_of_a_denied_value_is_denied(site: Build, feature: str, spelling: str) -> None:
     """The application may take it for the value."""
     assert status(site, feature, **sent(feature, spelling)) == 403
 
 
-@pytest.mark.parametrize("feature", DENIED[:-1])
-@pytest.mark.parametrize("values", [("mallory", "ann"), ("ann", "mallory"), ("mallory", "")])
+@each("feature", DENIED[:-1])
+@each("values", [("mallory", "ann"), ("ann", "mallory"), ("mallory", "")])
 def test_a_second_value_does_not_hide_a_denied_one(site: Build, feature: str, values: tuple[str, ...]) -> None:
     """Bottle, WebOb, Falcon, Quart and BlackSheep show the first or the last of several values."""
     assert status(site, feature, **sent(feature, *values)) == 403
 
 
-@pytest.mark.parametrize(
+@each(
     ("feature", "request_"),
     [
         ("json:name", {"headers": JSON, "content": '{"name": "ann"'}),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
 from shared_store import SharedStore
 from sites import CLIENT, NOW, Build, Call, act
+from tables import each
 
 from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw.limiter.observers.counts import OutcomeCounts, counting
@@ -20,7 +20,7 @@ def outcomes(events: list[Event]) -> list[str]:
     return [event.outcome for event in events]
 
 
-@pytest.mark.parametrize("store", [MemoryStore, SharedStore])
+@each("store", [MemoryStore, SharedStore])
 def test_a_request_has_one_event(site: Build, store: Any) -> None:
     """An allowed request, a rejected one, and a stream."""
     events: list[Event] = []
@@ -66,7 +66,7 @@ def test_a_deny_list_has_an_event(site: Build) -> None:
     assert outcomes(events) == ["denied"]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.01])
+@each("delay", [0.0, 0.01])
 def test_an_observer_that_raises_or_blocks_fails_no_request(site: Build, delay: float) -> None:
     def broken(event: Event) -> None:
         time.sleep(delay)

@@ -10,6 +10,7 @@ import flask
 import pytest
 from sites import CLIENT, Build, Call
 from starlette.requests import HTTPConnection
+from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
@@ -76,7 +77,7 @@ def identities(returned: Any, calls: list[Any], is_async: bool) -> Identify:
     return aidentify if is_async else identify
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@each("is_async", [False, True])
 def test_one_function_returns_several_features(site: Build, is_async: bool) -> None:
     """It is called once per request, even when the view decides more rules. Plain WSGI cannot await it."""
     calls: list[Any] = []
@@ -92,14 +93,14 @@ def test_one_function_returns_several_features(site: Build, is_async: bool) -> N
     assert [decision.remaining for decision in left.decisions] == [6, 6, 6]
 
 
-@pytest.mark.parametrize("returned", [None, {}, {"tenant": None}])
+@each("returned", [None, {}, {"tenant": None}])
 def test_a_feature_that_is_not_returned_is_missing(site: Build, returned: Any) -> None:
     """None stands for a request of which nothing is known. A built-in feature is then read as usual."""
     served = site(plans("tenant", "user"), features=identities(returned, [], is_async=False))
     assert served.statuses(3) == [200] * 3
 
 
-@pytest.mark.parametrize("returned", ["ann", {"ip": CLIENT}])
+@each("returned", ["ann", {"ip": CLIENT}])
 def test_a_mistake_is_never_a_missing_limit(site: Build, returned: Any) -> None:
     """Another value than a mapping, and a feature of the request itself, are errors."""
     served = site(plans("tenant"), features=identities(returned, [], is_async=False))
@@ -125,8 +126,8 @@ BY_FEATURE: list[dict[str, Any]] = [
 """Options of a rule that read a feature, whose name is a typo."""
 
 
-@pytest.mark.parametrize("options", BY_FEATURE, ids=lambda options: next(iter(options)))
-@pytest.mark.parametrize("identify", [undeclared, known])
+@each("options", BY_FEATURE)
+@each("identify", [undeclared, known])
 def test_a_feature_that_nothing_declares_stops_the_start(site: Build, options: Any, identify: Identify) -> None:
     """A rule with a typo would never apply. The message has the option, and what to write."""
     option = next(iter(options))

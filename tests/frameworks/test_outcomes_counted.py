@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from shared_store import SharedStore
 from sites import Build, Site, act
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
@@ -14,11 +14,10 @@ from ratelimit_mw.settings import Settings
 FAILED: Any = {"count_when": {"status": [401, 500]}}
 EXCEPT: Any = {"count_unless": {"status": "2xx"}}
 MARKED: Any = {"count_when": {"marked": True}}
-outcomes = pytest.mark.parametrize("options", [FAILED, EXCEPT, MARKED], ids=["when", "unless", "marked"])
+outcomes = each("options", [FAILED, EXCEPT, MARKED])
 
 
-@pytest.fixture
-def served(place: Build, options: Any) -> Site:
+def serve(place: Build, options: Any) -> Site:
     return place({"name": "login", "limits": "9/minute", **options}, act, store=SharedStore())  # type: ignore[no-any-return]
 
 
@@ -34,8 +33,9 @@ def left_of(served: Site) -> int:
 
 
 @outcomes
-def test_the_status_or_the_mark_counts(served: Site, options: Any) -> None:
+def test_the_status_or_the_mark_counts(place: Build, options: Any) -> None:
     """The headers show what is left after the outcome, even for a HEAD request and a stream."""
+    served = serve(place, options)
     for query in ("", "status=401", "stream", "stream&status=401", "mark", "mark&status=401"):
         for method in ("GET", "HEAD", "POST") if "stream" not in query else ("GET",):
             counts = "mark" in query or (options is not MARKED and "401" in query)
@@ -44,14 +44,15 @@ def test_the_status_or_the_mark_counts(served: Site, options: Any) -> None:
 
 
 @outcomes
-def test_a_mark_in_the_middle_of_a_stream_counts(served: Site) -> None:
+def test_a_mark_in_the_middle_of_a_stream_counts(place: Build, options: Any) -> None:
     """The response has started, so its headers do not show the mark."""
-    assert send(served, "late")[2] == 8
+    assert send(serve(place, options), "late")[2] == 8
 
 
 @outcomes
-def test_an_error_counts_as_500(served: Site, options: Any) -> None:
+def test_an_error_counts_as_500(place: Build, options: Any) -> None:
     """A mark before the error counts, too. Without one, only marked requests are not counted."""
+    served = serve(place, options)
     assert send(served, "mark&fail")[::2] == (500, 8)
     assert send(served, "fail")[::2] == (500, 9 if options is MARKED else 8)
 

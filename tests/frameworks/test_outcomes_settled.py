@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sites import BY_ASGI, Build, Call, Reply, act, limited, only, routed
+from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 
@@ -46,7 +47,7 @@ def test_only_the_named_outcomes_count(place: Build) -> None:
     assert [served.call(path=f"/?{query}").status_code for query in asked] == [200, 404, 200, 200, 401, 500, 429]
 
 
-@pytest.mark.parametrize(
+@each(
     ("cost", "status", "counted", "left"),
     [
         (0, 200, None, 10),
@@ -68,7 +69,7 @@ def test_the_view_settles_the_true_cost(site: Build, cost: int, status: int, cou
         assert response.headers["x-ratelimit-remaining"] == "7"
 
 
-@pytest.mark.parametrize(("counted", "left"), [(None, 4), (200, 4), (401, 10)])
+@each(("counted", "left"), [(None, 4), (200, 4), (401, 10)])
 def test_a_stream_settles_the_true_cost(site: Build, counted: int | None, left: int) -> None:
     """A view may settle its cost before, in the middle and at the very end of a stream. The last cost counts."""
 
@@ -153,7 +154,7 @@ def test_a_slot_is_held_while_the_view_runs(place: Build) -> None:
     assert [served.call().text for _ in range(2)] == ["429", "429"]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each("method", ["GET", "HEAD"])
 def test_a_slot_is_held_while_the_response_streams(site: Build, method: str) -> None:
     """It is returned when the server closes the response."""
     left = []
@@ -182,7 +183,7 @@ def test_a_queue_delays_requests(place: Build, delays: list[float]) -> None:
     assert delays == [0.1, 0.2]
 
 
-@pytest.mark.parametrize(("user", "expected", "left"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
+@each(("user", "expected", "left"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
 def test_the_status_of_a_rejection_is_the_outcome(site: Build, user: str, expected: list[int], left: int) -> None:
     """A 403 of a deny list in a check counts as a 403, and not as a 429."""
     settings = {

@@ -13,6 +13,7 @@ import sites
 from command_line import run as run_command
 from django.core.management import CommandError, call_command
 from sites import CLIENT, PLAIN, SITES, Build, DependencySite, LateDependencySite, Site, exempt, limited
+from tables import each
 
 from ratelimit_mw.testing import limits_off
 
@@ -78,7 +79,7 @@ def respond(served: Site, method: str, path: str, client: str = CLIENT) -> tuple
     return response.status_code, [" ".join(found) for found in options]
 
 
-@pytest.mark.parametrize(("method", "path"), REQUESTS)
+@each(("method", "path"), REQUESTS)
 def test_the_behaviour_matches_the_explain_command(served: Site, method: str, path: str) -> None:
     """File rules come first, then decorators with their overrides, minus exemptions. The command agrees."""
     is_django = isinstance(served, sites.Project)

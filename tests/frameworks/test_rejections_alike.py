@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from shared_store import SharedStore
 from sites import NOW, Build
+from tables import each
 
 from ratelimit_mw.stores import MemoryStore
 
 END = datetime(2026, 1, 7, 18, tzinfo=UTC).timestamp()  # a Wednesday
 
 
-@pytest.mark.parametrize("status", [429, 403])
+@each("status", [429, 403])
 def test_a_ban_has_its_status_and_its_end(place: Build, status: int) -> None:
     """The client is rejected once, which bans it. The wait of both rejections is the end of the ban."""
     ban: Any = {"after": 1, "within": "1m", "for": "1h", "status": status}
@@ -25,7 +25,7 @@ def test_a_ban_has_its_status_and_its_end(place: Build, status: int) -> None:
     assert [response.headers["x-ratelimit-remaining"] for response in responses] == ["0", "0", "0"]
 
 
-@pytest.mark.parametrize("store", [MemoryStore, SharedStore])
+@each("store", [MemoryStore, SharedStore])
 def test_headers_show_the_limits_in_force(place: Build, store: Any) -> None:
     """A schedule changes them."""
     schedule = {"mon-fri 08:00-18:00": "1/minute"}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 from sites import CLIENT, PLAIN, Build, Call, Reply, limited, only, routed
+from tables import each
 
 from ratelimit_mw import Limiter, Rejection, Rule, Verdict
 from ratelimit_mw.testing import limits_off
@@ -79,7 +80,7 @@ def test_a_request_without_a_route_gets_a_decision(site: Build) -> None:
     assert (response.status_code, response.headers["x-ratelimit-remaining"]) == (404, "1")
 
 
-@pytest.mark.parametrize("path", ["/free", "/api/free"])
+@each("path", ["/free", "/api/free"])
 def test_a_request_that_matches_no_rule_has_an_empty_verdict(site: Build, path: str) -> None:
     """The verdict has no decisions. A cost that the view settles on it does not reach the next request."""
     verdicts: list[Verdict] = []
@@ -118,7 +119,7 @@ def test_options_of_the_middleware_replace_those_of_the_file(site: Build) -> Non
     assert int(response.headers["x-ratelimit-reset"]) >= 1_000_000
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_your_own_rejection_is_sent(site: Build, is_async: bool) -> None:
     """The function may be async where something can await it. It receives the request of the framework."""
 
@@ -136,7 +137,7 @@ def test_your_own_rejection_is_sent(site: Build, is_async: bool) -> None:
     assert (rejected.status_code, rejected.text, "ratelimit" in rejected.headers) == (420, "ann", True)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each("is_async", [False, True])
 def test_functions_receive_the_request_of_the_framework(site: Build, is_async: bool) -> None:
     """Functions of features and costs read its headers. Plain WSGI cannot await one."""
 
@@ -159,7 +160,7 @@ def test_a_failing_function_allows_no_request(site: Build) -> None:
     assert site(Rule(limits="9/minute", key=["plan"]), features={"plan": lambda _: 1 / 0}).statuses(2) == [500, 500]
 
 
-@pytest.mark.parametrize(("rule", "statuses"), [({"on_store_error": "deny"}, [503] * 3), ({}, [200, 200, 429])])
+@each(("rule", "statuses"), [({"on_store_error": "deny"}, [503] * 3), ({}, [200, 200, 429])])
 def test_a_store_failure_is_no_error(site: Build, rule: Any, statuses: list[int]) -> None:
     """Each process limits on its own, or rejects where the rule says so."""
     store = SharedStore()

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from sites import CLIENT, Build, only, routed
+from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 
 
 @only({"starlette", "fastapi", "flask"})  # Django leaves methods to the view
-@pytest.mark.parametrize("match", [{"endpoint": "/items/{item}"}, {"view": "items-item"}])
+@each("match", [{"endpoint": "/items/{item}"}, {"view": "items-item"}])
 def test_a_405_counts_under_the_template_of_its_path(site: Build, match: Any) -> None:
     """As a request that reaches the view does, with the parameters of the path."""
     served = site(Rule(limits="1/minute", match=match, key=["endpoint", "path:item"]), {"/items/{item}": 200})
@@ -62,7 +63,7 @@ async def awaited(request: Any) -> Person:
     return Person(next(VISITS))
 
 
-@pytest.mark.parametrize("read", [anyone, awaited])
+@each("read", [anyone, awaited])
 def test_a_user_has_one_count_whatever_changes(site: Build, read: Read) -> None:
     """The key names the attribute that identifies a user. Plain WSGI awaits no function."""
     if read is not awaited or site.name != "wsgi":
@@ -89,7 +90,7 @@ async def alimits_of(ip: str) -> str:
     return limits_of(ip)
 
 
-@pytest.mark.parametrize("limits", [limits_of, alimits_of])
+@each("limits", [limits_of, alimits_of])
 def test_functions_limit_requests(place: Build, limits: Any) -> None:
     """Sync and async, in blocking and async applications."""
     served = place({"limits": limits, "key": ["ip"], "name": "login"}, 200)

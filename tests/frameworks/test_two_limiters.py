@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from shared_store import SharedStore
 from sites import NOW, Build, Call
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
@@ -31,7 +31,7 @@ def test_a_view_settles_the_rules_of_both(site: Build) -> None:
     assert (left(outer), left(inner)) == (96, 95)
 
 
-@pytest.mark.parametrize("is_ended", [False, True])
+@each("is_ended", [False, True])
 def test_a_limiter_leaves_the_rules_of_another_to_it(site: Build, is_ended: bool) -> None:
     """``settle`` and ``refund`` of one limiter reach both stores, during the request and after its end."""
     seen: list[Verdict] = []

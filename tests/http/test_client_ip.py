@@ -286,7 +286,7 @@ def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
     )
 
 
-@pytest.mark.parametrize("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
+@each("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
 def test_every_address_of_a_private_network_is_reported(peer: str, caplog: pytest.LogCaptureFixture) -> None:
     """100.64.0.0/10 is that of the proxies of some platforms. Python calls it neither private nor global."""
     ClientIP().watch(peer, [REAL])

@@ -26,6 +26,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette_apps import hello as starlette_hello
+from tables import each
 from wsgi_calls import listing
 
 from ratelimit_mw import Limiter, Rule
@@ -231,8 +232,8 @@ def by_id(part: str) -> Any:
     return {"rules": [{"name": "account", "key": [part], "limits": "9/s"}]}
 
 
-@pytest.mark.parametrize("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
-@pytest.mark.parametrize(
+@each("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
+@each(
     ("part", "is_noted"),
     [
         ("query:id", True),
@@ -255,7 +256,7 @@ def test_check_notes_an_id_that_may_be_a_number(
     assert any("as int" in note for note in notes_shown) is is_noted
 
 
-@pytest.mark.parametrize("annotation", [int, str])
+@each("annotation", [int, str])
 def test_check_notes_no_id_whose_type_is_declared(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """FastAPI converts the number before the view sees it, and keeps a text as it is."""
 
@@ -294,7 +295,7 @@ def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatc
     assert note not in shown(starlette(named), "named", monkeypatch)[0]["notes"]
 
 
-@pytest.mark.parametrize(("text", "count"), [("6", 6), ("many", 1), ("", 1)])
+@each(("text", "count"), [("6", 6), ("many", 1), ("", 1)])
 def test_the_number_of_workers_is_read(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other texts than a number are not one."""
     monkeypatch.setenv("WEB_CONCURRENCY", text)

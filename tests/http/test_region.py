@@ -63,7 +63,7 @@ def region_of(region: Region, peer: str | None, **headers: str) -> str | None:
 # -- the database ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "country"),
     [
         ("192.0.2.7", "DE"),
@@ -113,7 +113,7 @@ def test_a_damaged_database_raises_no_error_in_requests(tmp_path: Path, caplog: 
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+@each("content", [b"", b"no database" * 100])
 def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path, content: bytes) -> None:
     """The error names the setting and the file."""
     path = tmp_path / "r.mmdb"
@@ -248,7 +248,7 @@ def test_a_rule_by_region_needs_a_source_of_regions() -> None:
     RateLimitMiddleware(sending(), limiter=limiter, features={"region": lambda request: "DE"})
 
 
-@pytest.mark.parametrize("middleware", ["asgi", "wsgi"])
+@each("middleware", ["asgi", "wsgi"])
 def test_a_region_works_in_keys_matches_and_tables(database: str, middleware: str) -> None:
     """A region works as the key, as a match and as a table of limits."""
     rules = [
@@ -269,7 +269,7 @@ def test_a_region_works_in_keys_matches_and_tables(database: str, middleware: st
     assert statuses == [200, 200, 429, 200, 429, 200, 429, 429, 429, 429, 429, 429]
 
 
-@pytest.mark.parametrize("content", [b"no database", None])
+@each("content", [b"no database", None])
 def test_check_opens_the_database(tmp_path: Path, content: bytes | None) -> None:
     """``ratelimit-mw check`` reports a bad file before a deployment and accepts a good one."""
     path, data = tmp_path / "r.toml", tmp_path / "geo.mmdb"

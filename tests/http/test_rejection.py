@@ -89,7 +89,7 @@ def test_a_rejection_by_slots_says_how_many_requests_may_run(limits: str, text: 
     assert f"<p>{text}</p>".encode() in build_rejection(verdict, "text/html", wait).body
 
 
-@pytest.mark.parametrize("name", ["unavailable", "banned"])
+@each("name", ["unavailable", "banned"])
 def test_a_rejection_for_another_reason_speaks_of_no_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on slots that has no result of its store, or that shows a ban, is not full."""
     verdict = verdict_of(Rule(name="api", limits="1 concurrent"))

@@ -32,6 +32,7 @@ from sites import (
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
+from tables import each
 from websocket_calls import connect, kinds
 from werkzeug.routing import Map
 from werkzeug.routing import Rule as URLRule
@@ -146,7 +147,7 @@ def test_an_override_applies_to_the_next_request(framework: Any, file: Path) -> 
         assert '"login";q=5;w=3600' in limits_of(get("/login"))
 
 
-@pytest.mark.parametrize("framework", [flask, django, werkzeug])
+@each("framework", [flask, django, werkzeug])
 def test_the_first_request_of_a_worker_knows_the_overrides(framework: Any, file: Path, tmp_path: Path) -> None:
     """An application without a start reads them before it decides."""
     store = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "9s"'
@@ -235,12 +236,13 @@ WRONG = {
 
 
 @each_framework
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+@each("wrong", WRONG.values())
 def test_rules_that_cannot_work_in_the_application_are_not_taken(
     framework: Any, wrong: tuple[str, str], file: Path
 ) -> None:
     """The whole file is checked with the routes and the features of the application, as at its start."""
     text, problem = wrong
+    file.write_text(toml("10/hour"))
     with framework(file) as (get, limiter):
         get("/login")
         file.write_text(toml("20/hour") + text if text.startswith("[") else toml("20/hour", more=text))

@@ -14,6 +14,7 @@ from django_calls import MIDDLEWARE, project
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, asgi, wsgi
 from ratelimit_mw import django as of_django
@@ -222,7 +223,7 @@ def test_limiters_with_rules_of_their_own_are_not_the_same() -> None:
 # -- notes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "expected"),
     [
         ({"rules": [{"limits": "9/minute"}]}, []),
@@ -245,6 +246,7 @@ def test_users_without_authentication_are_logged_where_a_rule_needs_them(
 ) -> None:
     """A rule by "user|ip" may count by IP address only, and so may a rule with a table of users."""
     notes.log_note.cache_clear()
+    log.clear()
     app = asgi.RateLimitMiddleware(OK, settings)
     assert [ask(app).status_code for _ in range(2)] == [200, 200]
     shown = [message.partition(": the application has no authentication") for message in log.messages]

@@ -13,6 +13,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette_apps import application, asynchronous, hello, statuses
+from tables import each
 
 from ratelimit_mw import Limiter, RateLimitError, Rule
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check
@@ -44,8 +45,8 @@ def _sync_teapot(request: Any, error: RateLimitExceeded) -> Response:
     return PlainTextResponse(f"{request.url.path}: {error}", status_code=418)
 
 
-@pytest.mark.parametrize("handler", [_teapot, _sync_teapot])
-@pytest.mark.parametrize("kind", [RateLimitExceeded, RateLimitError])
+@each("handler", [_teapot, _sync_teapot])
+@each("kind", [RateLimitExceeded, RateLimitError])
 def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kind: Any) -> None:
     """A handler for the error or its base class makes the response, and the headers are added."""
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
@@ -55,7 +56,7 @@ def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kin
     assert response.headers["x-ratelimit-remaining"] == "0"
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@each("is_async", [True, False])
 def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None:
     """The handler receives a RateLimitExceeded, which is Starlette's HTTPException, too. The headers are added."""
 
@@ -75,7 +76,7 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
     assert (response.status_code, response.headers["retry-after"]) == (418, "60")
 
 
-@pytest.mark.parametrize("status", [429, 403])
+@each("status", [429, 403])
 def test_a_handler_for_all_http_errors_shapes_the_rejection(status: int) -> None:
     """A handler for HTTPException handles rejections of the middleware and of views, whatever their status."""
 

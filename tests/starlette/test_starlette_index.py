@@ -16,6 +16,7 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette_routing import index_of, went_to
+from tables import each
 
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.asgi.routes.tree import RouteMatch
@@ -122,8 +123,8 @@ def test_the_index_agrees_with_the_router_of_starlette(
             assert index.params(request) == named, (path, table)
 
 
-@pytest.mark.parametrize("method", ["websocket", "http", "GET"])
-@pytest.mark.parametrize("kinds", [("http", "websocket"), ("websocket", "http")])
+@each("method", ["websocket", "http", "GET"])
+@each("kinds", [("http", "websocket"), ("websocket", "http")])
 def test_a_cached_route_belongs_to_its_protocol(method: str, kinds: tuple[str, str]) -> None:
     """HTTP requests with any method leave the cached route of a handshake as it is, and the reverse."""
     app = Starlette(routes=[WebSocketRoute("/ws", connection("ws")), Route("/ws", endpoint("ws"), methods=["GET"])])
@@ -219,7 +220,7 @@ def test_an_application_that_mounts_itself_is_read_once() -> None:
     assert find_route(Starlette(routes=[Mount("/", app=router)]), "/x").endpoint == "/x"
 
 
-@pytest.mark.parametrize("count", [3, 3000])
+@each("count", [3, 3000])
 def test_a_new_path_is_compared_with_few_routes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a path without a cache entry, the index tries only the patterns that can match, for any number of routes."""
     from ratelimit_mw.asgi.routes import tree
@@ -232,7 +233,7 @@ def test_a_new_path_is_compared_with_few_routes(count: int, monkeypatch: pytest.
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "newer", "older"),
     [
         (["api.example.org:80"], "/{path}", "/{path}"),

@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route, Router
 from starlette_apps import asynchronous, hello
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
@@ -97,7 +98,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("view", "settings", "message"), MISTAKES)
+@each(("view", "settings", "message"), MISTAKES)
 def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> None:
     """The server receives the failed start with its reason, and the resources of the application are closed."""
     opened: list[str] = []
@@ -127,7 +128,7 @@ def test_an_override_around_a_plain_function_is_rejected_when_built() -> None:
         RateLimitMiddleware(OK, settings=REPLACING)
 
 
-@pytest.mark.parametrize("place", ["application", "route", "mount", "router"])
+@each("place", ["application", "route", "mount", "router"])
 def test_a_function_of_a_framework_may_have_views(place: str) -> None:
     """When Starlette builds the middleware around a function of its own, the routes become known later."""
     ours = [Middleware(RateLimitMiddleware, settings=REPLACING)]
@@ -147,7 +148,7 @@ class Plain:
         await send({"type": "lifespan.startup.complete"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "message"),
     [
         ({"overrides": "missing", "limits": "1/s"}, "no decorator has a rule named 'missing'"),
@@ -241,8 +242,8 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lifespan", ["auto", "on"])
-@pytest.mark.parametrize(
+@each("lifespan", ["auto", "on"])
+@each(
     ("program", "message"),
     [
         (PROGRAM, "@exempt on mistaken.view: unknown rule 'missing'"),

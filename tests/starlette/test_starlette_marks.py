@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import pytest
 from calls import ask, http_scope, send_bare
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
+from tables import each
 
 from ratelimit_mw import Rule
 from ratelimit_mw.starlette import exempt, limit
 from ratelimit_mw.testmode import limits_off
 
 
-@pytest.mark.parametrize("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
+@each("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
 def test_a_decorated_view_is_limited(view: Any) -> None:
     """Sync and async functions, classes and partials are limited at their own route only."""
     app = application([Route("/limited", view), Route("/free", hello)])
@@ -32,7 +32,7 @@ def test_methods_of_a_class_have_their_own_limits() -> None:
     assert codes == [200, 200, 200, 429, 429]
 
 
-@pytest.mark.parametrize("calls_super", [False, True])
+@each("calls_super", [False, True])
 def test_an_overriding_method_keeps_the_limit(calls_super: bool) -> None:
     """A subclass has the limits of the methods that it overrides and its own limits."""
 

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
+from tables import each
 from websocket_calls import aconnect, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -139,7 +140,7 @@ def test_sent_messages_are_not_limited() -> None:
     assert kinds(connect(application([WebSocketRoute("/ws", view)]))) == ["accept", *"abcde"]
 
 
-@pytest.mark.parametrize("hides", [False, True])
+@each("hides", [False, True])
 def test_two_middlewares_count_a_message_once(hides: bool) -> None:
     """The outer middleware counts. When it cannot read the routes, the inner one counts."""
     limiter = Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))
@@ -244,7 +245,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+@each(("arguments", "message"), MISTAKES)
 def test_an_invalid_limit_on_messages_is_an_error(arguments: dict[str, Any], message: str) -> None:
     """A limit on messages without a meaning raises an error at its decorator."""
     with pytest.raises(ConfigError, match=message):

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
@@ -23,7 +24,7 @@ def test_a_limited_view_without_the_middleware_does_not_run() -> None:
             ask(Starlette(routes=[Route("/", view)]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "options", "message"),
     [
         ("5/fortnight", {}, r"@limit at .*test_starlette_mistakes\.py:\d+: limits: cannot parse"),
@@ -76,7 +77,7 @@ def test_a_mistake_in_a_late_route_is_raised_until_it_is_fixed() -> None:
 LOGIN: Any = {"name": "login", "limits": "5/minute", "key": ["email"], "match": {"view": ""}}
 
 
-@pytest.mark.parametrize("method", [check, check.reset])
+@each("method", [check, check.reset])
 def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> None:
     """The middleware reads bodies only for the rules that match. The view knows the value."""
 

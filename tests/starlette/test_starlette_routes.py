@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette_apps import application, asynchronous, hello, statuses
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.http.rules import DECIDED
@@ -74,7 +75,7 @@ PASSING = [Middleware(Passing)]
 LIMITER = Middleware(RateLimitMiddleware, settings={"rules": [{"name": "all", "limits": "2/minute"}]})
 
 
-@pytest.mark.parametrize(
+@each(
     ("route", "inside", "expected"),
     [
         (GET, [Middleware(CORSMiddleware)], [405] * 3),
@@ -87,7 +88,6 @@ LIMITER = Middleware(RateLimitMiddleware, settings={"rules": [{"name": "all", "l
         (Mount("", Router([GET], middleware=PASSING)), [], [405, 405, 429]),
         (Mount("", Starlette(routes=[GET], middleware=PASSING)), [], [405, 405, 429]),
     ],
-    ids=["cors", "middleware", "function", "two stages", "route", "mount", "in a mount", "in a router", "application"],
 )
 def test_options_count_where_other_code_runs_before(route: Any, inside: list[Middleware], expected: list[int]) -> None:
     """Middleware between the limits and the router may check a password, so OPTIONS counts."""
@@ -276,7 +276,7 @@ def test_an_application_that_wraps_itself_has_no_routes() -> None:
     assert statuses(app, "/", "/") == [200, 429]
 
 
-@pytest.mark.parametrize("same", [True, False])
+@each("same", [True, False])
 def test_the_inner_middleware_decides_views_hidden_from_the_outer_one(same: bool) -> None:
     """When a wrapper hides the routes, the outer middleware decides rules of the file and the inner one the views."""
     limiters = [Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))] * 2

@@ -22,6 +22,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.starlette import RateLimitMiddleware
@@ -157,7 +158,7 @@ async def hang_up(app: Starlette, client: str, steps: int) -> None:
     await asyncio.wait([request])
 
 
-@pytest.mark.parametrize("form", ["verdict", "limiter"])
+@each("form", ["verdict", "limiter"])
 def test_a_client_that_hangs_up_pays_for_what_it_used(site: Site, form: str) -> None:
     """The server cancels the request at any step of its stream. Its tokens are settled all the same."""
     used: list[int] = []
@@ -237,7 +238,7 @@ app.add_middleware(RateLimitMiddleware, limiter=limiter)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stored", ["memory", "redis"])
+@each("stored", ["memory", "redis"])
 def test_clients_of_a_server_that_hang_up_pay_for_what_they_used(
     stored: str, own_server: Server, tmp_path: Path
 ) -> None:

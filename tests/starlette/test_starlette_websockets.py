@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.endpoints import WebSocketEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
+from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
@@ -75,7 +76,7 @@ def test_a_rejected_handshake_receives_the_connect_event_first() -> None:
     assert (events, called) == (["connect", "websocket.close"], [])
 
 
-@pytest.mark.parametrize("kind", ["rejection", "starlette", "asgi"])
+@each("kind", ["rejection", "starlette", "asgi"])
 def test_a_custom_rejection_applies_to_handshakes(kind: str) -> None:
     """The custom rejection of requests rejects handshakes, too, with WebSocket messages."""
     start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
@@ -133,7 +134,7 @@ def test_a_websocket_view_without_the_middleware_does_not_run() -> None:
             connect(Starlette(routes=[WebSocketRoute("/ws", mark(echo))]))
 
 
-@pytest.mark.parametrize("mark", [limit("1/minute"), messages("1/minute")])
+@each("mark", [limit("1/minute"), messages("1/minute")])
 def test_a_hidden_limit_is_an_error_with_its_reason(mark: Any) -> None:
     """No limit of a handshake or of its messages goes missing behind a decorator without ``functools.wraps``."""
     marked = mark(echo)
@@ -165,7 +166,7 @@ def test_a_slot_is_held_until_the_connection_ends() -> None:
     assert limiter.peek({"ip": "192.0.2.7"}).allowed
 
 
-@pytest.mark.parametrize(("outcome", "remaining"), [("accept", 1), ("close", 0), ("deny", 0)])
+@each(("outcome", "remaining"), [("accept", 1), ("close", 0), ("deny", 0)])
 def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     """A rule for failures counts only a handshake that the view rejects."""
 
@@ -186,7 +187,7 @@ def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
 
 
-@pytest.mark.parametrize("marks", [True, False])
+@each("marks", [True, False])
 def test_a_view_marks_the_connection_that_counts(marks: bool) -> None:
     """The view marks it at any time, and the cost is reserved until the connection ends."""
     seen: list[int] = []
@@ -230,7 +231,7 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
     assert [kinds(connect(outer, "/in/ws")) for _ in range(3)] == [["accept"], ["accept"], [1008]]
 
 
-@pytest.mark.parametrize(("steps", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
+@each(("steps", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
 def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], expected: list[Any]) -> None:
     """A rejection that a view raises rejects the handshake, or closes an accepted connection."""
     own = Limiter([Rule(name="own", limits="1/hour")])
@@ -274,7 +275,7 @@ def test_a_queue_delays_handshakes() -> None:
     assert delays == [0.001]
 
 
-@pytest.mark.parametrize("calls", [check, usage])
+@each("calls", [check, usage])
 def test_a_rule_in_a_connection_may_count_by_method(calls: Any) -> None:
     """After the handshake, which is a GET, the method of the request is still GET."""
     rule = Rule(name="named", limits="5/minute", key=["method", "ip"], match={"view": ""})
@@ -287,7 +288,7 @@ def test_a_rule_in_a_connection_may_count_by_method(calls: Any) -> None:
     assert kinds(connect(application([WebSocketRoute("/ws", view)], rule))) == ["accept", "fine"]
 
 
-@pytest.mark.parametrize("extensions", [None, DENIAL])
+@each("extensions", [None, DENIAL])
 def test_the_status_of_a_rejection_in_a_view_is_the_outcome(extensions: Any) -> None:
     """A deny list that ends a handshake counts as a 403, and not as a 429."""
     counted = {"limits": "9/minute", "count_when": {"status": [403]}}

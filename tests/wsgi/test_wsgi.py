@@ -62,11 +62,11 @@ def start_twice(environ: Environ, start_response: Any) -> list[bytes]:
     return [b"hello"]
 
 
-RULES = pytest.mark.parametrize("rule", [{}, COUNTING], ids=["plain", "by outcome"])
+RULES = each("rule", [{}, COUNTING])
 
 
 @RULES
-@pytest.mark.parametrize("app", [listing, start_late, call_write, start_twice])
+@each("app", [listing, start_late, call_write, start_twice])
 def test_every_form_of_response_stays_valid(app: Any, rule: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """List, generator, ``write`` and a second start arrive whole with the fields once, and pass the validator."""
     served = Served(limited(app, limiter(**rule)))
