@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
 from ..http.admission import Admission
@@ -20,6 +20,9 @@ from .page import templates
 
 Allow = Callable[[Any], bool | Awaitable[bool]]
 """Your function of the framework's request. It may be async where the framework is."""
+
+CHANGE: Final = "change"
+"""The path of forms below the mount."""
 
 _log = logging.getLogger("ratelimit_mw")
 

@@ -7,27 +7,30 @@ from collections.abc import Mapping
 from inspect import isawaitable
 from typing import Final
 
-from ..asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
+from ..asgi.request import BODY, ASGIApp, ASGIRequest, Receive, Scope, Send
 from ..asgi.routes.tree import path_below
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
 from ..http.rules import DECIDED
+from ..keys.features import INVALID
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .access import Allow, Mount, is_open
+from .changes import LONGEST_FORM
 from .core import respond
 from .response import PageResponse, redirect_into
 
 _CLOSED: Final = 1008
 
 
-def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> ASGIApp:
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> ASGIApp:
     """Return the dashboard of a limiter as an ASGI application to mount.
 
     Args:
         limiter: The limiter. Default: that of the ``RateLimitMiddleware`` which handles the request.
         allow: Your function of the request, sync or async, which returns whether the client may see the dashboard.
             Without it, a browser asks for the password that the log has at the start.
+        writes: Whether those who see the dashboard may also reset a client, lift its ban and change its limits.
 
     Returns:
         The application.
@@ -39,7 +42,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Example:
         app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
     """
-    return ASGIDashboard(Mount(limiter, allow, False).check())
+    return ASGIDashboard(Mount(limiter, allow, writes).check())
 
 
 class ASGIDashboard:
@@ -54,17 +57,19 @@ class ASGIDashboard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _CLOSED})
         elif scope["type"] == "http":
-            await _send(send, await self._respond(scope))
+            await _send(send, await self._respond(scope, receive))
         else:
             raise ConfigError("the dashboard has no lifespan. Mount it in your application")
 
-    async def _respond(self, scope: Scope) -> PageResponse:
+    async def _respond(self, scope: Scope, receive: Receive) -> PageResponse:
         mount, request, path = self._mount, ASGIRequest(scope), path_in_mount(scope)
         if not path:
             return redirect_into(scope["path"], request.query_string)
         answer = mount.ask(request)
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = mount.limiter or _limiter_of(scope)
+        if opens and mount.writes and request.method == "POST":
+            request.native = {**scope, BODY: await _read(receive)}
         return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)
 
 
@@ -89,6 +94,18 @@ def _limiter_of(scope: Scope) -> Limiter:
     if not admissions:
         raise MissingMiddlewareError("dashboard()", "shows the limiter of the middleware")
     return list(admissions.values())[-1].limits.limiter
+
+
+async def _read(receive: Receive) -> object:
+    """Return the body; ``INVALID`` for one that is longer than a form of the page, or cut short."""
+    body, has_more = b"", True
+    while has_more:
+        message = await receive()
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+        if len(body) > LONGEST_FORM or message["type"] != "http.request":
+            return INVALID
+    return body
 
 
 async def _send(send: Send, response: PageResponse) -> None:

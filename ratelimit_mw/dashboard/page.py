@@ -19,9 +19,9 @@ _LONGEST: Final = 300
 """Longer texts are cut on the page. JSON contains the full text."""
 
 
-def dashboard_page(data: Mapping[str, Any], view: View) -> bytes:
-    """Return the page."""
-    return _render("dashboard.html", data=data, view=view)
+def dashboard_page(data: Mapping[str, Any], view: View, token: str | None = None, result: str = "") -> bytes:
+    """Return the page. With a token, it has forms; a result is that of the last one."""
+    return _render("dashboard.html", data=data, view=view, token=token, result=result)
 
 
 def message_page(title: str, problem: str = "", back: str = "?", has_check: bool = False) -> bytes:

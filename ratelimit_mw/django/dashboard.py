@@ -19,7 +19,7 @@ from .request import DjangoRequest
 NAME = "ratelimit-dashboard"
 
 
-def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> list[Any]:
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> list[Any]:
     """Return the dashboard as URL patterns. Limits apply to it only where a rule names its path or view.
 
     Its URL has the name ``ratelimit-dashboard``.
@@ -28,6 +28,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         limiter: The limiter to show. Default: that of ``settings.RATELIMIT_MW``.
         allow: Your function of Django's request, sync or async, which returns whether the client may see the
             dashboard. Without it, a browser asks for the password that the log has at the start.
+        writes: Whether those who see the dashboard may also reset a client, lift its ban and change its limits.
 
     Returns:
         The patterns, for ``include``.
@@ -39,7 +40,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Example:
         path("ratelimit/", include(dashboard(allow=lambda request: request.user.is_staff)))
     """
-    mount = Mount(limiter, allow, False).check()
+    mount = Mount(limiter, allow, writes).check()
 
     def show(native: Any, below: str = "") -> HttpResponse:
         request = DjangoRequest(native)
@@ -52,4 +53,5 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)
+    show.csrf_exempt = True  # type: ignore[attr-defined]  # the forms have a token of their own
     return [path("", show, name=NAME), path("<path:below>", show)]

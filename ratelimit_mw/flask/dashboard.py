@@ -14,13 +14,14 @@ from .extension import hooks_of
 from .request import FlaskRequest
 
 
-def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> Blueprint:
+def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> Blueprint:
     """Return the dashboard as a blueprint. Limits apply to it only where a rule names its path or view.
 
     Args:
         limiter: The limiter to show. Default: that of the application's ``RateLimiter``.
         allow: Your function of Flask's request, sync or async, which returns whether the client may see the dashboard.
             Without it, a browser asks for the password that the log has at the start.
+        writes: Whether those who see the dashboard may also reset a client, lift its ban and change its limits.
 
     Returns:
         The blueprint.
@@ -32,7 +33,7 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     Example:
         app.register_blueprint(dashboard(allow=lambda request: current_user.is_admin), url_prefix="/ratelimit")
     """
-    mount = Mount(limiter, allow, False).check()
+    mount = Mount(limiter, allow, writes).check()
 
     def show(path: str = "") -> flask.Response:
         app: Flask = flask.current_app._get_current_object()  # type: ignore[attr-defined]
@@ -48,5 +49,5 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None) -> 
     setattr(show, ATTRIBUTE, OWN_PAGE)
     blueprint = Blueprint("ratelimit", __name__)
     for rule in ("/", "/<path:path>"):
-        blueprint.add_url_rule(rule, "dashboard", show, strict_slashes=False)
+        blueprint.add_url_rule(rule, "dashboard", show, strict_slashes=False, methods=["GET", *["POST"] * writes])
     return blueprint

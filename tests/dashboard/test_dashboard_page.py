@@ -190,6 +190,47 @@ def test_an_update_keeps_the_focus_and_open_details(browser: Browser, page: str,
 
 
 @pytest.mark.thorough
+def test_an_update_shows_what_a_new_page_shows(
+    browser: Browser, page: str, limiter: Limiter, clock: ManualClock
+) -> None:
+    """The script and the server write the same texts, in the same order, even for hostile names."""
+    query = "?by=endpoint&clients=yes"
+    browser.open(page + query)
+    clock.advance(5)
+    log = limiter.traffic_log
+    assert log is not None
+    log.record(f"endpoint:{HOSTILE}new:rejected", n=5_000, at=NOON)
+    log.record("rule:api:rejected", by=f"user={HOSTILE}", n=1_234, at=NOON)
+    limiter.unban("api", {"ip": "192.0.2.66"})
+    limiter.ban("api", {"ip": "192.0.2.67"}, "1d")
+    limiter.set_override("api", {"ip": "192.0.2.10"}, "unlimited")
+    browser.wait(lambda: "192.0.2.10" in browser.text("main"), "an update")
+    updated = browser.text("main")
+    browser.open(page + query)
+    assert updated == browser.text("main")
+    assert "5,000" in updated
+
+
+@pytest.mark.thorough
+def test_an_operator_lifts_a_ban_and_sets_limits(browser: Browser, limiter: Limiter) -> None:
+    """The forms work in a browser, with the cookie and the origin that it sends."""
+    with dashboard_site(limiter, writes=True) as url:
+        browser.open(url + "?range=week")
+        assert browser.violations() == []
+        browser.find("#section-bans button").click()
+        browser.wait_for_text("The ban of the client is lifted.", ".result")
+        assert "No client is banned now." in browser.text("#section-bans")
+        for name, value in (("client", "ip=192.0.2.8"), ("limits", "9/minute")):
+            browser.find(f".change [name={name}]").send_keys(value)
+        browser.find(".change button").click()
+        browser.wait_for_text("The client has other limits now.", ".result")
+        assert "ip=192.0.2.8" in browser.text("#section-overrides")
+        assert "range=week" in browser.driver.current_url
+        browser.open("about:blank")  # before the server ends
+    assert {each.limits for each in limiter.overrides()} == {"1000/minute", "9/minute"}
+
+
+@pytest.mark.thorough
 def test_updates_can_be_paused(browser: Browser, page: str) -> None:
     """The button works with the keyboard, and stops requests."""
     browser.open(page)

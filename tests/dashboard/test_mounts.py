@@ -38,6 +38,13 @@ def each(request: pytest.FixtureRequest) -> Iterator[Mounted]:
         yield site
 
 
+@pytest.fixture(params=EVERY)
+def every_mount(request: pytest.FixtureRequest) -> Iterator[Mounted]:
+    """A site whose dashboard changes clients."""
+    with mounted(EVERY[request.param], RULES, writes=True) as site:
+        yield site
+
+
 @pytest.fixture(params=FRAMEWORKS)
 def for_staff(request: pytest.FixtureRequest) -> Iterator[Mounted]:
     with mounted(FRAMEWORKS[request.param], RULES, is_staff) as site:
@@ -171,3 +178,25 @@ def test_the_service_asks_browsers_for_its_token() -> None:
             response = site.ask(headers=headers, peer="192.0.2.7", base="http://limits.example")
             assert response.status_code == 200
         assert site.send("/v1/keys", headers=basic(TOKEN)).status_code == 401
+
+
+def test_an_operator_changes_a_client(every_mount: Mounted) -> None:
+    """The page has a form with the token of its cookie. It works in every framework, and leads back to the page."""
+    page = every_mount.ask("/", params={"range": "week"})
+    cookie = page.headers["set-cookie"].partition(";")[0]
+    token = cookie.partition("=")[2]
+    assert f'name="token" value="{token}"' in page.text
+    form = {"token": token, "operation": "override set", "rule": "site", "client": "ip=192.0.2.7", "limits": "9/day"}
+    headers = {**basic(start_token()), "Cookie": cookie}
+    response = every_mount.ask("/change", "POST", params={"range": "week"}, data=form, headers=headers)
+    assert (response.status_code, response.headers["location"]) == (303, "./?range=week&done=override+set")
+    assert [(each.rule, each.limits) for each in every_mount.limiter.overrides()] == [("site", "9/day")]
+
+
+@pytest.mark.parametrize("headers", WRONG)
+def test_without_the_password_nothing_is_changed(every_mount: Mounted, headers: dict[str, Any]) -> None:
+    """A form needs the same right as the page."""
+    form = {"token": "x" * 32, "operation": "override set", "rule": "site", "client": "ip=192.0.2.7", "limits": "9/day"}
+    headers = {**headers, "Cookie": f"ratelimit_csrf={'x' * 32}"}
+    assert every_mount.ask("/change", "POST", data=form, headers=headers).status_code == 401
+    assert every_mount.limiter.overrides() == []

@@ -34,6 +34,7 @@ from ratelimit_mw.starlette import RateLimitMiddleware
 SETTINGS = "DASHBOARD_SETTINGS"
 FOR_STAFF = "DASHBOARD_FOR_STAFF"
 COMMON = "django.middleware.common.CommonMiddleware"  # adds a missing slash
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 LOCAL = "http://127.0.0.1:8000"
 Allow = Callable[[Any], Any] | None
 
@@ -43,46 +44,53 @@ def is_staff(request: Any) -> bool:
     return request.headers.get("X-Staff") == "yes"
 
 
-def starlette_app(limiter: Limiter, allow: Allow = None) -> Any:
-    routes = [Route("/", lambda _: PlainTextResponse("hello")), Mount("/ratelimit", dashboard(limiter, allow=allow))]
+def starlette_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> Any:
+    routes = [
+        Route("/", lambda _: PlainTextResponse("hello")),
+        Mount("/ratelimit", dashboard(limiter, allow=allow, writes=writes)),
+    ]
     return Starlette(routes=routes, middleware=[Middleware(RateLimitMiddleware, limiter=limiter)])
 
 
-def fastapi_app(limiter: Limiter, allow: Allow = None) -> Any:
+def fastapi_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> Any:
     """The dashboard is in a sub-application, and shows the limiter of the middleware."""
     app, inner = FastAPI(), FastAPI()
     app.add_middleware(ratelimit_mw.fastapi.RateLimitMiddleware, limiter=limiter)
     app.get("/")(lambda: "hello")
-    inner.mount("/ratelimit", dashboard(allow=allow))
+    inner.mount("/ratelimit", dashboard(allow=allow, writes=writes))
     app.mount("/admin", inner)
     return app
 
 
-def flask_app(limiter: Limiter, allow: Allow = None) -> Any:
+def flask_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> Any:
     app = Flask("app")
     app.add_url_rule("/", "home", lambda: "hello")
     ratelimit_mw.flask.RateLimiter(app, limiter=limiter)
-    app.register_blueprint(ratelimit_mw.flask.dashboard(allow=allow), url_prefix="/ratelimit")
+    app.register_blueprint(ratelimit_mw.flask.dashboard(allow=allow, writes=writes), url_prefix="/ratelimit")
     return app
 
 
 @contextmanager
 def django_project(
-    limiter: Limiter, allow: Allow = None, prefix: str = "ratelimit/", is_async: bool = False
+    limiter: Limiter,
+    allow: Allow = None,
+    writes: bool = False,
+    prefix: str = "ratelimit/",
+    is_async: bool = False,
 ) -> Iterator[Any]:
     from django.core.asgi import get_asgi_application
     from django.core.wsgi import get_wsgi_application
     from django.urls import include, path
 
-    patterns = [path("", hello), path(prefix, include(ratelimit_mw.django.dashboard(allow=allow)))]
-    with project(limiter, *patterns, middleware=[COMMON, *MIDDLEWARE]):
+    patterns = [path("", hello), path(prefix, include(ratelimit_mw.django.dashboard(allow=allow, writes=writes)))]
+    with project(limiter, *patterns, middleware=[COMMON, CSRF, *MIDDLEWARE]):
         yield get_asgi_application() if is_async else get_wsgi_application()
 
 
 class Framework(NamedTuple):
     """How a framework shows the dashboard: its application, the path of the dashboard, and the kind of server."""
 
-    build: Callable[[Limiter, Allow], AbstractContextManager[Any]]
+    build: Callable[[Limiter, Allow, bool], AbstractContextManager[Any]]
     path: str
     is_asgi: bool
 
@@ -94,7 +102,9 @@ FRAMEWORKS = {
     "django": Framework(django_project, "/ratelimit", False),
     "django-asgi": Framework(lambda *args: django_project(*args, is_async=True), "/ratelimit", True),
 }
-SERVE = Framework(lambda limiter, _: nullcontext(DecisionService(limiter, start_token())), "/dashboard", True)
+SERVE = Framework(
+    lambda limiter, _, writes: nullcontext(DecisionService(limiter, start_token(), writes=writes)), "/dashboard", True
+)
 
 _UVICORN = ("uvicorn", "--factory", "--port", "{port}")
 _GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
@@ -110,7 +120,7 @@ SERVERS = {
 
 
 def service(token: str, gateway: str | None = None) -> Framework:
-    return SERVE._replace(build=lambda limiter, _: nullcontext(DecisionService(limiter, token, gateway)))
+    return SERVE._replace(build=lambda limiter, *_: nullcontext(DecisionService(limiter, token, gateway)))
 
 
 def basic(password: str, user: str = "") -> dict[str, str]:
@@ -121,8 +131,9 @@ def basic(password: str, user: str = "") -> dict[str, str]:
 class Mounted:
     """An application with the dashboard. ``ask`` sends a request from ``peer``, with the password of this process."""
 
-    def __init__(self, app: Any, framework: Framework) -> None:
+    def __init__(self, app: Any, framework: Framework, limiter: Limiter) -> None:
         self.app = app
+        self.limiter = limiter
         self.path = framework.path
         self._is_asgi = framework.is_asgi
 
@@ -148,10 +159,10 @@ class Mounted:
 
 
 @contextmanager
-def mounted(framework: Framework, settings: Any, allow: Allow = None) -> Iterator[Mounted]:
+def mounted(framework: Framework, settings: Any, allow: Allow = None, writes: bool = False) -> Iterator[Mounted]:
     """Build the application with a limiter of these settings."""
-    with closing(Limiter.from_settings(settings)) as limiter, framework.build(limiter, allow) as app:
-        yield Mounted(app, framework)
+    with closing(Limiter.from_settings(settings)) as limiter, framework.build(limiter, allow, writes) as app:
+        yield Mounted(app, framework, limiter)
 
 
 _open = ExitStack()
@@ -160,4 +171,4 @@ _open = ExitStack()
 def application(name: str) -> Any:
     """Return the application of a framework for a real server. It is open until the process ends."""
     allow = is_staff if FOR_STAFF in os.environ else None
-    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), allow))
+    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), allow, False))

@@ -36,10 +36,16 @@ class DecisionService:
         token: The token of ``/v1/check``, the admin API and the dashboard.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
         user_header: The header in which the gateway names the user.
+        writes: Whether the dashboard changes clients.
     """
 
     def __init__(
-        self, limiter: Limiter, token: str, gateway: str | None = None, user_header: str | None = None
+        self,
+        limiter: Limiter,
+        token: str,
+        gateway: str | None = None,
+        user_header: str | None = None,
+        writes: bool = False,
     ) -> None:
         self.limiter = limiter
         sender = GATEWAYS[gateway] if gateway else None
@@ -55,7 +61,7 @@ class DecisionService:
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             decide.routes.index_of({})  # now, and not at the first request: there are no routes
             self._respond_to_gateway = partial(self._decide_original, sender, decide)
-        self._dashboard = ASGIDashboard(Mount(limiter, lambda _: True, False).check())  # the service checks the access
+        self._dashboard = ASGIDashboard(Mount(limiter, lambda _: True, writes).check())  # the service checks the access
         self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -43,6 +43,8 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--admin-token-file", "token_file", type=FILE,
               help="A file with the token of programs and admins, which only its owner may read. By default, the"
                    " service prints a new token at each start.")  # fmt: skip
+@click.option("--dashboard-writes", "writes", is_flag=True,
+              help="Let admins reset clients, lift bans and set overrides on the dashboard.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -51,6 +53,7 @@ def serve(
     gateway: str | None,
     user_header: str | None,
     token_file: Path | None,
+    writes: bool,
 ) -> None:
     """Serve decisions to a gateway, and to programs in other languages.
 
@@ -69,7 +72,7 @@ def serve(
         raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
     new_token = None if token_file else start_token()
-    options = str(file), gateway, user_header, new_token, str(token_file)
+    options = str(file), gateway, user_header, new_token, str(token_file), writes
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
@@ -105,10 +108,10 @@ def create_service() -> DecisionService:
 
 
 def _build(
-    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str
+    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str, writes: bool
 ) -> DecisionService:
     token = new_token or _read_token(Path(token_file))
-    return DecisionService(Limiter.from_settings(file), token, gateway, user_header)
+    return DecisionService(Limiter.from_settings(file), token, gateway, user_header, writes)
 
 
 def _read_token(path: Path) -> str:
