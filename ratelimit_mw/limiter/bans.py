@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ..algorithms.ban_limit import BanLimit
 from ..algorithms.limit import client_of, prefix_of
 from ..clock import SECOND
@@ -15,7 +13,7 @@ from ..receipt import Correction
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import NO_LIMITS, UNLIMITED
 from ..stores import redacted_url
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, twins
 from ..testmode import testmode
 from .inspection import Inspection, KeyStates
 
@@ -23,7 +21,7 @@ from .inspection import Inspection, KeyStates
 class Bans(Inspection):
     """Changes and shows bans. ``Limiter`` inherits it."""
 
-    def ban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
+    async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None = None) -> float:
         """Ban a client from a rule now. The ban replaces an active one, and does not make later bans longer.
 
         Args:
@@ -51,13 +49,18 @@ class Bans(Inspection):
             >>> limiter.unban("api", {"ip": "192.0.2.7"})
             True
         """
-        return run_blocking(self._ban(blocking_call, rule, features, duration))
+        await call(self, "start")
+        us, hit, correction = self._new_ban(rule, features, duration)
+        (at,) = await call(self._counts, "correct", [correction], self._now())
+        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
+        if decision.allowed and decision.at_us < at + us:
+            causes = "the store is nearly full, or another process has just lifted the ban"
+            raise StoreError(f"the ban is not in {redacted_url(self.store)}: {causes}")
+        return (at + us) / SECOND  # type: ignore[no-any-return]
 
-    async def aban(self, rule: str, features: Features, duration: float | str | None = None) -> float:
-        """Async form of ``ban``."""
-        return await self._ban(async_call, rule, features, duration)
+    ban, aban = twins(_ban)
 
-    def unban(self, rule: str, features: Features) -> bool:
+    async def _unban(self, call: Call, rule: str, features: Features) -> bool:
         """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
 
         Args:
@@ -71,13 +74,15 @@ class Bans(Inspection):
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        return run_blocking(self._unban(blocking_call, rule, features))
+        await call(self, "start")
+        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
+        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
+        await call(self._counts, "forget", [hit.key])
+        return not decision.allowed
 
-    async def aunban(self, rule: str, features: Features) -> bool:
-        """Async form of ``unban``."""
-        return await self._unban(async_call, rule, features)
+    unban, aunban = twins(_unban)
 
-    def bans(self, rule: str | None = None, cursor: str = "") -> KeyStates:
+    async def _bans(self, call: Call, rule: str | None = None, cursor: str = "") -> KeyStates:
         """Show the clients that are banned now, a page at a time.
 
         Args:
@@ -92,30 +97,10 @@ class Bans(Inspection):
             ConfigError: There is no such rule, or the store cannot list its keys.
             StoreError: The store is unreachable.
         """
-        prefixes = self._ban_prefixes()
-        return self.inspect(rule, cursor=cursor, rejected=True, only=lambda key: prefix_of(key) in prefixes)
+        prefixes = {rule.ban.prefix for rule in self.rules.rules if rule.ban is not None}
+        return await self._inspect(call, rule, None, cursor, True, lambda key: prefix_of(key) in prefixes)
 
-    async def abans(self, rule: str | None = None, cursor: str = "") -> KeyStates:
-        """Async form of ``bans``."""
-        prefixes = self._ban_prefixes()
-        return await self.ainspect(rule, cursor=cursor, rejected=True, only=lambda key: prefix_of(key) in prefixes)
-
-    async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None) -> float:
-        await call(self, "start")
-        us, hit, correction = self._new_ban(rule, features, duration)
-        (at,) = await call(self._counts, "correct", [correction], self._now())
-        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
-        if decision.allowed and decision.at_us < at + us:
-            causes = "the store is nearly full, or another process has just lifted the ban"
-            raise StoreError(f"the ban is not in {redacted_url(self.store)}: {causes}")
-        return (at + us) / SECOND  # type: ignore[no-any-return]
-
-    async def _unban(self, call: Call, rule: str, features: Features) -> bool:
-        await call(self, "start")
-        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
-        (decision,) = await call(self.store, "apply", [hit], self._now(), False)
-        await call(self._counts, "forget", [hit.key])
-        return not decision.allowed
+    bans, abans = twins(_bans)
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)
@@ -139,6 +124,3 @@ class Bans(Inspection):
             raise ConfigError(f"rule {rule.name!r} has no ban option, so a ban would have no effect. {hint}")
         suffix = testmode.key_suffix if self._clock is None else ""
         return rule.ban, f"{rule.ban.prefix}{client}{suffix}"
-
-    def _ban_prefixes(self) -> Collection[str]:
-        return {rule.ban.prefix for rule in self.rules.rules if rule.ban is not None}

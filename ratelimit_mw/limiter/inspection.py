@@ -10,7 +10,7 @@ from ..decision import Decision, Hit, show_bans, with_added_hits
 from ..errors import ConfigError, StateError
 from ..keys.features import Features
 from ..rules import lookup
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, twins
 from .resets import Resets
 
 _MOST: Final = 100
@@ -39,8 +39,9 @@ class KeyStates(NamedTuple):
 class Inspection(Resets):
     """Shows keys. ``Limiter`` inherits it."""
 
-    def inspect(
+    async def _inspect(
         self,
+        call: Call,
         rule: str | None = None,
         features: Features | None = None,
         cursor: str = "",
@@ -78,20 +79,17 @@ class Inspection(Resets):
             ...     limiter.reset_key(decision.key)
             api ip=192.0.2.7
         """
-        return run_blocking(self._inspect(blocking_call, rule, features, cursor, rejected, only))
+        await call(self, "start")
+        if features is None:
+            return await self._list(call, rule, cursor, rejected, only)
+        if rule is None:
+            raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
+        hits = await call(lookup, "run", self.rules.hits(rule, self._as_counted(features), self._time))
+        return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
-    async def ainspect(
-        self,
-        rule: str | None = None,
-        features: Features | None = None,
-        cursor: str = "",
-        rejected: bool = False,
-        only: _Only = None,
-    ) -> KeyStates:
-        """Async form of ``inspect``."""
-        return await self._inspect(async_call, rule, features, cursor, rejected, only)
+    inspect, ainspect = twins(_inspect)
 
-    def inspect_key(self, key: str) -> list[Decision]:
+    async def _inspect_key(self, call: Call, key: str) -> list[Decision]:
         """Show how much remains under a key of the store, by all limits of its rule. Consume nothing.
 
         Args:
@@ -104,26 +102,10 @@ class Inspection(Resets):
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        return run_blocking(self._inspect_key(blocking_call, key))
-
-    async def ainspect_key(self, key: str) -> list[Decision]:
-        """Async form of ``inspect_key``."""
-        return await self._inspect_key(async_call, key)
-
-    async def _inspect(
-        self, call: Call, rule: str | None, features: Features | None, cursor: str, rejected: bool, only: _Only
-    ) -> KeyStates:
-        await call(self, "start")
-        if features is None:
-            return await self._list(call, rule, cursor, rejected, only)
-        if rule is None:
-            raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
-        hits = await call(lookup, "run", self.rules.hits(rule, self._as_counted(features), self._time))
-        return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
-
-    async def _inspect_key(self, call: Call, key: str) -> list[Decision]:
         await call(self, "start")
         return await self._decide_counted(call, self._same_client(key), False)
+
+    inspect_key, ainspect_key = twins(_inspect_key)
 
     async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: _Only) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self.rules.named(rule).name)

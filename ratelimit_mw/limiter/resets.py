@@ -12,11 +12,13 @@ from ..decision import Verdict
 from ..errors import ConfigError, StoreError
 from ..keys.features import Features
 from ..keys.parts import as_counted
+from ..rules import lookup
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import Lookups, arun, run
+from ..rules.lookup import Lookups
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from ..testmode import testmode
 from .settlement import Settlement
 
@@ -57,14 +59,20 @@ class Resets(Settlement):
         """
         keys = _own(verdict.receipt.keys(rule), self.rules.by_name.get(rule))
         undo = _drop(verdict, rule, keys)
-        if self._must_not_wait():
-            task = self._start(self._aforget(keys, rule, verdict, undo))
-            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
-            task.add_done_callback(lambda task: self._forget(keys, rule, verdict, undo) if task.cancelled() else None)
-        else:
-            self._forget(keys, rule, verdict, undo)
 
-    def forget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
+        def forget_here() -> None:
+            run_blocking(self._forget_keys(blocking_call, keys, rule, verdict, undo))
+
+        if self._must_not_wait():
+            task = self._start(self._forget_keys(async_call, keys, rule, verdict, undo))
+            # An async view of Flask, or of Django under WSGI, has a loop of its own, which cancels tasks at its end.
+            task.add_done_callback(lambda task: forget_here() if task.cancelled() else None)
+        else:
+            forget_here()
+
+    async def _forget_key(
+        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None
+    ) -> None:
         """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
 
         As with ``forget``, a key with an invalid feature stays.
@@ -78,15 +86,12 @@ class Resets(Settlement):
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        keys = _own(run(self._keys(rule, features, rules)), (rules or self.rules).named(rule))
-        self._forget(keys, rule, verdict, _drop(verdict, rule, keys))
+        keys = _own(await call(lookup, "run", self._keys(rule, features, rules)), (rules or self.rules).named(rule))
+        await self._forget_keys(call, keys, rule, verdict, _drop(verdict, rule, keys))
 
-    async def aforget_key(self, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None) -> None:
-        """Async form of ``forget_key``."""
-        keys = _own(await arun(self._keys(rule, features, rules)), (rules or self.rules).named(rule))
-        await self._aforget(keys, rule, verdict, _drop(verdict, rule, keys))
+    forget_key, aforget_key = twins(_forget_key)
 
-    def reset(self, rule: str, features: Features) -> None:
+    async def _reset(self, call: Call, rule: str, features: Features) -> None:
         """Reset the counts of one client under a rule, and lift its ban.
 
         Args:
@@ -97,13 +102,11 @@ class Resets(Settlement):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        self._counts.forget(run(self._keys(rule, self._as_counted(features))))
+        await call(self._counts, "forget", await call(lookup, "run", self._keys(rule, self._as_counted(features))))
 
-    async def areset(self, rule: str, features: Features) -> None:
-        """Async form of ``reset``."""
-        await self._counts.aforget(await arun(self._keys(rule, self._as_counted(features))))
+    reset, areset = twins(_reset)
 
-    def reset_key(self, key: str) -> None:
+    async def _reset_key(self, call: Call, key: str) -> None:
         """Reset the counts under a key of the store, by all limits of its rule, and lift its ban.
 
         Args:
@@ -113,11 +116,9 @@ class Resets(Settlement):
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        self._counts.forget(self._same_client(key))
+        await call(self._counts, "forget", self._same_client(key))
 
-    async def areset_key(self, key: str) -> None:
-        """Async form of ``reset_key``."""
-        await self._counts.aforget(self._same_client(key))
+    reset_key, areset_key = twins(_reset_key)
 
     def _as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them, with the network of an IPv6 address.
@@ -160,19 +161,18 @@ class Resets(Settlement):
         suffix = testmode.key_suffix if self._clock is None else ""
         return [key + suffix for key in (yield from (rules or self.rules).keys(name, features, self._time))]
 
-    def _forget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
+    async def _forget_keys(self, call: Call, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
         try:
-            self._counts.forget(keys)
+            await call(self._counts, "forget", keys)
         except StoreError as error:
-            if _keeps_refunds(rule, verdict, undo, error):
-                self._correct(verdict)
-
-    async def _aforget(self, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
-        try:
-            await self._counts.aforget(keys)
-        except StoreError as error:
-            if _keeps_refunds(rule, verdict, undo, error):
-                await self._acorrect(verdict)
+            _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
+            for each in undo:
+                each()
+            if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
+                if call is blocking_call:
+                    self._correct(verdict)
+                else:
+                    await self._acorrect(verdict)
 
 
 def _own(keys: list[str], rule: CompiledRule | None) -> list[str]:
@@ -184,11 +184,3 @@ def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> Undo:
     """Note that a verdict has consumed nothing under keys that are forgotten. Return the functions that undo it."""
     parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
     return [part.receipt.drop(rule) for part in parts]
-
-
-def _keeps_refunds(rule: str, verdict: Verdict, undo: Undo, error: StoreError) -> bool:
-    """Log that keys were not reset, and keep the refunds. Return whether the request has ended and they are due."""
-    _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
-    for each in undo:
-        each()
-    return any(part.receipt.has_ended for part in verdict.parts)

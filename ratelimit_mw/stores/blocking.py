@@ -3,6 +3,7 @@
 Give it ``blocking_call``, and ``run_blocking`` runs it. Give it ``async_call``, and await it on an event loop.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -35,18 +36,28 @@ def async_call(target: object, name: str, *arguments: Any) -> Awaitable[Any]:
 def twins(
     work: Callable[Concatenate[Self, Call, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[Self, P], T], Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]]:
-    """Return the blocking and the async form of a method that is a coroutine over a ``Call``."""
+    """Return the blocking and the async form of a method that is a coroutine over a ``Call``.
+
+    >>> class Door:
+    ...     async def _ring(self, call, times=1):
+    ...         return "ding" * times
+    ...     ring, aring = twins(_ring)
+    >>> Door().ring(2), Door.aring.__name__
+    ('dingding', 'aring')
+    """
 
     def blocking(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         return run_blocking(work(self, blocking_call, *arguments, **options))
 
-    def waiting(self: Self, /, *arguments: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
-        return work(self, async_call, *arguments, **options)
+    async def waiting(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await work(self, async_call, *arguments, **options)
 
-    name = work.__name__.lstrip("_")
-    for function, own_name, document in (
-        (blocking, name, work.__doc__),
-        (waiting, f"a{name}", f"Async form of ``{name}``."),
-    ):
-        function.__name__, function.__doc__, function.__module__ = own_name, document, work.__module__
+    name, place = work.__name__.lstrip("_"), work.__qualname__.rpartition(".")[0]
+    own, _, *others = inspect.signature(work).parameters.values()
+    signature = inspect.signature(work).replace(parameters=[own, *others])
+    documents = {blocking: (name, work.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
+    for function, (own_name, document) in documents.items():
+        function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}"
+        function.__doc__, function.__module__ = document, work.__module__
+        function.__signature__ = signature  # type: ignore[attr-defined]
     return blocking, waiting

@@ -23,7 +23,7 @@ from ...rules.overrides import (
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from ...stores import redacted_url
-from ...stores.blocking import Call, async_call, blocking_call, run_blocking
+from ...stores.blocking import Call, twins
 from ..registry import Registry
 from ..reloads import Reloads
 from ..remote.breaker import Breaker
@@ -40,7 +40,7 @@ _limiters: Final = Registry["RunTimeOverrides"]()
 class RunTimeOverrides(Reloads, Resets):
     """Holds overrides. ``Limiter`` inherits it."""
 
-    _overrides: Overrides = ()
+    _active: Overrides = ()
     breaker: Breaker | None
     override_record: bytes | None = None
     """The record of the active overrides."""
@@ -49,8 +49,8 @@ class RunTimeOverrides(Reloads, Resets):
     """Raises ``ConfigError`` for the limits of an override that this process cannot decide."""
     _reported: frozenset[tuple[str, str]] = frozenset()
 
-    def set_override(
-        self, rule: str, features: Features, limits: Any, duration: float | str | None = None
+    async def _set_override(
+        self, call: Call, rule: str, features: Features, limits: Any, duration: float | str | None = None
     ) -> ClientOverride:
         """Change the limits of one client: these replace all limits that the rule has for it.
 
@@ -80,18 +80,12 @@ class RunTimeOverrides(Reloads, Resets):
             999
         """
         override = self._override(rule, features, limits, duration)
-        run_blocking(self._change(blocking_call, override.rule, override.key, override))
+        await self._change(call, override.rule, override.key, override)
         return override
 
-    async def aset_override(
-        self, rule: str, features: Features, limits: Any, duration: float | str | None = None
-    ) -> ClientOverride:
-        """Async form of ``set_override``."""
-        override = self._override(rule, features, limits, duration)
-        await self._change(async_call, override.rule, override.key, override)
-        return override
+    set_override, aset_override = twins(_set_override)
 
-    def remove_override(self, rule: str, features: Features) -> bool:
+    async def _remove_override(self, call: Call, rule: str, features: Features) -> bool:
         """Remove the override of a client, so that it has the limits of the rule again.
 
         Args:
@@ -105,25 +99,23 @@ class RunTimeOverrides(Reloads, Resets):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        return run_blocking(self._change(blocking_call, *self._place(rule, features)))
+        compiled, key = self._client(rule, features)
+        return await self._change(call, compiled.name, key)
 
-    async def aremove_override(self, rule: str, features: Features) -> bool:
-        """Async form of ``remove_override``."""
-        return await self._change(async_call, *self._place(rule, features))
+    remove_override, aremove_override = twins(_remove_override)
 
-    def clear_overrides(self) -> None:
+    async def _clear_overrides(self, call: Call) -> None:
         """Remove the overrides of all clients and rules, even where their record is damaged.
 
         Raises:
             StoreError: The store is unreachable.
         """
-        run_blocking(self._clear(blocking_call))
+        await clear_overrides(call, self.store)
+        await self._follow(call)
 
-    async def aclear_overrides(self) -> None:
-        """Async form of ``clear_overrides``."""
-        await self._clear(async_call)
+    clear_overrides, aclear_overrides = twins(_clear_overrides)
 
-    def overrides(self) -> list[ClientOverride]:
+    async def _overrides(self, call: Call) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.
 
         Returns:
@@ -133,11 +125,9 @@ class RunTimeOverrides(Reloads, Resets):
             ConfigError: The store keeps no records.
             StoreError: The store is unreachable, or the record is damaged.
         """
-        return list(run_blocking(read_overrides(blocking_call, self.store, self._time())))
+        return list(await read_overrides(call, self.store, self._time()))
 
-    async def aoverrides(self) -> list[ClientOverride]:
-        """Async form of ``overrides``."""
-        return list(await read_overrides(async_call, self.store, self._time()))
+    overrides, aoverrides = twins(_overrides)
 
     def close(self) -> None:
         if self._override_reader is not None:
@@ -174,7 +164,7 @@ class RunTimeOverrides(Reloads, Resets):
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", redacted_url(self.store))
             rules = self._overlaid(bare_rules(self.rules), overrides)
             renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
-            self.rules, self._overrides = rules, overrides
+            self.rules, self._active = rules, overrides
             for renewal in renewals:
                 renewal()
             self.override_record = record  # last: after an error, the next read tries again
@@ -187,7 +177,7 @@ class RunTimeOverrides(Reloads, Resets):
             self._override_reader.read()
 
     def _with_overrides(self, rules: RuleSet) -> RuleSet:
-        return self._overlaid(rules, self._overrides)
+        return self._overlaid(rules, self._active)
 
     def _overlaid(self, rules: RuleSet, overrides: Overrides) -> RuleSet:
         """Return rules with these overrides. Log those that the rules cannot have, once."""
@@ -213,20 +203,11 @@ class RunTimeOverrides(Reloads, Resets):
                 raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
         return ClientOverride(rule.name, key, text, None if span is None else self._time() + span)
 
-    def _place(self, rule: str, features: Features) -> tuple[str, str]:
-        """Return the name of a rule, and the key of a client in the record."""
-        compiled, key = self._client(rule, features)
-        return compiled.name, key
-
     async def _change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
         """Replace the override of a client, or remove it. Return whether there was one."""
         was_there = await change_override(call, self.store, self._time(), rule, key, new)
         await self._follow(call)
         return was_there
-
-    async def _clear(self, call: Call) -> None:
-        await clear_overrides(call, self.store)
-        await self._follow(call)
 
     async def _follow(self, call: Call) -> None:
         """Put a change into effect in the limiters of this process that share the store object."""
