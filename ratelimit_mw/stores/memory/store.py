@@ -5,6 +5,8 @@ keyed hash. Such a client may be rejected for the cost of its neighbours. No key
 are not shared: a new client is not banned while the store is full.
 """
 
+from __future__ import annotations
+
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
@@ -14,6 +16,7 @@ from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
+from weakref import finalize, ref
 
 from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
@@ -22,6 +25,7 @@ from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...receipt import Correction
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
+from ..heartbeat import Heartbeat
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -29,6 +33,7 @@ _SHARED_STATES: Final = 1 << 16
 _FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
+_INTERVAL: Final = 60.0  # seconds between two writes of the snapshot
 _BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
 
 
@@ -38,10 +43,12 @@ class MemoryStore(Store):
     Args:
         max_keys: The maximum number of keys with a state of their own, at least 1. A key takes about 300 bytes.
         clock: A function that returns whole microseconds. It applies when the limiter has no clock.
-        snapshot: A file. Its states are read now, and ``close`` writes all states to it.
+        snapshot: A file. Its states are read now. A thread and ``close`` write all states to it.
+        snapshot_interval: The seconds between two writes of the thread. It needs ``snapshot``. The default is 60.
 
     Raises:
-        ConfigError: ``max_keys`` is not such a number, or the folder of ``snapshot`` does not exist.
+        ConfigError: ``max_keys`` or ``snapshot_interval`` is not such a number, or the folder of ``snapshot`` does not
+            exist.
 
     Example:
         >>> store = MemoryStore(max_keys=1_000_000)
@@ -52,7 +59,11 @@ class MemoryStore(Store):
     name = "memory://"
 
     def __init__(
-        self, max_keys: int = 1_000_000, clock: Clock = now_us, snapshot: str | PathLike[str] | None = None
+        self,
+        max_keys: int = 1_000_000,
+        clock: Clock = now_us,
+        snapshot: str | PathLike[str] | None = None,
+        snapshot_interval: float | None = None,
     ) -> None:
         if type(max_keys) is not int or max_keys < 1:
             raise ConfigError(f"max_keys must be a whole number of at least 1, got {max_keys!r}")
@@ -72,6 +83,10 @@ class MemoryStore(Store):
         self._keys = 0
         self._documents: dict[str, bytes] = {}
         self._snapshot = path
+        self._saving = create_lock(self, "_saving", threading.Lock)
+        self._saver = Heartbeat(_save, _seconds(snapshot_interval, path), "write the snapshot", "it has older counts")
+        self._me = ref(self)
+        finalize(self, self._saver.close)
         if path and (saved := read(path)):
             self._load(saved)
 
@@ -88,12 +103,13 @@ class MemoryStore(Store):
         target = self._snapshot if path is None else Path(path)
         if target is None:
             raise ConfigError("no snapshot path. Call save(path) or use memory://?snapshot=/path")
-        with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
-            dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
-            copies = [generations.copy() for generations in self._by_span.values()]
-            documents = dict(self._documents)
-        saved = [generations for each in copies if (generations := pack(each, dumps)).prefixes]
-        write(target, Snapshot(self._secret, saved, documents))
+        with self._saving:
+            with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
+                dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
+                copies = [generations.copy() for generations in self._by_span.values()]
+                documents = dict(self._documents)
+            saved = [generations for each in copies if (generations := pack(each, dumps)).prefixes]
+            write(target, Snapshot(self._secret, saved, documents))
 
     def _load(self, saved: Snapshot) -> None:
         """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
@@ -108,11 +124,13 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         """Write the snapshot if the store has one."""
+        self._saver.close()
         if self._snapshot is not None:
             self.save()
 
     def _after_fork(self, intact: bool) -> None:
         """In a forked child: start empty, without a snapshot, if another thread was changing the tables."""
+        self._by_limit.clear()  # the first request of the child starts the thread that writes the snapshot
         if not intact:
             self.__dict__.update(vars(MemoryStore(self._max_keys, self.clock)))
 
@@ -266,7 +284,12 @@ class MemoryStore(Store):
         return f"{prefix_of(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
 
     def _place(self, limit: Limit, now: int) -> Generations:
-        """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts."""
+        """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts.
+
+        A process that decides writes the snapshot. A process that has only loaded the application does not.
+        """
+        if self._snapshot is not None:
+            self._saver.hold(self._me)
         span = max(SECOND, limit.algorithm.lifetime)
         generations = self._by_prefix.get(limit.prefix)
         if generations is None or generations.span < span:
@@ -304,5 +327,20 @@ class MemoryStore(Store):
         self._keys -= freed
 
 
-def open_address(parsed: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
-    return MemoryStore(parsed[0], snapshot=parsed[1])
+def _save(store: ref[MemoryStore]) -> None:
+    if (found := store()) is not None:
+        found.save()
+
+
+def _seconds(interval: object, path: Path | None) -> float:
+    if interval is None:
+        return _INTERVAL
+    if path is None or not (isinstance(interval, int | float) and interval > 0):
+        needs = "snapshot_interval needs a snapshot, and is a number of seconds above 0"
+        raise ConfigError(f"{needs}; got {interval!r}" + " without a snapshot" * (path is None))
+    return interval
+
+
+def open_address(parsed: tuple[int, str | None, float | None], _timeout_us: int) -> MemoryStore:
+    max_keys, snapshot, interval = parsed
+    return MemoryStore(max_keys, snapshot=snapshot, snapshot_interval=interval)

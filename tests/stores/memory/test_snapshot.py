@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import threading
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from servers import wait_for
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.stores.memory import snapshot
+from ratelimit_mw.stores.memory import store as store_module
 from ratelimit_mw.testing import ManualClock
 
 ALGORITHMS = [
@@ -178,6 +182,56 @@ def test_save_replaces_the_file_in_one_step(tmp_path: Path) -> None:
         store.save(tmp_path / "limits")
     assert [path.name for path in tmp_path.iterdir()] == ["limits"]
     assert not limiter(MemoryStore(snapshot=tmp_path / "limits")).hit({"ip": "192.0.2.7"}, cost=3)
+
+
+def test_the_snapshot_is_written_at_an_interval(tmp_path: Path) -> None:
+    """The counts survive a process that is killed. The thread ends with its store."""
+    path, before = tmp_path / "limits", threading.active_count()
+    store = open_store(f"memory://?snapshot={path}&snapshot_interval=10ms")
+    assert isinstance(store, MemoryStore)
+    running = limiter(store)
+    assert threading.active_count() <= before, "nothing to write yet"
+    running.hit({"ip": "192.0.2.7"}, cost=3)
+    wait_for(path.exists, "the snapshot")
+    thread = store._saver._thread
+    assert thread is not None
+    assert not limiter(MemoryStore(snapshot=path)).hit({"ip": "192.0.2.7"})
+    store.close()
+    thread.join()
+    path.unlink()
+    assert limiter(store).hit({"ip": "192.0.2.8"})
+    wait_for(path.exists, "a snapshot of the store that is in use again")
+    thread, dead = store._saver._thread, store._me
+    del store, running
+    gc.collect()
+    assert thread is not None
+    thread.join()
+    store_module._save(dead)
+
+
+def test_a_write_of_the_thread_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The limits go on, and so do the next writes."""
+    store = MemoryStore(snapshot=tmp_path / "limits", snapshot_interval=0.01)
+    (tmp_path / "limits").mkdir()
+    assert limiter(store).hit({"ip": "192.0.2.7"})
+    wait_for(lambda: "could not write the snapshot; it has older counts" in caplog.text, "the line")
+    (tmp_path / "limits").rmdir()
+    wait_for((tmp_path / "limits").is_file, "the snapshot")
+    store.close()
+
+
+def test_a_wrong_interval_is_an_error(tmp_path: Path) -> None:
+    """It is a duration above 0, and needs a snapshot."""
+    for query, message in (
+        (
+            f"snapshot={tmp_path}/limits&snapshot_interval=soon",
+            "memory:// option snapshot_interval: expected a duration",
+        ),
+        (f"snapshot={tmp_path}/limits&snapshot_interval=0s", "a number of seconds above 0; got 0.0"),
+        ("snapshot_interval=1m", "needs a snapshot, and is a number of seconds above 0; got 60.0 without a snapshot"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            open_store(f"memory://?{query}")
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
