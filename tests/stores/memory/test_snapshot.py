@@ -210,7 +210,7 @@ def test_the_snapshot_is_written_at_an_interval(tmp_path: Path) -> None:
 
 
 def test_a_write_of_the_thread_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The limits go on, and so do the next writes."""
+    """The next request and the next write succeed."""
     store = MemoryStore(snapshot=tmp_path / "limits", snapshot_interval=0.01)
     (tmp_path / "limits").mkdir()
     assert limiter(store).hit({"ip": "192.0.2.7"})
