@@ -17,13 +17,11 @@ from django.urls import URLResolver
 from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
 from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
 from django.utils import translation
-from django.utils.module_loading import import_string
 from django.views import View
 
 from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.describe import Route
-from ..rules.guard import inside_guard
 from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind
@@ -31,9 +29,6 @@ from ..rules.paths import deepen
 
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _NO_METHOD: Final = "django.utils.decorators."
-_ON_THE_WAY: Final = ("setup", "dispatch", "options")  # the methods of a view that Django calls for OPTIONS
-_KNOWN_MIDDLEWARE: Final = ("django", "corsheaders")  # the packages whose middleware checks no password
-_LIMITER: Final = f"{__package__}.middleware"
 _LANGUAGE: Final = "<language>/"
 _ANY_LANGUAGE: Final = "/**/"
 """The start of the paths of a route whose default language has no prefix."""
@@ -75,14 +70,6 @@ class DjangoRoute(Route):
             suffix=self.suffix,
         )
 
-    def leave_options(self) -> None:
-        """Note where only Django's own code runs for ``OPTIONS``: no decorator and no override in between."""
-        view, cls = inside_guard(self.callback), class_behind(self.callback)
-        file = getattr(getattr(view, "__code__", None), "co_filename", None)
-        is_as_view = cls is not None and file == View.dispatch.__code__.co_filename
-        if is_as_view and all(inside_guard(getattr(cls, name)) is getattr(View, name) for name in _ON_THE_WAY):
-            self.marked.by_method["OPTIONS"] = replace(self.marked.for_method("OPTIONS"), answers_options=True)
-
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
 """The route of requests that no route matches."""
@@ -98,8 +85,6 @@ class URLRoutes:
         self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
             self._top = _Pattern(resolver, "", ("/",), frozenset(), self.all, "")
-        for route in self.all if _runs_no_other_middleware() else ():
-            route.leave_options()
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
 
@@ -164,6 +149,8 @@ def _route(
 ) -> DjangoRoute:
     _name_marks(view)
     marked = ViewMarksByMethod(view, within, marks=_marks_of, handlers=_handlers_of)
+    if getattr(class_behind(view), "options", None) is View.options:
+        marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
     template = route_template(template)
     return DjangoRoute(template, views, parameters, name, paths[0], paths[1:], callback=view, marked=marked)
@@ -210,21 +197,6 @@ def _methods_of(callback: Any) -> tuple[str, ...]:
     actions = getattr(callback, "actions", None) or ()
     handled = [name for name in METHODS if name.lower() in actions or hasattr(cls, name.lower())]
     return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
-
-
-def _runs_no_other_middleware() -> bool:
-    """Return whether the limiter is listed once, and only known middleware runs between it and a view."""
-    entries = [import_string(name) for name in django.conf.settings.MIDDLEWARE]
-    limiters = [
-        entry for entry in entries if any(base.__module__ == _LIMITER for base in getattr(entry, "__mro__", ()))
-    ]
-    if len(limiters) != 1:
-        return False
-    position = entries.index(limiters[0])
-    others = [
-        entry for i, entry in enumerate(entries) if i > position or (i < position and hasattr(entry, "process_view"))
-    ]
-    return all(entry.__module__.partition(".")[0] in _KNOWN_MIDDLEWARE for entry in others)
 
 
 def _segment_of(pattern: Any) -> str | None:

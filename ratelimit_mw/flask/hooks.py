@@ -34,13 +34,6 @@ from .request import SENT_PARAMS, FlaskRequest
 
 _ADMISSION: Final = "_ratelimit_mw"
 _UNMARKED: Final = ViewMarks()
-_ON_THE_WAY: Final = (
-    "full_dispatch_request",
-    "preprocess_request",
-    "dispatch_request",
-    "make_default_options_response",
-)
-"""The methods of an application that Flask calls for ``OPTIONS``."""
 
 
 class FlaskHooks:
@@ -105,7 +98,7 @@ class FlaskHooks:
         """Run before the request. None lets it continue."""
         native: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
         view = self._current_views().get(native.endpoint or "")
-        marks = _UNMARKED if view is None else marks_for(self._app, view, native.method, native.url_rule)
+        marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
         limits = self.limits.in_force
@@ -222,22 +215,15 @@ def _serves_files(view: Any, endpoint: str) -> bool:
     return endpoint.rpartition(".")[2] == "static" and str(getattr(view, "__module__", "")).partition(".")[0] == "flask"
 
 
-def marks_for(app: Flask, view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
+def marks_for(view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
     """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
     marks = view.by_method.get(method) or view.common  # for_method, without a call
     is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
-    return replace(marks, answers_options=True) if is_automatic and _runs_no_other_code(app) else marks
-
-
-def _runs_no_other_code(app: Flask) -> bool:
-    """Return whether Flask alone runs before its response to ``OPTIONS``, without functions that may authenticate."""
-    cls = app.__class__  # even through the proxy current_app
-    is_own = all(getattr(cls, name) is getattr(Flask, name) for name in _ON_THE_WAY)
-    return is_own and sum(map(len, app.before_request_funcs.values())) == 1  # that of this package
+    return replace(marks, answers_options=True) if is_automatic else marks
 
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
     def marks_of(rule: Any, method: str) -> ViewMarks | None:
-        return marks_for(app, view, method, rule) if (view := views.get(rule.endpoint)) else None
+        return marks_for(view, method, rule) if (view := views.get(rule.endpoint)) else None
 
     return list(routes_of_map(app.url_map, marks_of))

@@ -34,7 +34,7 @@ class FlaskSource(Source):
                 rule, params = urls.match(return_rule=True)
             except MethodNotAllowed as error:
                 return self._route_without_view(request, *rule_of_path(urls, error))
-            marks = marks_for(self._app, self._views[rule.endpoint], request.method, rule)
+            marks = marks_for(self._views[rule.endpoint], request.method, rule)
             return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
         return Routed(request.sent_path, Destination(UNMATCHED))
 

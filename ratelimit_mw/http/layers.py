@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from types import MethodType
 from typing import Any, Final
 
 from .limiter import HttpLimiter
@@ -45,11 +44,6 @@ def is_inner(limits: HttpLimiter, layer: Any) -> bool:
     found = (limits_of(layer) for limits_of in LIMITS_OF)
     others = (inner for inner in found if isinstance(inner, HttpLimiter) and inner is not limits)
     return any(limits.is_same(inner.limiter) for inner in others)
-
-
-def runs_no_other_code(app: Any) -> bool:
-    """Return whether all layers down to the router are the framework's own, CORS for example."""
-    return all(is_of_framework(layer) for layer in layers_of(app) if not isinstance(layer, MethodType))
 
 
 def is_of_framework(layer: object) -> bool:

@@ -18,43 +18,9 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, limit
-from ratelimit_mw.http.rejection import Rejection
 
 FIELDS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"}
 both = each("is_async", [False, True])
-
-
-def reject_with(result: Any, is_async: bool) -> Any:
-    def busy(request: Any, verdict: Any) -> Any:
-        assert (request.path, verdict.allowed) == ("/", False)
-        return result
-
-    async def abusy(request: Any, verdict: Any) -> Any:
-        await asyncio.sleep(0)
-        return busy(request, verdict)
-
-    return abusy if is_async else busy
-
-
-@both
-@each("function_is_async", [False, True])
-def test_a_custom_rejection(is_async: bool, function_is_async: bool) -> None:
-    """A Django response or a Rejection, from a sync or async function, replaces the rejection in either stack."""
-    for result in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
-        options = {"limiter": one_rule("1/minute"), "rejection": reject_with(result, function_is_async)}
-        with project(options, is_async=is_async) as served:
-            served.ask()
-            rejected = served.ask()
-            assert (rejected.status_code, rejected.content, rejected["retry-after"]) == (420, b"busy", "60")
-
-
-@both
-def test_an_invalid_custom_rejection_allows_no_request(is_async: bool) -> None:
-    """A value that is no response raises an error. None keeps the default rejection."""
-    for result, status in ((None, 429), ("busy", 500)):
-        options = {"limiter": one_rule("1/minute"), "rejection": reject_with(result, False)}
-        with project(options, is_async=is_async) as served:
-            assert served.statuses(times=2) == [200, status]
 
 
 @both
@@ -98,16 +64,6 @@ def test_a_name_with_underscores_is_not_that_of_the_proxy(
     settings = {"limiter": one_rule("1/minute", **options), "trusted_proxies": [CLIENT], "region_header": "x-country"}
     with project(settings, is_async=True, middleware=["django_calls.joining", *MIDDLEWARE]) as served:
         assert served.statuses(times=5) == [200, 429, 429, 429, 429]
-
-
-@both
-def test_a_middleware_listed_twice_decides_once(is_async: bool) -> None:
-    """A middleware that is in MIDDLEWARE twice decides every rule once, including those of decorators."""
-    view = limit("5/minute", name="view")(ahello if is_async else hello)
-    with project(one_rule("9/minute"), path("", view), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
-        response = served.ask()
-        assert response["ratelimit-policy"] == '"api";q=9;w=60, "view";q=5;w=60'
-        assert response["ratelimit"] == '"api";r=8;t=60, "view";r=4;t=60'
 
 
 def test_a_middleware_listed_twice_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,19 +86,6 @@ def test_a_consumed_body_is_invalid_and_not_missing(kind: str, monkeypatch: pyte
         assert [served.ask(method="POST", **bodies(email)[kind]).status_code for email in "ab"] == [200, 429]
 
 
-@both
-def test_an_oversized_body_is_invalid_and_not_missing(is_async: bool) -> None:
-    """Oversized bodies share one count for any Content-Length, and the view has them whole."""
-    limiter = {"limiter": one_rule("1/minute", key=["form:email"]), "body_limit": 30}
-    long = [{"data": f"email={name}&word={'x' * 50}", "content_type": FORM} for name in "ab"]
-    with project(limiter, path("", view), is_async=is_async) as served:
-        first, second = (served.ask(method="POST", **sent) for sent in long)
-        assert (first.json()["word"], second.status_code) == ("x" * 50, 429)
-        short = [served.ask(method="POST", data=f"email={name}", content_type=FORM).status_code for name in "aab"]
-        assert short == [200, 429, 200]
-        assert served.statuses(method="GET") == [200] * 3
-
-
 @each(("length", "expected"), [(10, [200, 429, 200]), (100, [200, 429, 429])])
 def test_a_body_without_a_length_is_bounded(length: int, expected: list[int]) -> None:
     """Under ASGI a body may come without Content-Length. Django has it whole, and the rule checks its size first."""

@@ -206,23 +206,6 @@ def test_a_urlconf_of_the_request_is_read(is_async: bool, monkeypatch: pytest.Mo
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_endpoints_are_templates() -> None:
-    """The endpoint is the route with its prefixes and without converters, so ids share a count."""
-    shop = urls(path("items/<int:pk>/", hello), re_path(r"^parts/(?P<name>\w+)/$", hello))
-    patterns = (path("v1/<slug:tenant>/", include(shop)), path("free", hello))
-    with project(one_rule("1/minute", key=["endpoint"]), *patterns) as served:
-        paths = (
-            "/v1/a/items/1/",
-            "/v1/b/items/2/",
-            "/v1/a/parts/x/",
-            "/v1/b/parts/y/",
-            "/free",
-            "/nowhere",
-            "/elsewhere",
-        )
-        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429, 200, 404, 429]
-
-
 @each(
     ("route", "template"),
     [
@@ -242,14 +225,6 @@ def test_endpoints_are_templates() -> None:
 def test_routes_become_templates(route: str, template: str) -> None:
     """Templates keep the parameter names of converters and regular expressions, and the patterns around them."""
     assert route_template(route) == template
-
-
-@both
-def test_path_parameters_are_features(is_async: bool) -> None:
-    """path:NAME is the value that the route reads from the path."""
-    view = limit("1/minute", key=["path:tenant"])(hello)
-    with project(None, path("t/<int:tenant>/x", view), is_async=is_async) as served:
-        assert [served.ask(where).status_code for where in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
 
 
 EXPRESSIONS = [

@@ -54,19 +54,6 @@ def test_a_405_has_no_endpoint_outside_its_context() -> None:
     assert (outside.endpoint, outside.path_params) == (UNMATCHED, {})
 
 
-def test_path_parameters_are_features() -> None:
-    """path:NAME is the value that the route reads from the path."""
-    app = app_of(views={"/t/<int:tenant>/x": limit("1/minute", key=["path:tenant"])(hello)})
-    assert [ask(app, path).status_code for path in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
-
-
-def test_a_rule_of_the_settings_can_name_an_endpoint() -> None:
-    """A match by endpoint finds the route for any path values."""
-    settings = {"rules": [{"name": "item", "limits": "1/minute", "match": {"endpoint": "/items/{id}"}}]}
-    app = app_of(still(settings), {"/items/<id>": hello, "/": hello})
-    assert [ask(app, path).status_code for path in ("/items/1", "/items/2", "/", "/")] == [200, 429, 200, 200]
-
-
 def shop() -> Flask:
     app = Flask("app")
     api = limit("50/minute", name="api")(Blueprint("api", "app", url_prefix="/api"))
@@ -188,23 +175,6 @@ def test_options_count_where_flask_does_not_answer_them(options: Any, expected: 
     app.add_url_rule("/", view_func=hello, **options)
     RateLimiter(app, limiter=one_rule())
     assert statuses(app, method="OPTIONS") == expected
-
-
-class OwnFlask(Flask):
-    def preprocess_request(self) -> Any:
-        return super().preprocess_request()
-
-
-@each("app", [OwnFlask("app"), Flask("app")])
-def test_options_count_where_other_code_runs_before(app: Flask) -> None:
-    """A function before requests may check a password, so the OPTIONS that Flask answers count."""
-    RateLimiter(app, limiter=one_rule())
-    pages = Blueprint("pages", "app")
-    if type(app) is Flask:
-        pages.before_request(lambda: None)
-    pages.add_url_rule("/", view_func=hello)
-    app.register_blueprint(pages)
-    assert statuses(app, method="OPTIONS") == [200, 200, 429]
 
 
 def test_options_without_a_route_count() -> None:

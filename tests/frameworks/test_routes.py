@@ -32,6 +32,23 @@ def test_a_rule_names_a_view(site: Build) -> None:
 
 
 @routed
+def test_an_endpoint_is_the_template_of_its_route(site: Build) -> None:
+    """All paths of a route share a count, and so do all paths without a route."""
+    served = site(Rule(limits="1/minute", key=["endpoint"]), {"/items/{item}": 200, "/other": 200})
+    paths = ("/items/1", "/items/2", "/other", "/nowhere", "/.env")
+    assert [served.call(path=path).status_code for path in paths] == [200, 429, 200, 404, 429]
+    assert served.left(endpoint="/items/{item}") == [0]
+
+
+@routed
+def test_a_parameter_of_a_path_is_a_feature(site: Build) -> None:
+    """In all routes that have it. A route without it is not limited."""
+    served = site(Rule(limits="1/minute", key=["path:item"]), {"/a/{item}": 200, "/b/{item}": 200, "/c/{other}": 200})
+    paths = ("/a/1", "/a/2", "/b/1", "/c/1", "/c/1")
+    assert [served.call(path=path).status_code for path in paths] == [200, 200, 429, 200, 200]
+
+
+@routed
 def test_a_stated_type_has_one_count(site: Build) -> None:
     """The route takes any text, and the rule says what the application makes of it."""
     served = site(Rule(limits="1/minute", key=["path:item as int"]), {"/items/{item}": 200})

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from calls import ask, http_scope, send_bare
+from calls import ask
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
@@ -19,23 +17,8 @@ from starlette_apps import application, asynchronous, hello, statuses
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.http.rules import DECIDED
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
-
-
-def test_ids_in_a_path_share_a_count() -> None:
-    """All paths of a route share its count, and all unmatched paths share one count."""
-    app = application([Route("/items/{id}", hello)], Rule(name="all", limits="2/minute", key=["endpoint", "ip"]))
-    assert statuses(app, "/items/1", "/items/2", "/items/3") == [200, 200, 429]
-    assert statuses(app, "/wp-admin", "/.git/config", "/admin.php") == [404, 404, 429]
-
-
-def test_path_parameters_are_features() -> None:
-    """``path:NAME`` counts by a parameter of the route. A route without the parameter is not limited."""
-    rule = Rule(name="by-id", limits="1/minute", key=["path:id"])
-    app = application([Route("/a/{id:int}", hello), Route("/b/{id}", hello), Route("/c/{other}", hello)], rule)
-    assert statuses(app, "/a/1", "/a/2", "/b/1", "/a/02", "/c/1", "/c/1") == [200, 200, 429, 429, 200, 200]
 
 
 def test_options_count_where_starlette_does_not_answer_them() -> None:
@@ -73,26 +56,6 @@ async def dispatch(request: Any, call_next: Any) -> Any:
 GET = Route("/", hello, methods=["GET"])
 PASSING = [Middleware(Passing)]
 LIMITER = Middleware(RateLimitMiddleware, settings={"rules": [{"name": "all", "limits": "2/minute"}]})
-
-
-@each(
-    ("route", "inside", "expected"),
-    [
-        (GET, [Middleware(CORSMiddleware)], [405] * 3),
-        (GET, PASSING, [405, 405, 429]),
-        (GET, [Middleware(BaseHTTPMiddleware, dispatch=dispatch)], [405, 405, 429]),
-        (GET, [*PASSING, LIMITER], [405, 405, 429]),
-        (OwnRoute("/", hello, methods=["GET"]), [], [405, 405, 429]),
-        (Mount("", routes=[GET]), [], [405] * 3),
-        (Mount("", routes=[GET], middleware=PASSING), [], [405, 405, 429]),
-        (Mount("", Router([GET], middleware=PASSING)), [], [405, 405, 429]),
-        (Mount("", Starlette(routes=[GET], middleware=PASSING)), [], [405, 405, 429]),
-    ],
-)
-def test_options_count_where_other_code_runs_before(route: Any, inside: list[Middleware], expected: list[int]) -> None:
-    """Middleware between the limits and the router may check a password, so OPTIONS counts."""
-    app = Starlette(routes=[route], middleware=[LIMITER, *inside])
-    assert statuses(app, *["/"] * 3, method="OPTIONS") == expected
 
 
 def test_path_parameters_without_routes_are_an_error() -> None:
@@ -209,21 +172,6 @@ def test_a_hidden_inner_application_uses_its_own_routes() -> None:
     assert statuses(outer, *["/hidden/limited"] * 3) == [200, 200, 429]
 
 
-def test_the_same_limiter_inside_and_outside_decides_once() -> None:
-    """Two middlewares with one limiter consume once per request, including decorators."""
-    limiter = Limiter([Rule(name="all", limits="4/minute")], clock=ManualClock(1_000_000.0))
-    inner = application([Route("/limited", asynchronous), Route("/free", hello)], limiter=limiter)
-    outer = application([Mount("/in", app=inner)], limiter=limiter)
-    assert statuses(outer, "/in/limited", "/in/limited", "/in/limited", "/in/free", "/in/free") == [
-        200,
-        200,
-        429,
-        200,
-        200,
-    ]
-    assert statuses(outer, "/in/free") == [429]
-
-
 def test_the_middleware_may_wrap_the_application() -> None:
     """The middleware finds the routes when it wraps the application by hand, even inside other middleware."""
     app: Any = Rewrites(Starlette(routes=[Route("/", asynchronous)]))
@@ -243,24 +191,6 @@ def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
     """Only the rules of the file apply to a method that the route does not accept."""
     app = application([Route("/", asynchronous)], Rule(name="all", limits="3/minute"))
     assert [ask(app, method=method).status_code for method in ("POST", "POST", "GET", "GET")] == [405, 405, 200, 429]
-
-
-def test_a_request_that_matches_no_rule_is_passed_through() -> None:
-    """A request to a route without limits reaches the application unchanged except for an empty verdict."""
-    calls: list[Any] = []
-
-    class Sees(Rewrites):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            calls.append({**scope, "state": scope["state"].copy()})
-            await self.app(scope, receive, send)
-
-    inner = Sees(Starlette(routes=[Route("/", asynchronous), Route("/free", hello)]))
-    app = RateLimitMiddleware(inner, limiter=Limiter())
-    scope = http_scope(path="/free")
-    send_bare(app, scope)
-    verdict = calls[0].pop("state").pop("ratelimit")
-    assert calls[0].pop(DECIDED)
-    assert (verdict.allowed, verdict.decisions, calls[0]) == (True, (), http_scope(path="/free"))
 
 
 def test_an_application_that_wraps_itself_has_no_routes() -> None:

@@ -24,7 +24,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.starlette import RateLimitMiddleware
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
@@ -64,34 +64,6 @@ def site(request: pytest.FixtureRequest, redis_server: Server) -> Iterator[Site]
     with asyncio.Runner() as loop:
         yield Site(limiter, loop)
         loop.run(limiter.aclose())
-
-
-def test_a_view_settles_its_tokens(site: Site) -> None:
-    """The other rule keeps its cost. The last cost counts."""
-
-    async def view(request: Request) -> Response:
-        verdict = request.state.ratelimit
-        assert "tokens" in verdict
-        verdict["tokens"].settle(900)
-        verdict["tokens"].settle(250)
-        return PlainTextResponse("done")
-
-    assert site.ask(view, times=2) == [200, 200]
-    assert site.left() == [98, 4500]
-
-
-def test_a_cost_without_a_name_is_an_error_in_the_view(site: Site) -> None:
-    """The limit on requests is not refunded."""
-
-    async def view(request: Request) -> Response:
-        with pytest.raises(ConfigError, match="2 rules apply"):
-            request.state.ratelimit.settle(0)
-        with pytest.raises(ConfigError, match="unknown rule 'token'"):
-            request.state.ratelimit["token"].settle(0)
-        return PlainTextResponse("done")
-
-    site.ask(view, times=3)
-    assert site.left() == [97, 4700]
 
 
 def test_a_rule_is_refunded_or_reset_by_the_view(site: Site) -> None:
@@ -158,7 +130,7 @@ async def hang_up(app: Starlette, client: str, steps: int) -> None:
     await asyncio.wait([request])
 
 
-@each("form", ["verdict", "limiter"])
+@pytest.mark.parametrize("form", ["verdict", "limiter"])
 def test_a_client_that_hangs_up_pays_for_what_it_used(site: Site, form: str) -> None:
     """The server cancels the request at any step of its stream. Its tokens are settled all the same."""
     used: list[int] = []

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...http.layers import has_inner, is_of_framework, layers_of, runs_no_other_code
+from ...http.layers import has_inner, is_of_framework, layers_of
 from ...http.limiter import HttpLimiter
 from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
@@ -40,11 +40,8 @@ class RouteIndex:
 
     handler: RejectionHandler | None = None
 
-    def __init__(
-        self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None], is_direct: bool = False
-    ) -> None:
+    def __init__(self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None]) -> None:
         self._app = app
-        self._is_direct = is_direct
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
         self._is_outermost = is_outermost
@@ -55,7 +52,7 @@ class RouteIndex:
 
     def read(self) -> None:
         """Read the routes: at the start, and when one of the lists no longer has its size of ``sizes``."""
-        reader = RouteReader(self._app, self._is_direct)
+        reader = RouteReader(self._app)
         self._adopt(reader)
         self.reader = reader
         self._cached: dict[tuple[str, str, str, str | None], RouteMatch] = {}
@@ -179,7 +176,7 @@ class RouteIndexes:
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
                 adopt = partial(_adopt, self._limits, id(root))
-                index = RouteIndex(root, is_outermost, adopt, runs_no_other_code(self._app))
+                index = RouteIndex(root, is_outermost, adopt)
                 if app is None or index.reader.contains(app):
                     index.handler = find_handler(app)
                     return index

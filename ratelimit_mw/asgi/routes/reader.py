@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ...http.layers import runs_no_other_code
 from ...http.views import ViewMarksByMethod
 from ...keys.features import UNMATCHED
 from ...rules.describe import Route
@@ -46,7 +45,7 @@ def application_behind(app: Any) -> Any:
 class _Location:
     """The location of a router: its template, its parameters, the applications passed, the routers above, its name.
 
-    ``paths`` is a pattern that matches at least the start of its paths. ``is_direct``: no other code runs before.
+    ``paths`` is a pattern that matches at least the start of its paths.
     """
 
     prefix: str = ""
@@ -55,24 +54,23 @@ class _Location:
     above: tuple[int, ...] = ()
     name: str = ""
     paths: str = ""
-    is_direct: bool = False
 
 
 class RouteReader:
     """The routes of an application. Raises ``ConfigError`` for marks that cannot work where they are.
 
     ``lists`` grow when routes are added. ``owners`` are the routers and applications read, with their prefixes.
-    ``nodes`` are all routes with a view, or with an application that cannot be read. ``is_direct``: see ``_Location``.
+    ``nodes`` are all routes with a view, or with an application that cannot be read.
     """
 
-    def __init__(self, app: object, is_direct: bool) -> None:
+    def __init__(self, app: object) -> None:
         self.lists: list[list[Any]] = []
         self.owners: list[tuple[str, Any]] = []
         self.nodes: list[RouteNode] = []
         self.limits: list[DependencyLimit] = []
         self.by_host = False
         self.has_fallback = False  # whether a path without a route may have a response
-        self.top = self._tree(app, _Location(is_direct=is_direct), NO_ROUTE)
+        self.top = self._tree(app, _Location(), NO_ROUTE)
         _read_marks(self.nodes)
 
     def contains(self, app: object) -> bool:
@@ -138,7 +136,7 @@ class RouteReader:
             {**entry.param_convertors, **conversions.of_path()},
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
-            location.is_direct and custom is None and _is_own(route, "handle"),
+            custom is None and _is_own(route, "handle"),
             is_mount,
             name=location.name + (getattr(entry, "name", None) or ""),
             paths=location.paths + ("/**" if host else _paths_of(entry)),
@@ -160,9 +158,8 @@ class RouteReader:
         passed = (*location.passed, entry.app)
         name = f"{node.name}:" if getattr(entry, "name", None) else location.name
         paths = node.paths.removesuffix("/**").removesuffix("/{path:path}")
-        is_direct = node.answers_options and owner is _router_of(owner) and runs_no_other_code(entry.app)
         prefix = node.endpoint.removesuffix(_REST)
-        below = _Location(prefix, node.parameters, passed, location.above, name, paths, is_direct)
+        below = _Location(prefix, node.parameters, passed, location.above, name, paths)
         node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, target=entry.app, passed=passed))
         return True
 
