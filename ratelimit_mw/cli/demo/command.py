@@ -1,4 +1,4 @@
-"""``ratelimit-mw demo``: a real server, real traffic, and a table of the allowed and rejected requests."""
+"""``ratelimit-mw demo``: a real server, three kinds of clients, and a table of the allowed and rejected requests."""
 
 from __future__ import annotations
 
@@ -6,80 +6,137 @@ import asyncio
 import os
 import shlex
 import shutil
+import socket
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
-from ..access_log import LogReader
-from ..json_lines import LineParser
-from ..output import Cell, command, count_text, note, print_table, print_text, progress, terminal
-from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
+from ..output import Cell, Failure, command, count_text, note, print_table, print_text, progress, terminal
 
 if TYPE_CHECKING:
     import httpx
 
-    from .player import KindCount, Playback
-
 _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
-_REQUESTS: Final = 3000
-_MAX_REQUESTS: Final = 100_000
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
+_REJECTED: Final = 429
+_CORRECT, _WRONG = {"password": "correct-horse"}, {"password": "123456"}
 
 
-@command(
-    "ratelimit-mw demo",
-    "ratelimit-mw demo --seed 7 --requests 1000",
-    "ratelimit-mw demo --log /var/log/nginx/access.log.2.gz",
-    "zcat access.log.*.gz | ratelimit-mw demo --log -",
+class _Kind(NamedTuple):
+    """Clients that do the same: their IP addresses, and the requests that each sends, with a pause between them."""
+
+    name: str
+    ips: list[str]
+    requests: list[tuple[str, str, dict[str, str] | None]]
+    pause: float
+
+    @property
+    def size(self) -> int:
+        return len(self.ips) * len(self.requests)
+
+
+_KINDS: Final = (
+    _Kind(
+        "readers who log in",
+        [f"198.18.0.{i}" for i in range(1, 31)],
+        [("POST", "/login", _CORRECT), *(("GET", f"/articles/{i}", None) for i in range(9))],
+        0.4,
+    ),
+    _Kind("a crawler", ["192.0.2.10"], [("GET", f"/articles/{i}", None) for i in range(200)], 0.02),
+    _Kind("an attack on passwords", ["203.0.113.66"], [("POST", "/login", _WRONG)] * 100, 0.04),
 )
-@click.option("--log", "access_log", type=click.File("rb"),
-              help='Send the requests of this access log. "-" reads stdin.')  # fmt: skip
-@click.option("--requests", type=click.IntRange(1, _MAX_REQUESTS),
-              help=f"Number of requests. Default: {_REQUESTS:,}, or with --log up to {_MAX_REQUESTS:,}.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the generated traffic.")
+
+
+class _Answered(NamedTuple):
+    kind: _Kind
+    ip: str
+    response: httpx.Response
+
+    @property
+    def is_rejected(self) -> bool:
+        return self.response.status_code == _REJECTED
+
+
+@command("ratelimit-mw demo", "ratelimit-mw demo --port 8000")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server. Default: a free port.")
-def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: int) -> None:
-    """Start a server, send ten seconds of traffic to it, and show which clients were rejected.
+def demo(port: int) -> None:
+    """Start a server, send 600 requests to it, and show which clients were rejected and why.
 
-    The generated traffic has the shape of a real site: many clients with few requests, few clients with many, a
-    crawler, people who log in, and two attacks on passwords. With --log the demo sends the requests of an access log
-    as fast as possible: common or combined format, or JSON lines, plain or gzip.
-
-    The server runs on this machine only, and stops when the command ends.
+    The clients are readers who log in, a crawler, and an attack on passwords. The counts are in the memory of the
+    server. It runs on this machine only, and stops when the command ends.
     """
     if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
         raise MissingExtraError("the demo", "demo")
-    from .player import play
-    from .server import serve
-
-    planned = _read_log(access_log, requests) if access_log else make_traffic(seed, requests or _REQUESTS)
     _show_files()
+    total = sum(kind.size for kind in _KINDS)
     counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
     try:
-        with serve(port) as url, asyncio.Runner() as runner:
+        with _serve(port) as url, asyncio.Runner() as runner:
             runner.get_loop()  # now, because an event loop that Ctrl-C interrupts as it is made shows a traceback
             note(f"serving at {url}")
-            with progress("sending", len(planned), TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                playback = runner.run(play(url, planned, lambda now: update(advance=1, rejected=now.rejections)))
+            started = time.monotonic()
+            with progress("sending", total, TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
+                answered = runner.run(_send_all(url, update))
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None
-    _show_playback(playback)
+    rejected = sum(each.is_rejected for each in answered)
+    print_text(f"{count_text(total, 'request')} in {time.monotonic() - started:.1f} s", "bold")
+    print_text(f"{total - rejected:,} allowed, {rejected:,} rejected")
+    click.echo()
+    print_table("By kind of client", [_row(kind, [each for each in answered if each.kind is kind]) for kind in _KINDS])
+    _show_rejection(next(each for each in answered if each.is_rejected))
+    _show_next_commands()
 
 
-def _read_log(file: IO[bytes], number: int | None) -> list[DemoRequest]:
-    most = number or _MAX_REQUESTS
-    reader = LogReader(file, parse=LineParser())
-    requests = read_requests(reader, most)
-    reader.finish(bool(requests))
-    if len(requests) == most:
-        note(f"sending the first {count_text(most, 'request')}; change the number with --requests")
-    return requests
+@contextmanager
+def _serve(port: int) -> Iterator[str]:
+    """Serve the application in a thread, on a port of 127.0.0.1 or on a free port when it is 0. Yield the URL."""
+    import uvicorn
+
+    from .app import app
+
+    try:
+        listening = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise Failure(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from None
+    # Without proxy_headers=False uvicorn would replace the IP address before the middleware reads it.
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", proxy_headers=False, timeout_graceful_shutdown=2))
+    thread = Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+async def _send_all(url: str, update: Callable[..., Any]) -> list[_Answered]:
+    """Send the requests of all clients, each client at its own pace, and return the responses in their order."""
+    import httpx
+
+    answered: list[_Answered] = []
+    # Without trust_env=False the requests could go to a proxy that the environment names.
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
+
+        async def run(kind: _Kind, ip: str) -> None:
+            for method, path, json in kind.requests:
+                response = await client.request(method, path, json=json, headers={"X-Forwarded-For": ip})
+                answered.append(_Answered(kind, ip, response))
+                update(advance=1, rejected=sum(each.is_rejected for each in answered))
+                await asyncio.sleep(kind.pause)
+
+        await asyncio.gather(*(run(kind, ip) for kind in _KINDS for ip in kind.ips))
+    return answered
 
 
 def _show_files() -> None:
@@ -93,46 +150,26 @@ def _show_files() -> None:
         click.echo()
 
 
-def _show_playback(playback: Playback) -> None:
-    counts = [(kind, playback.kinds[kind]) for kind in TRAFFIC_KINDS + LOG_KINDS if kind in playback.kinds]
-    requests = sum(count.requests for _, count in counts)
-    clients = count_text(sum(len(count.clients) for _, count in counts), "client")
-    print_text(f"{count_text(requests, 'request')} from {clients} in {playback.seconds:.1f} s", "bold")
-    print_text(f"{requests - playback.rejections:,} allowed, {playback.rejections:,} rejected")
-    if playback.failures:
-        print_text(f"{count_text(playback.failures, 'request')} without a response", "bold red")
-    click.echo()
-    print_table("By kind of client", [_row(kind, count) for kind, count in counts])
-    if playback.sample is not None:
-        _show_sample(*playback.sample, playback.retry_response)
-    _show_next_commands()
-
-
-def _row(kind: str, count: KindCount) -> dict[str, Cell]:
+def _row(kind: _Kind, answered: list[_Answered]) -> dict[str, Cell]:
+    rejected = [each.response.json() for each in answered if each.is_rejected]
     return {
-        "kind of client": kind,
-        "clients": len(count.clients),
-        "requests": count.requests,
-        "allowed": count.requests - count.rejections,
-        "rejected": count.rejections,
-        "rejected by": ", ".join(sorted(count.policies)),
+        "kind of client": kind.name,
+        "clients": len(kind.ips),
+        "requests": len(answered),
+        "allowed": len(answered) - len(rejected),
+        "rejected": len(rejected),
+        "rejected by": ", ".join(sorted({name for each in rejected for name in each["violated-policies"]})),
     }
 
 
-def _show_sample(request: DemoRequest, response: httpx.Response, retry_response: httpx.Response | None) -> None:
+def _show_rejection(sample: _Answered) -> None:
+    response, request = sample.response, sample.response.request
     print_text("A rejection, as it was sent", "bold")
-    print_text(f"{request.method} {request.target} from {request.client}")
+    print_text(f"{request.method} {request.url.path} from {sample.ip}")
     headers = (f"{name.decode()}: {value.decode()}" for name, value in response.headers.raw)
-    for line in ("", f"{response.http_version} {_status(response)}", *headers, "", response.text, ""):
+    status = f"{response.http_version} {response.status_code} {response.reason_phrase}"
+    for line in ("", status, *headers, "", response.text, ""):
         print_text(line, "cyan")
-    if retry_response is not None:
-        status = _status(retry_response)
-        print_text(f"The same request after Retry-After ({response.headers['retry-after']} s): {status}", "green")
-        click.echo()
-
-
-def _status(response: httpx.Response) -> str:
-    return f"{response.status_code} {response.reason_phrase}"
 
 
 def _show_next_commands() -> None:
@@ -142,14 +179,12 @@ def _show_next_commands() -> None:
     if not shutil.which(program):
         program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))
     print_text("Try next", "bold")
-    explain, log = "POST /login --feature ip=192.0.2.7", "/var/log/nginx/access.log"
     for arguments in (
-        f"check {settings}",
-        f"explain {settings} {explain}",
-        f"replay {settings} {log}",
-        f"demo --log {log}",
+        "check {}",
+        "explain {} POST /login --feature ip=192.0.2.7",
+        "replay {} /var/log/nginx/access.log",
     ):
-        print_text(f"  {program} {arguments}")
+        print_text(f"  {program} {arguments.format(settings)}")
     print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/ of the source.")
 
 
