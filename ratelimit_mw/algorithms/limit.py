@@ -1,19 +1,18 @@
-"""One quota of one rule with its algorithm. Built at the start, shared by all requests."""
+"""One quota of one rule with its algorithm, and the ban of one rule. Built at the start, shared by all requests."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import unquote
 
 from ..decision import without_hash_tag
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from . import Algorithm, build
+from .ban import Ban, BanTerms
 from .concurrency import Concurrency
-
-if TYPE_CHECKING:
-    from .ban_limit import BanLimit
 
 _ESCAPES: Final = {ord(character): f"%{ord(character):X}" for character in "%|{}"}
 FORMAT = "1"
@@ -105,6 +104,48 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"
+
+
+class BanLimit(Limit):
+    """A limit that rejects banned clients. A store that decides it counts the rejections by the limits of its rule.
+
+    Args:
+        terms: The option ``ban`` of the rule.
+        shown: The first limit of the rule. It shows a ban that is known without a decision of the limits.
+    """
+
+    is_ban: ClassVar[bool] = True
+
+    def __init__(self, terms: BanTerms, shown: Limit) -> None:
+        self.__dict__.update(vars(shown))
+        self.terms = terms
+        self.shown = shown
+        self.quota = Quota.exact(terms.after or 1, terms.within)
+        self.spec = self.algorithm = ban = Ban(terms)
+        self.decide, self.limit = ban.decide, ban.limit
+        self.quiet = ban.quiet
+        self.statuses, self.ban = None, None
+        # Without a period: a change of the option lifts no ban.
+        self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
+
+    def key_of(self, limit: Limit, key: str) -> str:
+        """Return the key of the ban of a client, from its key under a limit of the rule."""
+        return self.prefix + key[len(limit.prefix) :]
+
+    def shown_key(self, key: str) -> str:
+        """Return the key of a client under the first limit of the rule."""
+        return self.shown.prefix + key[len(self.prefix) :]
+
+    def lasting(self, us: int) -> BanLimit:
+        """Return the ban whose ``charge`` bans a client at once, for some microseconds."""
+        return BanLimit(self.terms._replace(after=0, first=us), self.shown)
+
+    def local_part(self, parts: int) -> BanLimit:
+        """Return the ban for local counting: each process counts all rejections that it knows."""
+        limit = copy.copy(self)
+        limit.shown = self.shown.local_part(parts)
+        limit.local = True
+        return limit
 
 
 def _kind(algorithm: Algorithm) -> str:

@@ -13,7 +13,7 @@ from ..limiter.limiter import Limiter
 from ..limiter.remote.fleet import FLEET, stated_workers, takes_slots
 from ..settings import Settings
 from ..stores import redacted_url
-from ..stores.facts import Facts
+from ..stores.base import Facts
 from .clients import open_limiter
 from .output import Failure
 from .source import Source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .decision import Banned, BeforeHit, Decision, Hit, make_hit
 
 if TYPE_CHECKING:
-    from ..algorithms.ban_limit import BanLimit
+    from ..algorithms.limit import BanLimit
 
 
 def with_added_hits(hits: Iterable[Hit], consume: bool) -> list[Hit]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..quota import checked_cost
 from ..receipt import cost_due, refund_due
 
 if TYPE_CHECKING:
-    from ..rules.ruleset import RuleSet
     from .verdict import Verdict
+
+
+class NamedRules(Protocol):
+    """The rules of a limiter, by their names."""
+
+    @property
+    def by_name(self) -> Mapping[str, object]: ...
 
 
 class Settler(Protocol):
     """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
 
-    rules: RuleSet
+    @property
+    def rules(self) -> NamedRules: ...
 
     def settle_stated(self, verdict: Verdict) -> None:
         """Apply the costs that were stated for the rules of a verdict."""

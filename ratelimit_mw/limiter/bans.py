@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithms.ban_limit import BanLimit
-from ..algorithms.limit import client_of, prefix_of
+from ..algorithms.limit import BanLimit, client_of, prefix_of
 from ..clock import SECOND
 from ..decision import Hit
 from ..errors import ConfigError, StoreError, error_path

@@ -6,8 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..algorithms.ban_limit import BanLimit
-from ..algorithms.limit import Limit
+from ..algorithms.limit import BanLimit, Limit
 from ..clock import SECOND, Clock
 from ..decision import Hit, make_hit
 from ..errors import ConfigError

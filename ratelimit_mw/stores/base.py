@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..decision import Decision, Hit
 from ..errors import ConfigError
 from ..receipt import Correction
-from .facts import Facts
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
@@ -30,6 +29,24 @@ class KeyPage(NamedTuple):
 
     keys: list[str]
     next: str | None
+
+
+class Facts(NamedTuple):
+    """The values of one part of a store.
+
+    Args:
+        kind: The kind of the part, such as ``"redis"``, ``"replica"`` or ``"lmdb"``.
+        name: The name of the part, such as ``"10.0.0.1:6379"``.
+        values: The values, under the names that the server gives them.
+        problem: The reason why there are no values; "" where there are.
+        replies: Whether the part replied, perhaps with an error.
+    """
+
+    kind: str
+    name: str
+    values: Mapping[str, Any] = {}
+    problem: str = ""
+    replies: bool = True
 
 
 class Store(ABC):

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from ..algorithms.ban import BanTerms
-from ..algorithms.ban_limit import BanLimit
-from ..algorithms.limit import Limit
+from ..algorithms.limit import BanLimit, Limit
 from ..algorithms.window_log import MAX_LOG
 from ..clock import SECOND
 from ..decision import Decision, Hit

@@ -18,7 +18,7 @@ from servers import HOST, Server, certificates, cluster_running, redis_running, 
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.connect import FACT, NOTE, PROBLEM, examine_part, examine_store
 from ratelimit_mw.stores import MemoryStore
-from ratelimit_mw.stores.facts import Facts
+from ratelimit_mw.stores.base import Facts
 
 SITE = {"name": "site", "key": ["ip"], "limits": "5/minute"}
 PATIENT = {"store_timeout": "10s"}

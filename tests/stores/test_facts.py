@@ -12,7 +12,7 @@ from servers import HOST, Server, certificates, redis_running, tls_options
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import RedisStore, Store, open_store
-from ratelimit_mw.stores.facts import Facts
+from ratelimit_mw.stores.base import Facts
 from ratelimit_mw.stores.memcached import store as memcached_store
 from ratelimit_mw.stores.redis.client import application
 from ratelimit_mw.stores.redis.client import facts as redis_facts

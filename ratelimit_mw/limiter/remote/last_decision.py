@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...algorithms.ban_limit import BanLimit
+from ...algorithms.limit import BanLimit
 from ...receipt import Charge, Correction
 
 if TYPE_CHECKING:

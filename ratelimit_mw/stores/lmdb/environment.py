@@ -15,11 +15,12 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import struct
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -98,14 +99,20 @@ class Environment:
             finally:
                 self.lock.release(close=True)
 
-    def numbers(self) -> dict[str, int]:
-        """Return the bytes and entries in use, and the readers. Without an open environment there are none."""
-        if (env := self._env) is None:
-            return {}
-        stat, info = env.stat(), env.info()
-        used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
-        readers = {"readers": info["num_readers"], "max_readers": info["max_readers"]}
-        return {"used": used, "size": info["map_size"], "entries": stat["entries"], **readers}
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the folder and its disk, and the bytes and entries in use while it is open."""
+        aside, facts = self._folder / "data.mdb.unclean", dict[str, Any]()
+        facts["set_aside"] = str(aside) if aside.exists() else ""
+        with suppress(OSError):
+            file = (self._folder / "data.mdb").stat()
+            disk = {"free": shutil.disk_usage(self._folder).free}
+            facts |= {**disk, "file": file.st_size, "allocated": file.st_blocks * 512}
+        if (env := self._env) is not None:
+            stat, info = env.stat(), env.info()
+            used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+            readers = {"readers": info["num_readers"], "max_readers": info["max_readers"]}
+            facts |= {"used": used, "size": info["map_size"], "entries": stat["entries"], **readers}
+        return facts
 
     def _discard(self) -> None:
         """Close the environment; the next call opens it again."""

@@ -4,7 +4,6 @@ import mmap
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...algorithms.limit import Limit
@@ -13,15 +12,13 @@ from ...clock import Clock
 from ...errors import ConfigError, StoreError
 from ...forksafe import check_process
 from ...receipt import Correction
-from ..base import KeyPage
+from ..base import Facts, KeyPage
 from ..budget import STARTING, ThreadClock
-from ..facts import Facts
 from ..twins import TwinStore
 from ..unmade import UnmadeCorrections
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
-from .facts import values_of
 from .records import Records
 
 # A hit writes the whole record, 16 bytes for each entry.
@@ -110,7 +107,7 @@ class LmdbStore(TwinStore):
         await self._arun(Records.ping, seconds=max(self._seconds, STARTING))
 
     def facts(self) -> Iterator[Facts]:
-        yield Facts("lmdb", self.path, {**self._environment.numbers(), **values_of(Path(self.path))})
+        yield Facts("lmdb", self.path, self._environment.facts())
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""

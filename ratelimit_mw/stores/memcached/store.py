@@ -17,8 +17,8 @@ from ...clock import Clock, machine
 from ...errors import ConfigError, RateLimitError, StoreError
 from ...forksafe import run_in_child
 from ...receipt import Correction
+from ..base import Facts
 from ..budget import STARTING, LoopClock, ThreadClock
-from ..facts import Facts
 from ..per_loop import PerLoop
 from ..twins import TwinStore
 from ..unmade import UnmadeCorrections

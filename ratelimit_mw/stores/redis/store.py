@@ -17,10 +17,9 @@ from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
-from ..base import LOOKED_AT, KeyPage, numbers_in
+from ..base import LOOKED_AT, Facts, KeyPage, numbers_in
 from ..blocking import run_blocking
 from ..budget import STARTING, LoopClock, ThreadClock
-from ..facts import Facts
 from ..per_loop import PerLoop
 from ..twins import TwinStore, Work
 from ..unmade import Leave, UnmadeCorrections

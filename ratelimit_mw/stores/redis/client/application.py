@@ -22,8 +22,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from ....errors import ConfigError
 from ...background import run_once
+from ...base import Facts
 from ...budget import ThreadClock
-from ...facts import Facts
 from ..message import Message
 from .errors import Command, error_code
 from .facts import SECONDS, facts_of

@@ -16,7 +16,7 @@ from hiredis import pack_command
 from redis import ResponseError
 
 from ....clock import monotonic
-from ...facts import Facts
+from ...base import Facts
 from ..address import Address
 from ..message import Message, SharedMessage
 from .errors import NotRunError, as_store_error, error_code

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from redis import ResponseError
 
+from ...base import Facts
 from ...blocking import run_blocking
-from ...facts import Facts
 from ..address import Address
 from .errors import as_store_error
 from .slot_map import Location, location_text

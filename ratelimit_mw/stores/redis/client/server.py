@@ -12,8 +12,8 @@ from typing import Any, Final
 from redis import ResponseError
 
 from ....errors import StoreError
+from ...base import Facts
 from ...blocking import run_blocking
-from ...facts import Facts
 from ..address import Address
 from ..message import Message, Operation, messages_of
 from .errors import as_store_error, error_code
