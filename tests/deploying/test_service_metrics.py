@@ -22,7 +22,7 @@ from folders import DOCS
 from gateway_site import stop
 from servers import PATIENCE, free_port, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 REQUESTS = 60
 ALLOWED = 40

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from folders import DOCS, ROOT
+from tables import each
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
@@ -100,7 +101,7 @@ def test_generated_parts_are_up_to_date() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_link_leads_somewhere(page: Path) -> None:
     """Links to files and headings of the project are not broken."""
     for link in _LINK.findall(_FENCED.sub("", page.read_text())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -60,19 +61,21 @@ def counted(folder: Path) -> float:
     """Return the number of allowed requests in the files of all processes."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(folder))
-    return registry.get_sample_value("ratelimit_mw_requests_total", LABELS) or 0.0
+    try:
+        return registry.get_sample_value("ratelimit_mw_requests_total", LABELS) or 0.0
+    except struct.error:  # a process has created its file and has not written it yet
+        return 0.0
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_no_count_is_lost_at_the_end(end: str, tmp_path: Path) -> None:
-    """A child counts only its own requests."""
+def test_no_count_is_lost_at_the_end(tmp_path: Path) -> None:
+    """A child counts only its own requests. The counts of all processes add up."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    for _ in range(2):
+    for number, (name, end) in enumerate(ENDS.items(), 1):
         subprocess.run([sys.executable, "-c", LIMITER + end], env=environment, check=True)
-    assert counted(tmp_path) == 6
+        assert counted(tmp_path) == 3 * number, name
 
 
-@pytest.mark.parametrize("server", SERVED)
+@pytest.mark.parametrize("server", ["uvicorn", pytest.param("gunicorn", marks=pytest.mark.thorough)])
 def test_no_count_of_a_worker_is_lost(server: str, tmp_path: Path) -> None:
     """The server ends its workers with SIGTERM."""
     (tmp_path / "counted_app.py").write_text(SERVED[server])

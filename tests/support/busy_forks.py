@@ -62,12 +62,6 @@ def served(work: Callable[[], object]) -> bool:
         return [exit_code(work) for _ in range(40)] == [0] * 40
 
 
-def memory(_: str) -> bool:
-    """Hits only."""
-    limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
-    return served(lambda: limiter.hit(CLIENT).allowed)
-
-
 def refunds(_: str) -> bool:
     """Hits and refunds."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
@@ -192,7 +186,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-SCENES = {each.__name__: each for each in (memory, refunds, slots, away, stuck, twice, without_hooks, killed)}
+SCENES = {each.__name__: each for each in (refunds, slots, away, stuck, twice, without_hooks, killed)}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
