@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from calls import ask, ask_wsgi
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette_apps import application
 
@@ -60,29 +60,6 @@ def test_a_stream_keeps_no_verdicts() -> None:
 
     assert ask(application([Route("/", view)], limiter=limiter)).text == "part" * 20
     assert (kept, left(limiter)) == ([2], 80)
-
-
-async def settle_of_limiter(request: Any, cost: int) -> None:
-    next(iter(request.scope[DECIDED])).settle(request.state.ratelimit, cost, "mail")
-
-
-def test_the_limiter_settles_the_checks_since_the_last_one() -> None:
-    """The view checks an estimate twice and settles once, and then checks and settles each part of its work."""
-    settle = settle_of_limiter
-    limiter = limited(rule("1000/day", cost=10))
-
-    async def view(request: Any) -> PlainTextResponse:
-        await check(request, "mail")
-        await check(request, "mail")
-        await settle(request, 140)
-        await settle(request, 150)
-        for used in (20, 30):
-            await check(request, "mail")
-            await settle(request, used)
-        return PlainTextResponse("ok")
-
-    ask(application([Route("/", view)], limiter=limiter))
-    assert left(limiter) == 1000 - 150 - 20 - 30
 
 
 @pytest.mark.usefixtures("hasty")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -13,18 +12,17 @@ from asgi_checker import App, Receive, Scope, Send
 from calls import BODY, FIELDS, START, ask, http_scope, limited, limiter, names_of, send_bare, sending
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_store import SharedStore
 from starlette.responses import JSONResponse
 from tables import each
 from werkzeug.wrappers import Response
 from wsgi_calls import Environ, Served, listing
 from wsgi_calls import limited as limited_wsgi
 
-from ratelimit_mw import Limiter, Rule, StoreError, Verdict
+from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Decision
 from ratelimit_mw.http.rejection import Rejection, build_rejection
-from ratelimit_mw.receipt import Correction
-from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
 
 PROBLEM, HTML, TEXT = "application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -178,22 +176,11 @@ def test_shadow_rules_are_no_violation() -> None:
 NAMED = [("watching", "1/minute", "shadow"), ("rejecting", "1/minute", "enforce"), ("generous", "9/minute", "enforce")]
 
 
-class DeadStore(Store):
-    """A store that never responds."""
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        raise StoreError("no reply")
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        raise StoreError("no reply")
-
-    def forget(self, keys: Iterable[str]) -> None:
-        raise StoreError("no reply")
-
-
 def test_a_store_failure_is_503() -> None:
     """A rule with ``on_store_error = "deny"`` rejects with 503 while its store is unreachable."""
-    rate = Limiter([Rule(name="api", limits="9/minute", on_store_error="deny")], store=DeadStore())
+    store = SharedStore()
+    store.down = True
+    rate = Limiter([Rule(name="api", limits="9/minute", on_store_error="deny")], store=store)
     response = ask(limited(sending(START, BODY), rate))
     assert response.status_code == 503
     assert response.json()["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

@@ -224,16 +224,6 @@ def test_both_protocols_make_the_same_key(name: str) -> None:
     assert rate.peek({name: value}, cost=0).decisions[0].remaining == 7
 
 
-@each("name", ["plan", "group", "tenant"])
-def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
-    """A rule with such a feature would never apply, so the middleware raises an error. A function provides it."""
-    rate = limiter("1/minute", key=[name])
-    with pytest.raises(ConfigError, match=f"uses the feature '{name}', but nothing provides it"):
-        RateLimitMiddleware(sending(START, BODY), limiter=rate)
-    app = RateLimitMiddleware(sending(START, BODY), limiter=rate, features={name: lambda request: "x"})
-    assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
-
-
 @each(
     ("name", "hint"),
     [
