@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from inspect import isawaitable
 from typing import Final
 
+from ..asgi.body import ReadAhead
 from ..asgi.request import BODY, ASGIApp, ASGIRequest, Receive, Scope, Send
 from ..asgi.routes.tree import path_below
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
 from ..http.rules import DECIDED
-from ..keys.features import INVALID
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .access import Allow, Mount, is_open
@@ -69,7 +69,9 @@ class ASGIDashboard:
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = mount.limiter or _limiter_of(scope)
         if opens and mount.writes and request.method == "POST":
-            request.native = {**scope, BODY: await _read(receive)}
+            ahead = ReadAhead(receive, LONGEST_FORM, limiter.settings.body_timeout)
+            request.native = {**scope, BODY: await ahead.read(request)}
+            ahead.close()
         return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)
 
 
@@ -94,18 +96,6 @@ def _limiter_of(scope: Scope) -> Limiter:
     if not admissions:
         raise MissingMiddlewareError("dashboard()", "shows the limiter of the middleware")
     return list(admissions.values())[-1].limits.limiter
-
-
-async def _read(receive: Receive) -> object:
-    """Return the body; ``INVALID`` for one that is longer than a form of the page, or cut short."""
-    body, has_more = b"", True
-    while has_more:
-        message = await receive()
-        body += message.get("body", b"")
-        has_more = message.get("more_body", False)
-        if len(body) > LONGEST_FORM or message["type"] != "http.request":
-            return INVALID
-    return body
 
 
 async def _send(send: Send, response: PageResponse) -> None:

@@ -26,7 +26,7 @@ def read_traffic(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
     kinds = read_series(log, start, end, rules)
     several = kinds.get(view.kind, [])
     chosen = [each for each in several if view.name in (None, each.name)]
-    drawn = _largest(chosen)
+    drawn = chosen[:_MOST_CURVES]
     events = [event for each in drawn for events in each.lines().values() for event in events]
     curves = log.curves(events, start, end)
     order = {name: position for position, name in enumerate(rules.by_name)}
@@ -61,7 +61,7 @@ def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
     several = [each for each in read_series(log, start, end, rules).get(kind, []) if name in (None, each.name)]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     complete_from = 1
-    for series in _largest(several):
+    for series in several[:_MOST_CURVES]:
         for line, events in series.lines().items():
             clients = clients_of(log, series, events, start, end, rules, _MOST_CLIENTS)
             complete_from = max(complete_from, clients.complete_from)
@@ -70,18 +70,6 @@ def read_clients(log: TrafficLog, view: View, now: float, rules: RuleSet) -> dic
         found[line] = sorted(rows, key=lambda row: -row["total"])[:_MOST_CLIENTS]
     shown = {line: rows for line, rows in found.items() if rows}
     return {**shown, "complete_from": complete_from, "note": missing_text(complete_from)}
-
-
-def _largest(several: Iterable[TrafficSeries]) -> list[TrafficSeries]:
-    """Return the first series that together have at most 20 curves: at least one."""
-    drawn: list[TrafficSeries] = []
-    left = _MOST_CURVES
-    for series in several:
-        left -= len(series.lines())
-        if left < 0 and drawn:
-            break
-        drawn.append(series)
-    return drawn
 
 
 def _steps(curves: Iterable[Curve]) -> dict[str, Any]:
