@@ -49,11 +49,6 @@ _SCHEMES: Final = {
 _PATHS: Final = ("lmdb", "unix")
 """The schemes with the path of a file."""
 _UNESCAPED: Final = re.compile("[?;@]|=[^&=]*=[^&=]")  # = may end a text in base64
-_NOT_BUILT: Final = {
-    "django-cache": "Django's cache has no operation that reads, decides and writes in one step, so limits would not"
-    " hold. Write the URL of the server behind the cache, for example redis://cache:6379/0 or memcached://cache:11211",
-}
-"""Schemes that users look for, and why there is no such store."""
 # The names of the package limits, and of Celery.
 _ALIASES: Final = {
     "redis+socket": "unix",
@@ -113,8 +108,6 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     if not split.scheme or f"{split.scheme}://" not in url.lower():  # text before a lone colon may be a login
         raise ConfigError("a store URL starts with a scheme and ://, for example redis://cache:6379/0")
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
-    if split.scheme in _NOT_BUILT:
-        raise ConfigError(f"there is no store {split.scheme}://. {_NOT_BUILT[split.scheme]}")
     if split.scheme not in _SCHEMES:
         raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
     _check_escapes(split)

@@ -30,7 +30,6 @@ MISTAKES = {
     "memory://?maxkeys=1": "memory:// has no option 'maxkeys'. Its options are max_keys",
     "nothing://": "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis",
     "": "starts with a scheme and ://",
-    "django-cache://default": "there is no store django-cache://. Django's cache has no operation that reads",
     "reddis://h": "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?",
     "redis://:pw@h:99999/0": "the port 99999 is too large. Expected a port from 1 to 65535",
     "memcached://h:99999": "the port 99999 is too large",

@@ -11,7 +11,7 @@ from ...clock import SECOND
 from ...decision import Decision, Hit, decide_all
 from ...errors import StateError
 from ...receipt import Correction
-from .records import Records, StoredState
+from .records import Records
 
 _DAY: Final = 86_400 * SECOND
 _DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
@@ -20,39 +20,36 @@ _DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
 
 def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> list[Decision]:
     instant = records.now if at is None else at
-    stored = [_find(records, hit) for hit in hits]
-    states = [state for _, state in stored]
+    names, states = [], []
+    try:
+        for limit, key, _ in hits:
+            name, state = records.find(limit, key)
+            names.append(name)
+            states.append(state)
+    except _DAMAGE as error:
+        raise _damaged(error, [key]) from error
     try:
         decisions, writes = decide_all(hits, states, instant)
     except _DAMAGE as error:
         raise _state_error(hits, states, instant, error) from error
-    if consume and writes:
-        new_states = {id(hit): state for hit, state in writes}
-        for hit, (name, _), decision in zip(hits, stored, decisions, strict=True):
-            if id(hit) in new_states:
-                records.keep(hit[0], hit[1], name, new_states[id(hit)], _span(decision, at))
+    for hit, state in writes if consume else ():
+        i = 0 if hit is hits[0] else [id(each) for each in hits].index(id(hit))
+        records.keep(hit[0], hit[1], names[i], state, _span(decisions[i], at))
     return decisions
 
 
 def correct(records: Records, changes: Sequence[Correction], at: int | None) -> list[int]:
     instant = records.now if at is None else at
     for change in changes:
-        limit, hit = change.limit, Hit(change.limit, change.key, 0)
-        name, state = _find(records, hit)
+        limit, key = change.limit, change.key
         try:
+            name, state = records.find(limit, key)
             new = change.apply_to(state, instant)
             if new is not state:
-                records.keep(limit, change.key, name, new, _span(limit.decide(new, instant, 0)[1], at))
+                records.keep(limit, key, name, new, _span(limit.decide(new, instant, 0)[1], at))
         except _DAMAGE as error:
-            raise _state_error([hit], [state], instant, error) from error
+            raise _damaged(error, [key]) from error
     return [instant] * len(changes)
-
-
-def _find(records: Records, hit: Hit) -> StoredState:
-    try:
-        return records.find(hit[0], hit[1])
-    except _DAMAGE as error:
-        raise _damaged(error, [hit[1]]) from error
 
 
 def _state_error(hits: Sequence[Hit], states: Sequence[Any], now: int, error: Exception) -> StateError:

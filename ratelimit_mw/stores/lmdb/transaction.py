@@ -42,30 +42,31 @@ class Transactions:
 
     def run(self, work: Callable[[Records], _Result], clock: Clock) -> _Result:
         """Do the work, and commit its changes. When the map is full, try again with the room of expired records."""
-        now = clock()
-        try:
-            return self._run(work, now)
-        except lmdb.MapFullError:
-            self._make_room(now)
-        try:
-            return self._run(work, now)
-        except lmdb.MapFullError:
-            problem = "Use a larger size. Or a reader that does not end, such as mdb_copy, keeps old pages"
-            raise StoreError(f"lmdb://{self._env.path()} is full. {problem}") from None
-
-    def _run(self, work: Callable[[Records], _Result], now: int) -> _Result:
-        with self._env.begin(write=True) as txn:
-            records = Records(txn, self._shares, self._is_full, now, *self._identity)
-            result = work(records)
-            if not records.changed:
-                txn.abort()
+        now, is_second = clock(), False
+        while True:
+            txn = self._env.begin(write=True)
+            try:
+                records = Records(txn, self._shares, self._is_full, now, *self._identity)
+                result = work(records)
+                if records.changed:
+                    self._writes += 1
+                    if self._writes % _SWEPT_EVERY == 1:
+                        self._look_around(txn, now)
+                    txn.commit()
                 return result
-            self._writes += 1
-            if self._writes % _SWEPT_EVERY == 1:
-                _sweep(txn, now)
-                if self._writes % _MEASURED_EVERY == 1:
-                    self._measure()
-        return result
+            except lmdb.MapFullError:
+                if is_second:
+                    problem = "Use a larger size. Or a reader that does not end, such as mdb_copy, keeps old pages"
+                    raise StoreError(f"lmdb://{self._env.path()} is full. {problem}") from None
+            finally:
+                txn.abort()  # without effect after a commit
+            self._make_room(now)
+            is_second = True
+
+    def _look_around(self, txn: lmdb.Transaction[bytes], now: int) -> None:
+        _sweep(txn, now)
+        if self._writes % _MEASURED_EVERY == 1:
+            self._measure()
 
     def _measure(self) -> None:
         counts = self._env.stat()

@@ -23,7 +23,6 @@ from .message import Operation, messages_of
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
 _MOST_CALLS: Final = 4
-_MOST_BATCHERS: Final = 1_000
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 
@@ -66,10 +65,6 @@ class Batcher(LoopCaller):
         """Their tasks. A lone operation, which has none, is there itself."""
         self._timeout = LoopTimeout(clock)
         self._last_was_lone = True
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._calls
 
     def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
         if self._last_was_lone and not self._waiting and not self._calls:
@@ -198,11 +193,6 @@ class NodeBatchers(LoopCaller):
 
     def batcher_of(self, slot: int) -> Batcher:
         location = self._owners[slot]
-        return self._batchers.get(location) or self._open(location)
-
-    def _open(self, location: Location | None) -> NodeBatcher:
-        if len(self._batchers) >= _MOST_BATCHERS:
-            for idle in [each for each, batcher in self._batchers.items() if batcher.is_idle]:
-                del self._batchers[idle]
-        batcher = self._batchers[location] = NodeBatcher(self.target, self._clock)
+        if (batcher := self._batchers.get(location)) is None:
+            batcher = self._batchers[location] = NodeBatcher(self.target, self._clock)
         return batcher

@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 from folders import SUPPORT
 from lmdb_forks import SCENES
-from lmdb_kit import FORK, PATIENT, decide_on, end, hit, limit_of, open_at, passed, start
+from lmdb_kit import FORK, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
 
-from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 pytestmark = pytest.mark.slow
@@ -60,22 +58,6 @@ def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> Non
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
-
-
-def count_leased(path: Path, tries: int, results: Any) -> None:
-    rule = Rule(name="api", limits="1000/300 days", lease="2%")
-    limiter = Limiter([rule], f"lmdb://{path}", settings=Settings(store_timeout=PATIENT))
-    results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(tries)))
-
-
-@pytest.mark.thorough
-def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
-    """And at least the limit without one unused lease for each process."""
-    results = FORK.Queue()
-    workers = [start(FORK, count_leased, tmp_path, 1_500, results) for _ in range(4)]
-    assert 1_000 - 4 * 20 <= sum(results.get(timeout=200) for _ in workers) <= 1_000
-    for worker in workers:
-        worker.join()
 
 
 def come_and_go(path: Path, results: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -70,28 +69,6 @@ def test_four_processes_pass_exactly_the_limit(memcached_server: Server, spec: A
     assert raced(address(memcached_server), [limit]) == 300
     with opened(memcached_server) as store:
         assert store.apply([hit(limit, cost=0)], NOW)[0].remaining == 0
-
-
-def count_leased(place: str, rule: str, hits: int, results: Any) -> None:
-    """Count the allowed requests of one process with a lease."""
-    leased = Rule(name=rule, limits="300/day", lease="5%")
-    limiter = Limiter([leased], store=place, settings=Settings(store_timeout=PATIENT))
-    results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(hits)))
-    limiter.close()
-
-
-@pytest.mark.thorough
-def test_four_processes_with_leases_allow_at_most_the_limit(memcached_server: Server) -> None:
-    """The unused lease of each process may be missing at the end."""
-    results: Any = FORK.Queue()
-    mine = (address(memcached_server), f"leased-{time.time_ns()}", HITS, results)
-    workers = [FORK.Process(target=count_leased, args=mine) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    passed = sum(results.get(timeout=200) for _ in workers)
-    for worker in workers:
-        worker.join()
-    assert 300 - 4 * 15 <= passed <= 300
 
 
 def hold_slots(place: str, results: Any) -> None:

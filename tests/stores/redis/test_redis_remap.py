@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, client, hit, limit_of, ways
+from redis_handles import client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
 from servers import HOST, STEADY, Server, cluster_running, redis_running, sentinel_running, wait_for
 
@@ -50,20 +50,6 @@ def remap(nodes: Sequence[Server], proxies: Sequence[Proxy]) -> str:
 def scripts(proxies: Sequence[Proxy]) -> list[int]:
     """Return how many scripts went through each proxy."""
     return [sum(command[0] in (b"EVALSHA", b"EVAL") for command in proxy.heard) for proxy in proxies]
-
-
-def test_servers_are_reached_where_the_url_says(nodes: list[Server], proxies: list[Proxy]) -> None:
-    """The map, MOVED and ASK name servers that only the remap can reach. Replicas get no script."""
-    url = f"redis+cluster://{HOST}:{proxies[0].port}?remap={remap(nodes, proxies)}"
-    limits = [limit_of("9/hour", spec) for spec in ALGORITHMS * 2]
-    with ways(url) as sends:
-        for send in sends:
-            for limit in limits:
-                send(hit(limit))
-        assert [sends[0](hit(limit))[0].remaining for limit in limits] == [6] * len(limits)
-        counts = scripts(proxies)
-        assert all(counts[:3])
-        assert counts[3:] == [0, 0, 0]
 
 
 def test_a_slot_that_moves_and_a_failover_are_followed(nodes: list[Server], proxies: list[Proxy]) -> None:
