@@ -12,6 +12,7 @@ from ..keys.parts import part_of
 from ..operations import read_features
 from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
+from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .application import SourceCommand
@@ -121,10 +122,11 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         reason = f"key: {missing} is missing"
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
-    now = rule.at(time := process_clock())
-    found = now.limits if key is None else now.limits_for(features)
-    limits = [(str(limit.quota), limit.policy) for limit in found]
-    limits = limits or [(function_name(rule.source.limits), rule.name)]  # the command does not call the function
+    found = Found(process_clock)
+    found.update(dict.fromkeys(rule.lookups))  # the command does not call functions
+    known = rule.limits_of(features, key or "", found)
+    limits = [(str(limit.quota), limit.policy) for limit in known or ()]  # type: ignore[union-attr] # no calls
+    limits = limits or [(function_name(rule.source.limits), rule.name)]
     return {
         "rule": rule.name,
         "applies": True,
@@ -132,8 +134,8 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         **consistency_of(rule),
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
-        "algorithm": algorithm_of(now),
-        **({"schedule": rule.source.schedule.at(time)} if rule.source.schedule else {}),
+        "algorithm": algorithm_of(rule),
+        **({"schedule": rule.source.schedule.at(found.now)} if rule.source.schedule else {}),
         "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 

@@ -82,7 +82,7 @@ class HttpRules:
         """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
         self.without_user = () if self.is_outer or owner.gives_user else tuple(_without_user(rules, provided))
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
-        waits = any(rule.looks_up or rule.source.wait_us for rule in rules.rules)
+        waits = any(rule.lookups or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
         """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
         self.has_names = any(map(_has_name, rules.rules))

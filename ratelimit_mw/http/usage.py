@@ -101,8 +101,8 @@ class ClientUsage:
 def _plans(limits: HttpRules, rules: Iterable[CompiledRule], features: Mapping[str, Any]) -> list[Plan]:
     """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
     keyed = [rule for rule in rules if rule.key.build(features) is not None]
-    alone = [(rule,) for rule in keyed if rule.looks_up]
-    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.looks_up), *alone]))
+    alone = [(rule,) for rule in keyed if rule.lookups]
+    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookups), *alone]))
 
 
 def _usage_of(decision: Decision) -> LimitUsage:

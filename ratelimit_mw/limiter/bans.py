@@ -10,7 +10,7 @@ from ..keys.features import Features
 from ..quota import parse_duration
 from ..receipt import Correction
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import NO_LIMITS, UNLIMITED
+from ..rules.lookup import UNLIMITED
 from ..stores import redacted_url
 from ..stores.blocking import Call, twins
 from ..testmode import testmode
@@ -104,7 +104,7 @@ class Bans(Inspection):
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)
         ban, key = self._ban_key(rule, client)
-        if rule.overrides is not None and rule.overrides.find(client) is NO_LIMITS:
+        if rule.overrides is not None and rule.overrides.find(client) == ():
             hint = "Remove it first, with remove_override() or the command `override remove`"
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, Limit, prefix_of, prefix_of_rule, rule_of
@@ -84,7 +85,7 @@ class Inspection(Resets):
             return await self._list(call, rule, cursor, rejected, only)
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
-        hits = await call(lookup, "run", self.rules.hits(rule, self._as_counted(features), self._time))
+        hits = await call(lookup, "run", partial(self.rules.hits, rule, self._as_counted(features)), self._time)
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     inspect, ainspect = twins(_inspect)
@@ -147,7 +148,7 @@ class Inspection(Resets):
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one that applies now."""
-        limits = (limit for rule in self.rules.rules for limit in rule.at(self._time()).all_limits())
+        limits = (limit for rule in self.rules.rules for limit in rule.all_limits(self._time()))
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
 
     def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:

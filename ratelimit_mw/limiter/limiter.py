@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from ..clock import Clock, checked_clock, monotonic
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import error_of, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..rules.lookup import arun, run
+from ..rules.lookup import Found, LimitsCall, arun, run
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
@@ -268,52 +269,65 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if plan.looks_up and not testmode.off and (plan := plan.at(self._time())).looks_up:
-            plan = run(plan.look_up(features, self._time))
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
             used = own_cost if cost is None else checked_cost(cost)
-            if (key := key_of(features)) is None:
-                return self.decide(plan.of_client(features), features, cost) if plan.has_overrides else Verdict()
-            decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
-            return Verdict((decision,), decision.allowed)
-        hits = self._prepare(plan, features, cost, consume, request)
-        if isinstance(hits, Verdict):
-            return hits
-        if plan.waits and consume:
-            return self._decide_in_turn(plan, hits)
-        decisions = self._counts.apply(hits, self._now(), consume)
-        return build_verdict(decisions, consume, plan.adds_hits)
+            if (key := key_of(features)) is not None:
+                decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
+                return Verdict((decision,), decision.allowed)
+        if plan.looks_up:
+            hits = run(partial(self._prepare, plan, features, cost, consume, request), self._time)
+        else:
+            hits = self._prepare(plan, features, cost, consume, request)
+        if not isinstance(hits, list):
+            return cast(Verdict, hits)
+        return self._decide_in_turn(plan, hits) if plan.waits and consume else self._apply(plan, hits, consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
-        if plan.looks_up and not testmode.off and (plan := plan.at(self._time())).looks_up:
-            plan = await arun(plan.look_up(features, self._time))
-        if not (self.waits or plan.waits):
+        if plan.looks_up:
+            hits = await arun(partial(self._prepare, plan, features, cost, consume, request), self._time)
+        elif self.waits or plan.waits:
+            hits = self._prepare(plan, features, cost, consume, request)
+        else:
             return self.decide(plan, features, cost, consume, request)
-        hits = self._prepare(plan, features, cost, consume, request)
-        if isinstance(hits, Verdict):
-            return hits
+        if not isinstance(hits, list):
+            return cast(Verdict, hits)
         if plan.waits and consume:
             return await self._adecide_in_turn(plan, hits)
+        if not self.waits:
+            return self._apply(plan, hits, consume)
         deciding = self._counts.aapply(hits, self._now(), consume)
         decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
 
+    def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
+        if len(hits) == 1 and consume and self._memory is not None and not (plan.adds_hits or hits[0].limit.shadow):
+            decision = self._memory._apply_one(*hits[0], self._now())  # as on the fast path
+            return Verdict((decision,), decision.allowed)
+        decisions = self._counts.apply(hits, self._now(), consume)
+        return build_verdict(decisions, consume, plan.adds_hits)
+
     def _prepare(
-        self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
-    ) -> list[Hit] | Verdict:
-        """Return the hits for the store to decide, or the verdict of a request that needs no store."""
+        self,
+        plan: Plan,
+        features: Features,
+        cost: int | None,
+        consume: bool,
+        request: Any,
+        found: Found | None = None,
+    ) -> list[Hit] | Verdict | LimitsCall:
+        """Return the hits for the store to decide, or the verdict of a request that needs no store.
+
+        A plan that ``looks_up`` may need a call first. It needs what is ``found``.
+        """
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and not testmode.active:
-            limit, key_of, own_cost = plan.single
-            if (key := key_of(features)) is None:
-                own = plan.of_client(features) if plan.has_overrides else None
-                return Verdict() if own is None else self._prepare(own, features, cost, consume, request)
+        if plan.single is not None and not testmode.active and (key := plan.single[1](features)) is not None:
+            limit, _, own_cost = plan.single
             hits = [make_hit((limit, key, own_cost if cost is None else cost))]
             if consume and limit.lease and self._remote and (leased := self._remote.leases.serve(*hits[0])):
                 return Verdict((leased,), leased.allowed)
@@ -321,9 +335,12 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
             return Verdict()
         else:
             try:
-                hits = plan.hits(features, cost, request)
+                built = plan.hits(features, cost, request, found)
             except EarlyVerdict as early:
                 return early.verdict(self._time())
+            if isinstance(built, LimitsCall):
+                return built
+            hits = built
             if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
                 hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits

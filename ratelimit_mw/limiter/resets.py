@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from ..keys.parts import as_counted
 from ..rules import lookup
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import Lookups
+from ..rules.lookup import Found, LimitsCall
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
@@ -86,7 +87,8 @@ class Resets(Settlement):
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        keys = _own(await call(lookup, "run", self._keys(rule, features, rules)), (rules or self.rules).named(rule))
+        found = await call(lookup, "run", partial(self._keys, rules, rule, features), self._time)
+        keys = _own(found, (rules or self.rules).named(rule))
         await self._forget_keys(call, keys, rule, verdict, _drop(verdict, rule, keys))
 
     forget_key, aforget_key = twins(_forget_key)
@@ -102,7 +104,8 @@ class Resets(Settlement):
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        await call(self._counts, "forget", await call(lookup, "run", self._keys(rule, self._as_counted(features))))
+        find = partial(self._keys, None, rule, self._as_counted(features))
+        await call(self._counts, "forget", await call(lookup, "run", find, self._time))
 
     reset, areset = twins(_reset)
 
@@ -157,9 +160,10 @@ class Resets(Settlement):
         limits = self.rules.named(name).all_limits()
         return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
-    def _keys(self, name: str, features: Features, rules: RuleSet | None = None) -> Lookups[list[str]]:
+    def _keys(self, rules: RuleSet | None, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         suffix = testmode.key_suffix if self._clock is None else ""
-        return [key + suffix for key in (yield from (rules or self.rules).keys(name, features, self._time))]
+        keys = (rules or self.rules).keys(name, features, found)
+        return keys if isinstance(keys, LimitsCall) else [key + suffix for key in keys]
 
     async def _forget_keys(self, call: Call, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
         try:

@@ -108,9 +108,9 @@ class _KeySearch:
         others = [rule for rule in self.rules if rule not in self._whole]
         self._skipped = [rule for rule in others if features and len(missing[rule]) == len(rule.source.entries)]
         listed = [rule for rule in others if rule not in self._skipped]
-        self.functions = [rule for rule in listed if rule.looks_up]
+        self.functions = [rule for rule in listed if rule.lookups]
         """The rules whose keys are not listed, because a function returns the limits of a client that you name."""
-        self._listed = {rule.name: rule for rule in listed if not rule.looks_up}
+        self._listed = {rule.name: rule for rule in listed if not rule.lookups}
         self._others: dict[str, None] = {}
         self._problem = ""
 

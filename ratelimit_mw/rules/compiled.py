@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.limit import BanLimit, Limit
-from ..clock import SECOND, Clock
-from ..decision import Hit, make_hit
+from ..clock import SECOND
+from ..decision import EarlyVerdict, Hit, make_hit
 from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
@@ -16,13 +15,19 @@ from ..keys.parts import Part, part_of
 from ..quota import Quota, checked_cost
 from .captures import CapturingKey
 from .costs import FeatureCost
-from .lookup import UNLIMITED, LimitsLookup, Lookups
+from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .rule import Rule
+from .schedule import Schedule
 
 if TYPE_CHECKING:
     from .overrides import OverrideTable
 
 Limits = tuple[Limit, ...]
+Chooser = Callable[[Features, str, Any], "Limits | list[Limits] | LimitsCall | None"]
+"""Returns the limits of a client by its features, its key and the ``Found`` limits; None for the next chooser.
+
+A list has the limits of all values that an invalid feature may have.
+"""
 MAX_FOUND: Final = 10_000
 """The most different results of functions that are kept."""
 
@@ -53,7 +58,7 @@ class CompiledRule:
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
-        self.looks_up = self._of_key is not None or self._of_rule is not None
+        self.lookups = tuple(lookup for lookup in (self._of_key, self._of_rule) if lookup is not None)
         self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
         """Used for limits from a function that are not known."""
         for limit in self.placeholder:
@@ -63,12 +68,11 @@ class CompiledRule:
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
         """The limits in the ranges of the schedule."""
         self.overrides: OverrideTable | None = None
-        self.varies = bool(self.tables)
-        """Whether the limits of a client may be others than those of the rule, without a function."""
+        self.choosers = tuple(self._choosers())
+        self.varies = len(self.choosers) > 1 or bool(self.lookups)
+        """Whether the limits of a client may be others than those of the rule."""
         self.where = self._condition()
         self.build_key = self.key.with_prefix("")
-        self.is_unlimited = False
-        """Whether a function has returned that this client has no limits."""
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.needs = rule.needs
         self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
@@ -145,40 +149,41 @@ class CompiledRule:
             self.check(limit)
         return limits
 
-    def look_up(self, features: Features, clock: Clock) -> Lookups[Limits | None]:
-        """Find the limits of a client, from functions too; None when a function failed that had to return them."""
-        if self.overrides is not None and (other := self.overrides.find(self.build_key(features))) is not None:
-            return other
-        values = self.key.values(features)
-        limits: Limits | None = self.limits
-        if self._of_key is not None and (own := (yield from self._of_key.find(values, clock))) is not None:
-            return own
-        if self._of_rule is not None:
-            limits = yield from self._of_rule.find(values, clock)
-        return self.limits_for(features, limits or ()) or limits
+    def _choosers(self) -> Iterator[Chooser]:
+        """Yield the ways to find the limits of a client, in their order. An override of the client precedes them."""
+        if self._of_key is not None:
+            yield self._by_function(self._of_key)
+        for parts, table in self.tables:
+            yield _by_value(parts, table)
+        if self.source.schedule is not None:
+            yield _by_time(self.source.schedule, self.ranges)
+        limits = self.limits
+        yield (lambda *_: limits) if self._of_rule is None else self._by_function(self._of_rule)
 
-    def at(self, now: int) -> CompiledRule:
-        """Return the rule with the limits that its schedule has at this time."""
-        if self.source.schedule is None or not self.ranges:
-            return self
-        rule, text = copy.copy(self), self.source.schedule.at(now)
-        rule.ranges = {}
-        if text is not None:
-            rule.limits, rule._of_rule, rule.looks_up = self.ranges[text], None, self._of_key is not None
-        return rule
+    def _by_function(self, lookup: LimitsLookup) -> Chooser:
+        def choose(features: Features, _key: str, found: Found) -> Limits | LimitsCall | None:
+            return found[lookup] if lookup in found else lookup.find(self.key.values(features), found)
 
-    def with_limits(self, limits: Limits | None) -> CompiledRule:
-        """Return the rule with these limits for all clients; without them, its requests are rejected."""
-        rule = copy.copy(self)
-        rule.limits, rule.tables, rule.looks_up, rule.is_unlimited = limits or (), [], False, limits == ()
-        rule.overrides, rule.varies, rule._found = None, False, {}  # it has no other limits
-        return rule
+        return choose
 
-    def without_cost(self) -> CompiledRule:
-        """Return the rule for a peek, which needs no features of its cost."""
-        rule = copy.copy(self)
-        rule.needs = self.source.needs_without_cost
-        return rule
+    def limits_of(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
+        """Return the limits of a client; none for a client without limits, and None where a function failed.
+
+        A ``LimitsCall`` has to be made first. An invalid feature may have any value, so it gets the smallest limits.
+        """
+        if self.captures.names:
+            features = self.captures.add(features)
+        smallest: list[Limits] = []
+        for choose in self.choosers:
+            limits = choose(features, key, found)
+            if isinstance(limits, list):
+                smallest += limits
+            elif limits is not None:
+                if isinstance(limits, LimitsCall) or not smallest:
+                    return limits
+                smallest.append(limits)
+                break
+        return min(filter(None, smallest), key=_rate, default=None)
 
     def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
         """Build the hits of a request whose cost your function returns, or a feature has."""
@@ -193,33 +198,23 @@ class CompiledRule:
             raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
-    def limits_for(self, features: Features, limits: Limits | None = None, key: str | None = None) -> Limits:
-        """The limits of a client: its override, else from ``per_key``, else from ``per``, else ``limits``.
+    def require_limits(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall:
+        """Return what ``limits_of`` returns. ``EarlyVerdict`` where a function failed."""
+        limits = self.limits_of(features, key, found)
+        if limits is None and not self.shadow:
+            raise EarlyVerdict(False, self.placeholder, unavailable=True)
+        return limits or ()
 
-        The default of ``limits`` are the limits of the rule, and ``key`` is the key if it is known. An invalid feature
-        may have any value, so it gets the smallest limits.
-        """
-        own = None if self.overrides is None else self.overrides.find(key or self.build_key(features))
-        if own is not None:
-            return own
-        features = self.captures.add(features)
-        smallest: list[Limits] = []
-        limits = self.limits if limits is None else limits
-        for parts, table in self.tables:
-            texts = (part.written(features) for part in parts)
-            text = next((text for text in texts if text is not None), None)
-            if text is INVALID:
-                smallest += table.values()
-            elif text is not None and (found := table.get(text)):
-                limits = found
-                break
-        return min(filter(None, (limits, *smallest)), key=_rate) if smallest else limits
-
-    def all_limits(self) -> list[Limit]:
-        """The limits of all clients, as far as they are known, and the ban."""
-        tables = (*(table for _, table in self.tables), self.ranges, self.overrides or {})
+    def all_limits(self, now: int | None = None) -> list[Limit]:
+        """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
+        tables = [*(table for _, table in self.tables), self.overrides or {}]
+        own = self.limits
+        if now is None or self.source.schedule is None:
+            tables.append(self.ranges)
+        else:
+            own = self.ranges.get(self.source.schedule.at(now) or "", own)
         groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
-        every = [*self.limits, *(limit for limits in groups for limit in limits)]
+        every = [*own, *(limit for limits in groups for limit in limits)]
         ban = next((limit.ban for limit in every if limit.ban), self.ban)  # which shows a limit that is known
         return [*every, ban] if ban else every
 
@@ -227,7 +222,7 @@ class CompiledRule:
     def may_decide_here(self) -> bool:
         """Whether a process may decide a request without its store."""
         is_inexact = self.source.consistency != "exact"
-        return any(limit.lease for limit in self.all_limits()) or (self.looks_up and is_inexact)
+        return any(limit.lease for limit in self.all_limits()) or (bool(self.lookups) and is_inexact)
 
     @property
     def never_fitting(self) -> list[Limit]:
@@ -242,6 +237,21 @@ class CompiledRule:
 
     def _too_small(self, limits: Iterable[Limit]) -> list[Limit]:
         return [limit for limit in limits if (self.fixed_cost or 0) > limit.limit]
+
+
+def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:
+    def choose(features: Features, *_: object) -> Limits | list[Limits] | None:
+        text = next((text for part in parts if (text := part.written(features)) is not None), "")
+        return list(table.values()) if text is INVALID else table.get(text)
+
+    return choose
+
+
+def _by_time(schedule: Schedule, ranges: Mapping[str, Limits]) -> Chooser:
+    def choose(_features: Features, _key: str, found: Found) -> Limits | None:
+        return ranges.get(schedule.at(found.now) or "")
+
+    return choose
 
 
 def _rate(limits: Iterable[Limit]) -> float:

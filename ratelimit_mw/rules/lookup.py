@@ -1,7 +1,7 @@
 """Limits that a function returns for the values of a key. The result is checked, and kept for ``limits_ttl``.
 
-A rule asks for limits with a generator, which yields a ``LimitsCall`` whenever the function must be called. ``run`` and
-``arun`` make the calls. Requests that need the same limits at the same time wait for one call.
+Where limits are not known, a rule returns the ``LimitsCall`` that has to be made first. ``run`` and ``arun`` make the
+calls, and ask again. Requests that need the same limits at the same time wait for one call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -29,7 +29,6 @@ from ..stores.per_loop import PerLoop
 
 Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
-Lookups = Generator["LimitsCall", _Limits | None, Result]
 
 _MAX_VALUES: Final = 10_000
 _RETRY: Final = SECOND  # after an error, in microseconds
@@ -47,13 +46,12 @@ UNLIMITED: Final = "unlimited"
 _log = logging.getLogger("ratelimit_mw")
 
 
-class NoLimits(tuple[Limit, ...]):
-    """The limits of a client that an override frees from all limits of a rule. It equals no limits."""
+class Found(dict["LimitsLookup", "_Limits | None"]):
+    """The limits that functions have returned for one request, at the time ``now`` of its ``clock``."""
 
-    __slots__ = ()
-
-
-NO_LIMITS: Final = NoLimits()
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock, self.now = clock, clock()
 
 
 class _Known(NamedTuple):
@@ -96,21 +94,24 @@ class LimitsLookup:
     def _after_fork(self, _intact: bool) -> None:
         self._calls = {}  # they belong to threads of the parent
 
-    def find(self, values: Sequence[Any], clock: Clock) -> Lookups[_Limits | None]:
-        """Find the limits of the values of a key; None when the function returned None, or failed."""
-        key, now = tuple(map(_cached_as, values)), clock()
+    def find(self, values: Sequence[Any], found: Found) -> _Limits | LimitsCall | None:
+        """Return the limits of the values of a key, or the call that has to be made first.
+
+        None when the function returned None, or failed.
+        """
+        key, now = tuple(map(_cached_as, values)), found.now
         known = self._young.get(key)
-        if known is not None and self._is_fresh(known, now):
-            return known.limits
-        with self._lock:
-            known, call = self._young.get(key) or self._old.get(key), self._calls.get(key)
-            if known is not None and self._is_fresh(known, now):
-                return known.limits
-            if call is None or call.is_late:
-                call = self._calls[key] = LimitsCall(self, key, values, clock, known and known.limits)
-            elif known is not None:
-                return known.limits  # another request looks them up again
-        return (yield call)
+        if known is None or not self._is_fresh(known, now):
+            with self._lock:
+                known, call = self._young.get(key) or self._old.get(key), self._calls.get(key)
+                is_called = call is not None and not call.is_late  # by another request
+                if known is None or not (is_called or self._is_fresh(known, now)):
+                    if call is None or not is_called:
+                        call = LimitsCall(self, key, values, found.clock, known and known.limits)
+                        self._calls[key] = call
+                    return call
+        found[self] = known.limits
+        return known.limits
 
     def _is_fresh(self, known: _Known, now: int) -> bool:
         return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back
@@ -169,7 +170,7 @@ class LimitsCall:
         self.key, self.clock, self.last = key, clock, last
         self.future: Future[_Limits | None] = Future()
         self.future.set_running_or_notify_cancel()
-        self._lookup, self._values = lookup, values
+        self.lookup, self._values = lookup, values
         self._turn = threading.Lock()
         self._late_at = monotonic() + _LONGEST
 
@@ -180,37 +181,37 @@ class LimitsCall:
 
     def wait(self) -> _Limits | None:
         """Return the limits. Where this cannot await them, other requests may make the call."""
-        self._lookup.require_await()
+        self.lookup.require_await()
         if self._turn.acquire(blocking=False):
             with self._ending():
-                result = self._lookup.function(*self._values)
-                self._lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
+                result = self.lookup.function(*self._values)
+                self.lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
         elif _on_event_loop():  # a task of this loop may have to make the call
-            return LimitsCall(self._lookup, self.key, self._values, self.clock, self.last).wait()
+            return LimitsCall(self.lookup, self.key, self._values, self.clock, self.last).wait()
         try:
             self.future.result(_LONGEST)
         except TimeoutError:
-            self._lookup.fail(self, _TOO_LATE)
+            self.lookup.fail(self, _TOO_LATE)
         return self.last
 
     async def await_(self) -> _Limits | None:
         """Async form of ``wait``."""
         if self._turn.acquire(blocking=False):
             task = asyncio.ensure_future(self._make())
-            self._lookup.tasks.add(task)  # an event loop holds its tasks weakly
-            task.add_done_callback(self._lookup.tasks.discard)
+            self.lookup.tasks.add(task)  # an event loop holds its tasks weakly
+            task.add_done_callback(self.lookup.tasks.discard)
         future = asyncio.wrap_future(self.future)
         try:
             await asyncio.wait([future], timeout=_LONGEST)
             if not future.done():
-                self._lookup.fail(self, _TOO_LATE)
+                self.lookup.fail(self, _TOO_LATE)
             return self.last
         finally:
             future.cancel()
 
     async def _make(self) -> None:
         with self._ending():
-            self._lookup.succeed(self, await _in_time(self._lookup.acall(self._values)))
+            self.lookup.succeed(self, await _in_time(self.lookup.acall(self._values)))
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -218,29 +219,25 @@ class LimitsCall:
         try:
             yield
         except Exception as error:
-            self._lookup.fail(self, _reason(error))
+            self.lookup.fail(self, _reason(error))
         finally:
-            self._lookup.fail(self, "it was interrupted")
+            self.lookup.fail(self, "it was interrupted")
 
 
-def run(lookups: Lookups[Result]) -> Result:
-    """Return the result of lookups, and make their calls."""
-    try:
-        call = next(lookups)
-        while True:
-            call = lookups.send(call.wait())
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+def run(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
+    """Return what a function finds, after the calls that it needs."""
+    found = Found(clock)
+    while isinstance(result := find(found), LimitsCall):
+        found[result.lookup] = result.wait()
+    return result
 
 
-async def arun(lookups: Lookups[Result]) -> Result:
+async def arun(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
     """Async form of ``run``."""
-    try:
-        call = next(lookups)
-        while True:
-            call = lookups.send(await call.await_())
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    found = Found(clock)
+    while isinstance(result := find(found), LimitsCall):
+        found[result.lookup] = await result.await_()
+    return result
 
 
 async def _in_time(result: Awaitable[Any]) -> Any:

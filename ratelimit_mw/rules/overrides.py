@@ -17,7 +17,7 @@ from ..clock import SECOND, Clock
 from ..decision import without_hash_tag
 from ..errors import ConfigError
 from .compiled import CompiledRule
-from .lookup import NO_LIMITS, UNLIMITED
+from .lookup import UNLIMITED
 from .ruleset import RuleSet
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
@@ -120,7 +120,7 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
 def limits_of(rule: CompiledRule, text: str, check: CheckLimits) -> tuple[Limit, ...]:
     """Return the limits of an override; ``ConfigError`` for those that the rule cannot have, or ``check`` rejects."""
     if text == UNLIMITED:
-        return NO_LIMITS
+        return ()
     limits = rule.build_checked(rule.source.parse_limits(text))
     check(limits)
     return limits
@@ -144,6 +144,7 @@ def _overridden(rule: CompiledRule, table: OverrideTable | None) -> CompiledRule
         return rule
     rule = copy(rule)
     rule.overrides, rule.varies = table, True
+    rule.choosers = (lambda _features, key, _found: table.find(key), *rule.choosers)
     return rule
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..clock import Clock
 from ..decision import Hit
 from ..errors import ConfigError, error_of, error_path, suggestion
 from ..keys.features import Features
@@ -20,7 +19,7 @@ from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
 from .client_key import ClientKeyError
 from .compiled import CompiledRule
-from .lookup import Lookups
+from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
 from .names import printable
 from .options import RuleDefaults
@@ -123,19 +122,23 @@ class RuleSet:
         except KeyError:
             return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
-    def keys(self, name: str, features: Features, clock: Clock) -> Lookups[list[str]]:
+    def keys(self, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule, key = self._keyed(name, features)
-        known = (yield from rule.look_up(features, clock)) if rule.looks_up else None
+        known = rule.limits_of(features, key, found) if rule.lookups else None
+        if isinstance(known, LimitsCall):
+            return known
         limits = rule.all_limits()  # those of functions are known now, with their periods, which the keys have
         if limits or known is not None:
             return list(dict.fromkeys(limit.prefix + key for limit in limits))
         raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
 
-    def hits(self, name: str, features: Features, clock: Clock) -> Lookups[list[Hit]]:
+    def hits(self, name: str, features: Features, found: Found) -> list[Hit] | LimitsCall:
         """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
         rule, key = self._keyed(name, features)
-        limits = yield from rule.at(clock()).look_up(features, clock)
+        limits = rule.limits_of(features, key, found)
+        if isinstance(limits, LimitsCall):
+            return limits
         return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
 
     def named(self, name: str) -> CompiledRule:

@@ -36,12 +36,20 @@ class Schedule:
         self.limits = limits
         self._zone = zone
         self._spans: dict[Day, list[tuple[int, int, str]]] = {}
+        self._latest: tuple[int, str | None] = -1, None
         for text in limits:
             for day, start, end in _spans_of(text):
                 self._add(day, start, end, text)
 
     def at(self, now: int) -> str | None:
         """Return the range that a time is in, as its text; None for a time in no range, or after the year 9999."""
+        minute, text = self._latest
+        if minute != now // MINUTE:
+            text = self._find(now)
+            self._latest = now // MINUTE, text
+        return text
+
+    def _find(self, now: int) -> str | None:
         try:
             moment = datetime.fromtimestamp(now // MINUTE * 60, self._zone)
         except (OverflowError, ValueError, OSError):
