@@ -12,6 +12,7 @@ from calls import (
     http_scope,
     limiter,
 )
+from limiter_ways import renewed
 from tables import each
 
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -49,7 +50,7 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
     finally:
         loop.close()
     assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == left
-    assert rate._slots.renewed._held == set()
+    assert renewed(rate) == 0
     rate.close()
 
 

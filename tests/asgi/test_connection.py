@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from calls import BODY, START, http_scope
+from limiter_ways import waiting
 from tables import each
 
 from ratelimit_mw import Limiter, Rule
@@ -56,7 +57,7 @@ class Scene:
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.limiter._queues._queues)
+        return waiting(self.limiter) > 0
 
     def free(self) -> None:
         self.limiter.refund(self.taken)

@@ -16,7 +16,7 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(params=[pytest.param("uvicorn", marks=pytest.mark.thorough), "gunicorn"])
 def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv("LOGIN_DATABASE", str(tmp_path / "users"))
     number = free_port()

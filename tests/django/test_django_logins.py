@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from http_servers import free_port, running
+from tables import each
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ SERVERS = {
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=[pytest.param("uvicorn", marks=pytest.mark.thorough), "gunicorn"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Open a client of the admin, which has the cookie and the token of the form."""
     port = free_port()
@@ -48,7 +49,7 @@ def test_the_admin_login_counts_all_spellings_of_a_name(client: httpx.Client) ->
     assert statuses == [200] * 5 + [429] * 76
 
 
-@pytest.mark.parametrize("name", ["bob", "  bob\u3000", "\uff42\uff4f\uff42"])
+@each("name", ["bob", "  bob\u3000", "\uff42\uff4f\uff42"])
 def test_django_signs_in_a_user_under_every_spelling(client: httpx.Client, name: str) -> None:
     """Django strips and normalizes the name. Without that, the test above would prove nothing."""
     assert sign_in(client, name, "right") == 302

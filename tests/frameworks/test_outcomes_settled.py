@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from limiter_ways import renewed
 from sites import BY_ASGI, Build, Call, Reply, act, limited, only, routed
 from tables import each
 
@@ -229,4 +230,4 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot(site: Build) -> None
 
     served.loop.run(scenario())
     assert served.left()[0] == 2
-    assert served.limiter._slots.renewed._held == set()
+    assert renewed(served.limiter) == 0

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from limiter_ways import waiting
 from servers import wait_for
 from shared_store import SharedStore
 
@@ -32,10 +33,6 @@ def limiter(store: Store, clock: ManualClock) -> Iterator[Limiter]:
 def build(limits: Any = "1 concurrent", *, store: Any = None, clock: Any = None, **options: Any) -> Limiter:
     options = {"key": ["user"], "wait": HOUR, **options}
     return Limiter([Rule(name="jobs", limits=limits, **options)], store or MemoryStore(), clock)
-
-
-def waiting(limiter: Limiter) -> int:
-    return sum(map(len, limiter._queues._queues.values()))
 
 
 def wait_until(limiter: Limiter, number: int) -> None:

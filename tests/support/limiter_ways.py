@@ -25,6 +25,16 @@ def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
     return [decision.remaining for decision in rate.peek(features, cost=0).decisions]
 
 
+def waiting(rate: Limiter) -> int:
+    """Return how many requests wait for a slot. No public name has this number."""
+    return sum(map(len, rate._queues._queues.values()))
+
+
+def renewed(rate: Limiter) -> int:
+    """Return how many requests the heartbeat renews slots for. No public name has this number."""
+    return len(rate._slots.renewed._held)
+
+
 class Blocking:
     """A limiter through its blocking methods."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
+from limiter_ways import waiting
 from servers import Server, wait_for
 
 from ratelimit_mw import Limiter, Rule
@@ -44,7 +46,7 @@ def test_slots_are_waited_for_on_every_store(url: str, request: pytest.FixtureRe
         verdict = there.hit(ANN)
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(limiter.hit, ANN)
-            wait_for(limiter._queues._queues.__len__, "the request to wait")
+            wait_for(partial(waiting, limiter), "the request to wait")
             there.conclude(verdict, 200)
             limiter.conclude(job.result(), 200)
             assert job.result()
@@ -64,7 +66,7 @@ async def in_tasks(limiter: Limiter) -> None:
         jobs = []
         for number in range(3):
             jobs.append(asyncio.ensure_future(job(number)))
-            while sum(map(len, limiter._queues._queues.values())) < len(jobs):
+            while waiting(limiter) < len(jobs):
                 await asyncio.sleep(0.001)
     await asyncio.gather(*jobs)
     assert served == [0, 1, 2]
@@ -87,11 +89,11 @@ def test_django_ends_the_wait_of_a_client_that_leaves() -> None:
         taken = await limiter.ahit({})
         incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
         request = asyncio.ensure_future(app(http_scope(), incoming.get, send))
-        while not limiter._queues._queues:
+        while not waiting(limiter):
             await asyncio.sleep(0.001)
         incoming.put_nowait({"type": "http.disconnect"})
         await request
-        assert (sent, limiter._queues._queues) == ([], {})
+        assert (sent, waiting(limiter)) == ([], 0)
         await limiter.arefund(taken)
         assert (await limiter.apeek({}, cost=0)).decisions[0].remaining == 1
 
