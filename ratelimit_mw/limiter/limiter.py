@@ -22,6 +22,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
+from ..stores.blocking import Call, async_call, blocking_call, twins
 from ..testmode import process_clock, testmode
 from .bans import Bans
 from .inspection import Inspection
@@ -140,19 +141,23 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
         """The number of decisions that were made without the store, because it was unreachable."""
         return self._remote.fallback.local_decisions if self._remote else 0
 
-    def close(self) -> None:
-        """Write what is counted, return unused leases, and close the store. A second call changes nothing."""
-        self.observers.write_counts()
+    async def _close(self, call: Call) -> None:
+        """Write the counts, return unused leases, and close the store. A second call changes nothing."""
+        steps = [self.observers.write_counts]  # an exporter may wait for its server
         if self.traffic_log is not None:
-            self.traffic_log.close_or_log()
-        super().close()
+            steps.append(self.traffic_log.close_or_log)
+        if self._override_reader is not None:
+            steps.append(self._override_reader.close)
+        for step in steps:
+            step() if call is blocking_call else await asyncio.to_thread(step)
+        if call is async_call:
+            loop = asyncio.get_running_loop()
+            if tasks := [task for task in self._tasks if task.get_loop() is loop]:  # that send corrections
+                await asyncio.wait(tasks)
+        self._slots.close()
+        await call(self._counts, "close")
 
-    async def aclose(self) -> None:
-        """Async form of ``close``. It waits for the corrections that are being sent."""
-        await asyncio.to_thread(self.observers.write_counts)  # an exporter may wait for its server
-        if self.traffic_log is not None:
-            await asyncio.to_thread(self.traffic_log.close_or_log)
-        await super().aclose()
+    close, aclose = twins(_close)
 
     def _policies(self) -> list[str]:
         return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]

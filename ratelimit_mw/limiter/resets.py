@@ -173,10 +173,7 @@ class Resets(Settlement):
             for each in undo:
                 each()
             if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
-                if call is blocking_call:
-                    self._correct(verdict)
-                else:
-                    await self._acorrect(verdict)
+                await self._correct(call, verdict)
 
 
 def _own(keys: list[str], rule: CompiledRule | None) -> list[str]:

@@ -17,6 +17,7 @@ from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection, Receipt, refund_due
 from ..stores import MemoryStore, Store
+from ..stores.blocking import Call, blocking_call, run_blocking, twins
 from .remote.breaker import NotAskedError
 from .remote.store import RemoteStore
 from .slots.held import HeldSlots
@@ -48,21 +49,18 @@ class Settlement:
         self._queues = SlotQueues(self._now)
         self._tasks: set[asyncio.Future[None]] = set()
 
-    def refund(self, verdict: Verdict) -> None:
+    async def _refund(self, call: Call, verdict: Verdict) -> None:
         """Refund all of the cost that a verdict consumed. A second call changes nothing.
 
         Args:
             verdict: A verdict of ``hit``.
         """
         self._release(verdict)
-        self._correct(verdict)
+        await self._correct(call, verdict)
 
-    async def arefund(self, verdict: Verdict) -> None:
-        """Async form of ``refund``. It completes when its caller is cancelled."""
-        self._release(verdict)
-        await self._acorrect(verdict)
+    refund, arefund = twins(_refund)
 
-    def settle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
+    async def _settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
         """Replace the cost that a verdict consumed with the true cost.
 
         A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
@@ -78,12 +76,9 @@ class Settlement:
             ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
         """
         self._state_cost(verdict, cost, rule)
-        self._correct(verdict)
+        await self._correct(call, verdict)
 
-    async def asettle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
-        """Async form of ``settle``. It completes when its caller is cancelled."""
-        self._state_cost(verdict, cost, rule)
-        await self._acorrect(verdict)
+    settle, asettle = twins(_settle)
 
     def settle_stated(self, verdict: Verdict) -> None:
         """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
@@ -94,7 +89,7 @@ class Settlement:
         if self._must_not_wait():
             self._start(self._asend(self._record(verdict)))
         else:
-            self._correct(verdict)
+            run_blocking(self._correct(blocking_call, verdict))
 
     def hold(self, verdict: Verdict, rules: RuleSet | None = None) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
@@ -105,20 +100,19 @@ class Settlement:
         """
         self._slots.hold(verdict, rules or self.rules)
 
-    def conclude(self, verdict: Verdict, status: int | None) -> None:
+    async def _conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
         """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
 
         Args:
             verdict: The verdict of the request.
             status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
         """
-        self._end(verdict, status)
-        self._correct(verdict)
+        for part in verdict.parts:
+            self._slots.release(part)
+            part.receipt.has_ended, part.receipt.status = True, status
+        await self._correct(call, verdict)
 
-    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        """Async form of ``conclude``. It completes when its caller is cancelled."""
-        self._end(verdict, status)
-        await self._acorrect(verdict)
+    conclude, aconclude = twins(_conclude)
 
     def start(self) -> None:
         """Connect to the store now, and not at the first decision. An unreachable store raises no error.
@@ -139,19 +133,6 @@ class Settlement:
         """Whether the store is to be opened by ``start``, or by the next request of this process."""
         return self._remote is not None and not self._remote.is_open
 
-    def close(self) -> None:
-        """Return the unused part of leases and close the store. A second call changes nothing."""
-        self._slots.close()
-        self._counts.close()
-
-    async def aclose(self) -> None:
-        """Async form of ``close``. It waits for the corrections that are being sent."""
-        loop = asyncio.get_running_loop()
-        if tasks := [task for task in self._tasks if task.get_loop() is loop]:
-            await asyncio.wait(tasks)
-        self._slots.close()
-        await self._counts.aclose()
-
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
         checked_cost(cost)
         if rule is None:
@@ -166,11 +147,6 @@ class Settlement:
             self._slots.release(part)
             for rule in part.rules:
                 part.state(rule, refund_due)
-
-    def _end(self, verdict: Verdict, status: int | None) -> None:
-        for part in verdict.parts:
-            self._slots.release(part)
-            part.receipt.has_ended, part.receipt.status = True, status
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
@@ -194,9 +170,14 @@ class Settlement:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _correct(self, verdict: Verdict) -> None:
-        for receipt, pending in self._record(verdict):
-            self._settle_now(receipt, pending)
+    async def _correct(self, call: Call, verdict: Verdict) -> None:
+        """Send the corrections of a verdict. On an event loop, they are sent even when the caller is cancelled."""
+        corrections = self._record(verdict)
+        if call is blocking_call or not self.waits:
+            for receipt, pending in corrections:
+                self._settle_now(receipt, pending)
+        elif corrections:
+            await asyncio.shield(self._start(self._asend(corrections)))
 
     def _settle_now(self, receipt: Receipt, pending: Sequence[PendingCorrection]) -> None:
         with self._keeping_pending(receipt, pending):
@@ -206,12 +187,6 @@ class Settlement:
         times = self._counts.correct(corrections, self._now())
         self._queues.free(corrections)
         return times
-
-    async def _acorrect(self, verdict: Verdict) -> None:
-        if not self.waits:
-            self._correct(verdict)
-        elif corrections := self._record(verdict):
-            await asyncio.shield(self._start(self._asend(corrections)))
 
     async def _asend(self, corrections: _Corrections) -> None:
         for receipt, pending in corrections:

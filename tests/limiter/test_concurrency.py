@@ -6,22 +6,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 from servers import PATIENCE, wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
-from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
 WHO = {"ip": "192.0.2.7"}
 
@@ -197,16 +193,6 @@ def test_a_rule_may_have_a_rate_and_slots(store: Store, clock: ManualClock) -> N
     limiter.close()
 
 
-def test_settle_does_not_change_slots(store: Store, clock: ManualClock) -> None:
-    """A true cost concerns rates only."""
-    limiter = Limiter([Rule(name="api", limits=["100/minute", "2 concurrent"])], store, clock)
-    with limiter.slot(WHO) as verdict:
-        limiter.settle(verdict, 40)
-        assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [60, 1]
-    assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [60, 2]
-    limiter.close()
-
-
 def test_a_cost_takes_as_many_slots(limiter: Limiter) -> None:
     """A request may take two slots. A cost beyond the limit has no retry_after."""
     with limiter.slot(WHO, cost=2):
@@ -241,89 +227,6 @@ def test_threads_never_exceed_the_limit() -> None:
         thread.join()
     assert 1 <= most[0] <= 2
     assert free(limiter) == 2
-    limiter.close()
-
-
-# -- in applications ---------------------------------------------------------------------------------------------
-
-
-def test_asgi_holds_the_slot_until_the_application_returns() -> None:
-    """Of five concurrent requests two run. The headers name the unit, and all slots are free afterwards."""
-    gate = asyncio.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await gate.wait()
-        await send({"type": "http.response.body", "body": b""})
-
-    limiter = Limiter([Rule(name="api", limits="2 concurrent")])
-    guarded = RateLimitMiddleware(app, limiter=limiter)
-
-    async def scenario() -> list[httpx.Response]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://test") as client:
-            requests = [asyncio.create_task(client.get("/")) for _ in range(5)]
-            while sum(request.done() for request in requests) < 3:
-                await asyncio.sleep(0)
-            gate.set()
-            return [*await asyncio.gather(*requests), await client.get("/")]
-
-    answers = asyncio.run(scenario())
-    assert sorted(answer.status_code for answer in answers[:5]) == [200, 200, 429, 429, 429]
-    assert answers[5].status_code == 200
-    rejected = next(answer for answer in answers if answer.status_code == 429)
-    assert rejected.headers["ratelimit-policy"] == '"api";q=2;qu="concurrent-requests"'
-    assert rejected.headers["retry-after"] == "1"
-    limiter.close()
-
-
-@pytest.mark.parametrize("ending", ["error", "cancelled"])
-def test_asgi_returns_the_slot_after_errors_and_cancellation(ending: str, store: Store) -> None:
-    """An application that raises and a cancelled request free their slots."""
-
-    started = asyncio.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        started.set()
-        if ending == "error":
-            raise ZeroDivisionError
-        await asyncio.sleep(30)
-
-    limiter = Limiter([Rule(name="api", limits="1 concurrent")], store)
-    guarded = RateLimitMiddleware(app, limiter=limiter)
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.7", 5)}
-
-    async def scenario() -> None:
-        task = asyncio.create_task(guarded(scope, None, None))  # type: ignore[arg-type]
-        await started.wait()
-        if ending == "cancelled":
-            task.cancel()
-        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
-            await task
-        assert (await limiter.apeek(WHO, cost=0)).decisions[0].remaining == 1
-
-    asyncio.run(scenario())
-    limiter.close()
-
-
-def test_wsgi_holds_the_slot_until_the_body_is_closed() -> None:
-    """A streaming response keeps its slot until the server has closed it."""
-
-    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", [])
-        yield b"one"
-        yield b"two"
-
-    limiter = Limiter([Rule(name="api", limits="1 concurrent")])
-    guarded = WSGIMiddleware(app, limiter=limiter)
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.7"}
-    statuses: list[str] = []
-    body = guarded(dict(environ), lambda status, headers, *_: statuses.append(status))  # type: ignore[arg-type, return-value]
-    assert next(iter(body)) == b"one"
-    assert free(limiter) == 0
-    guarded(dict(environ), lambda status, headers, *_: statuses.append(status))  # type: ignore[arg-type, return-value]
-    body.close()  # type: ignore[attr-defined]
-    assert free(limiter) == 1
-    assert statuses == ["200 OK", "429 Too Many Requests"]
     limiter.close()
 
 

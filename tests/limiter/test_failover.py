@@ -19,15 +19,6 @@ from ratelimit_mw.testing import ManualClock
 
 
 @both
-def test_local_is_the_default_policy(hit: Hit) -> None:
-    """Without its store, a limiter counts in the process."""
-    store = SharedStore()
-    mine = limiter(store, [rule(None)])
-    store.down = True
-    assert [hit(mine).allowed for _ in range(6)] == [True] * 4 + [False] * 2
-
-
-@both
 def test_local_counts_one_part_of_the_limit_per_process(hit: Hit) -> None:
     """With fleet_size = 4, each process allows a quarter of the limit, rounded up."""
     store = SharedStore()

@@ -19,23 +19,6 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import RedisStore
 
 
-def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A second successful probe logs nothing."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
-    store.down = True
-    for _ in range(3):
-        mine.hit(WHO)
-    store.down = False
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        for _ in range(2):
-            mine._remote._probe()  # type: ignore[union-attr]
-    assert mine.breaker is not None
-    assert not mine.breaker.open
-    messages = [record.getMessage() for record in caplog.records]
-    assert ["reachable again" in message for message in messages] == [False, True]
-
-
 @both
 def test_failures_among_successes_are_logged_once(hit: Hit, caplog: pytest.LogCaptureFixture) -> None:
     """The circuit breaker stays closed, so this line is the only hint at decisions without the store."""

@@ -68,14 +68,6 @@ def test_leases_of_a_small_amount_never_exceed_it(limits: str, lease: str) -> No
         clock.advance(60)
 
 
-def test_a_crash_loses_at_most_one_share() -> None:
-    """No other process consumes the share of a crashed process."""
-    limiters, _, _ = setup(processes=2, limits="100/minute", lease="20%")
-    first = sum(limiters[0].hit(WHO).allowed for _ in range(5))
-    second = sum(limiters[1].hit(WHO).allowed for _ in range(200))
-    assert 100 - 20 <= first + second <= 100
-
-
 def test_an_ended_lease_is_returned_with_the_next_share() -> None:
     """After a twentieth of the period nothing is consumed from the lease."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
@@ -219,14 +211,6 @@ def test_a_period_sees_at_most_one_share_per_process_more(seed: int) -> None:
     assert 60 <= worst <= 60 + 3 * 6
 
 
-def test_the_first_hit_of_a_key_takes_no_share() -> None:
-    """A key that is not busy consumes its cost only."""
-    (limiter,), store, _ = setup()
-    limiter.hit(WHO)
-    assert limiter.peek(WHO).decisions[0].remaining == 998
-    assert store.calls == 2
-
-
 def test_remaining_counts_down_within_a_lease() -> None:
     """Remaining falls by one per hit, and reset_after continues."""
     (limiter,), _, clock = setup(algorithm="fixed-window")
@@ -342,12 +326,6 @@ def test_leases_are_bounded() -> None:
     assert len(table.by_key) <= 10_000
     assert len(table._seen._seen) <= 10_000
     assert left(limiter, {"ip": "7"}) == 998
-
-
-def test_shares_of_several_limits_are_taken_together() -> None:
-    """Two limits of a rule: one call takes both shares, and the tighter limit rejects."""
-    (limiter,), _store, _ = setup(limits="100/minute; 150/hour")
-    assert sum(limiter.hit(WHO).allowed for _ in range(120)) == 100
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
@@ -37,22 +37,6 @@ def test_several_limits_are_served_from_leases() -> None:
         peeked = await limiter.apeek(WHO, cost=0)
         assert [decision.remaining for decision in peeked.decisions] == [49, 499]
         assert store.calls == 3
-
-    asyncio.run(scenario())
-
-
-def test_the_lease_of_an_idle_key_is_returned_with_another_key() -> None:
-    """The next request that asks the store returns the unused part of an ended lease."""
-
-    async def scenario() -> None:
-        limiter, store, clock = setup()
-        for _ in range(3):
-            await limiter.ahit(WHO)
-        clock.advance(3)
-        before = store.calls
-        await limiter.ahit(ANOTHER)
-        assert store.calls == before + 2
-        assert left(limiter) == [97]
 
     asyncio.run(scenario())
 
@@ -92,31 +76,6 @@ def test_a_lease_that_ended_during_its_call_is_returned() -> None:
         assert limiter.hit(WHO)
     limiter.hit({"ip": "198.51.100.2"})
     assert left(limiter) == [98]
-
-
-def test_a_forked_child_has_no_leases_of_its_parent() -> None:
-    """The next hit of the child asks the store."""
-    limiter, store, _ = setup()
-    for _ in range(3):
-        limiter.hit(WHO)
-    assert (store.calls, left(limiter)) == (2, [49])
-    forksafe._in_child()
-    assert limiter.hit(WHO)
-    assert left(limiter) == [48]
-
-
-def test_a_rejected_share_is_followed_by_a_single_hit() -> None:
-    """Others have consumed more than half: the share is rejected, the request is allowed."""
-
-    async def scenario() -> None:
-        limiter, store, _ = setup()
-        assert await limiter.ahit(WHO, cost=60)
-        before = store.calls
-        verdict = await limiter.ahit(WHO)
-        assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 39)
-        assert store.calls == before + 2
-
-    asyncio.run(scenario())
 
 
 def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:

@@ -52,14 +52,6 @@ def test_one_call_has_the_exact_limit_alone(is_async: bool) -> None:
     assert rest(limiter) == {"ip": 1000 - 1 - 20, "all": 400 - 1 - 20, "endpoint": 50}
 
 
-def test_no_call_is_made_when_all_limits_have_a_lease() -> None:
-    """Two calls for the first two requests, none for the next."""
-    (limiter,), store = setup(IP, ALL)
-    for _ in range(20):
-        assert limiter.hit(WHO)
-    assert store.calls == 2
-
-
 @both
 def test_a_rejected_request_gives_back_what_it_took(is_async: bool) -> None:
     """The exact limit rejects. The leases keep their cost, and the decisions show what they had before."""

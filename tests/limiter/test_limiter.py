@@ -145,40 +145,6 @@ def test_a_cost_of_zero_is_always_allowed(way: Any) -> None:
     assert left(rate) == [0]
 
 
-def test_a_refund_works_once(way: Any) -> None:
-    """A second refund changes nothing, nor does a refund of a rejection."""
-    rate = limiter(rule("5/minute", "a"), rule("3/minute", "b", key=["user"]))
-    verdict, other = way(rate).hit(ANN, cost=2), way(rate).hit(ANN)
-    rejected = way(rate).hit(ANN)
-    for _ in range(2):
-        way(rate).refund(rejected)
-        way(rate).refund(verdict)
-    assert left(rate) == [4, 2]
-    way(rate).refund(other)
-    assert left(rate) == [5, 3]
-
-
-@pytest.mark.parametrize(("costs", "rest"), [([0], 10), ([2], 8), ([7], 3), ([25], 0), ([7, 1], 9), ([1, 7, 7], 3)])
-def test_settle_replaces_the_cost(way: Any, costs: list[int], rest: int) -> None:
-    """Less is returned, more is charged even beyond the limit; the last cost counts."""
-    rate = limiter(rule("10/minute"))
-    verdict = way(rate).hit(ANN, cost=3)
-    for cost in costs:
-        way(rate).settle(verdict, cost)
-    assert left(rate) == [rest]
-    way(rate).refund(verdict)
-    assert left(rate) == [10]
-
-
-def test_settling_a_rejection_changes_nothing(way: Any) -> None:
-    """A rejected request has consumed nothing."""
-    rate = limiter(rule("2/minute"))
-    verdict = way(rate).hit(ANN, cost=3)
-    way(rate).settle(verdict, 2)
-    way(rate).conclude(verdict, 200)
-    assert left(rate) == [2]
-
-
 def test_a_stated_cost_applies_to_its_rule(way: Any) -> None:
     """``verdict[rule].settle`` states it, ``conclude`` applies it to each limit of the rule."""
     rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))

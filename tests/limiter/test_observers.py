@@ -37,6 +37,10 @@ def note(event: Event) -> None:
     _noted.append(event.outcome)
 
 
+async def awaited(event: Event) -> None:
+    """An observer whose event would go missing, because nothing awaits it."""
+
+
 _noted: list[str] = []
 
 
@@ -47,6 +51,7 @@ def test_an_event_has_the_outcome_of_a_hit() -> None:
     first, second = events
     assert (first.outcome, first.rules, first.store, first.local) == ("allowed", ("api", "site"), "memory", False)
     assert (first.wait, first.cost, first.costs, first.is_rejected) == (0.0, 1, {"api": 1, "site": 1}, False)
+    assert first.features == {}
     assert (second.outcome, second.outcomes, second.wait) == (
         "rejected",
         {"api": "rejected", "site": "allowed"},
@@ -56,24 +61,14 @@ def test_an_event_has_the_outcome_of_a_hit() -> None:
     assert repr(second) == "Event(outcome='rejected', rules=('api', 'site'), store='memory', cost=0)"
 
 
-def test_ahit_sends_the_same_event() -> None:
-    rate, events = observed(rule("1/minute"))
-    asyncio.run(rate.ahit(ANN))
-    assert [event.outcome for event in events] == ["allowed"]
-
-
-def test_a_peek_sends_no_event() -> None:
-    rate, events = observed(rule("1/minute"))
-    rate.peek(ANN)
-    assert events == []
-
-
-def test_a_slot_sends_one_event() -> None:
-    """Slots have no cost, because they are returned."""
+def test_each_way_to_consume_sends_one_event() -> None:
+    """A peek sends none. Slots have no cost, because they are returned."""
     rate, events = observed(rule("1 concurrent"))
+    rate.peek(ANN)
     with rate.slot(ANN):
         pass
-    assert [(event.outcome, event.cost) for event in events] == [("allowed", 0)]
+    asyncio.run(rate.ahit(ANN))
+    assert [(event.outcome, event.cost) for event in events] == [("allowed", 0)] * 2
 
 
 def test_an_event_cannot_be_changed() -> None:
@@ -133,12 +128,6 @@ def test_a_function_of_limits_that_fails_gives_unavailable(caplog: pytest.LogCap
     rate, events = observed(Rule(name="api", limits=broken))
     rate.hit(ANN)
     assert (events[0].outcome, events[0].outcomes, events[0].local) == ("unavailable", {"api": "unavailable"}, True)
-
-
-def test_an_event_has_no_features_by_default() -> None:
-    rate, events = observed(rule("1/minute"))
-    rate.hit(ANN)
-    assert events[0].features == {}
 
 
 def test_event_features_are_values_of_keys() -> None:
@@ -202,12 +191,7 @@ def test_settings_name_observers() -> None:
     rate.hit(ANN)
     assert _noted == ["allowed"]
     assert rate.is_observed
-
-
-def test_observers_of_the_limiter_replace_those_of_the_settings() -> None:
-    options = load_settings({"observers": [f"{__name__}:note"]})
-    assert Limiter(settings=options, observers=[]).is_observed is False
-    assert Limiter(settings=options).is_observed
+    assert not Limiter(settings=rate.settings, observers=[]).is_observed
 
 
 def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,6 +214,7 @@ def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFix
         ("print", "observers: expected a list such as"),
         (["print"], 'observers[0]: expected "module:function", such as "app.events:count"; got \'print\''),
         ([7], "observers[0]: expected a function of the event; got 7"),
+        ([awaited], "observers[0]: expected a function without async; got awaited"),
         ([print, lambda: 0], "observers[1]: expected a function of the event; got <lambda>()"),
         (["nowhere.to:count"], "observers[0]: cannot import 'nowhere.to:count': No module named 'nowhere'"),
         (["logging:nothing"], "observers[0]: cannot import 'logging:nothing': module 'logging' has no attribute"),
@@ -239,15 +224,6 @@ def test_an_observer_that_cannot_work_is_an_error(observers: Any, message: str) 
     with pytest.raises(ConfigError) as caught:
         Limiter(observers=observers)
     assert str(caught.value).startswith(message)
-
-
-def test_an_async_observer_is_an_error() -> None:
-    """An event that nothing awaits would go missing."""
-
-    async def count(event: Event) -> None: ...
-
-    with pytest.raises(ConfigError, match=r"observers\[0\]: expected a function without async; got count"):
-        Limiter(observers=[count])
 
 
 def test_a_name_in_event_features_that_is_no_feature_is_an_error() -> None:
@@ -264,6 +240,7 @@ def test_an_observer_without_a_name_is_named_by_its_class() -> None:
 
     observers: Observers = Limiter(observers=[Counter()]).observers
     assert observers._functions[0][0].endswith("Counter")
+    assert name_of([].append) == "builtins.list.append"
 
 
 def test_an_allowed_check_after_a_shadow_rejection_leaves_the_outcome() -> None:
@@ -330,10 +307,6 @@ def test_an_observer_that_cannot_count_fails_no_request(fails_at_once: bool, cap
     limiter = Limiter([Rule(name="api", limits="9/day")], observers=[FullDisk()])
     assert all(limiter.hit(ANN) for _ in range(2))
     assert caplog.text.count("FullDisk raised OSError") == 1
-
-
-def test_a_method_without_a_module_has_a_name() -> None:
-    assert name_of([].append) == "builtins.list.append"
 
 
 def test_an_observer_that_cannot_write_its_counts_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -308,8 +308,3 @@ def test_a_request_of_two_limiters_is_settled_by_both(way: Any, rule: str) -> No
         limiter.rules.rules[0].name: limiter.peek({}, cost=0).decisions[0].remaining for limiter in (outer, inner)
     }
     assert left_of == {"outer": 9, "inner": 9, rule: 5}
-
-
-def test_a_peek_without_the_key_is_an_empty_verdict() -> None:
-    """No user is signed in, so one rule does not apply."""
-    assert not Limiter([Rule(name="user", key=["user"], limits="1/minute")]).peek({}).decisions

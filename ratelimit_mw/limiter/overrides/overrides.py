@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any, Final
 
@@ -128,16 +127,6 @@ class RunTimeOverrides(Reloads, Resets):
         return list(await read_overrides(call, self.store, self._time()))
 
     overrides, aoverrides = twins(_overrides)
-
-    def close(self) -> None:
-        if self._override_reader is not None:
-            self._override_reader.close()
-        super().close()
-
-    async def aclose(self) -> None:
-        if self._override_reader is not None:
-            await asyncio.to_thread(self._override_reader.close)
-        await super().aclose()
 
     def _watched(self, settings: Settings) -> list[Watch]:
         own = [self._override_reader] if self._override_reader is not None and self.waits else []
