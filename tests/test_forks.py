@@ -21,7 +21,10 @@ CLIENT = {"ip": "192.0.2.7"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(name, marks=pytest.mark.thorough) if name in ("away", "twice") else name for name in SCENES],
+)
 def test_child_is_served(redis_server: Server, scene: str) -> None:
     """Each scene forks a real process beside real threads. No child waits for a lock that stays locked."""
     program = SUPPORT / "busy_forks.py"
