@@ -1,0 +1,400 @@
+"""The operations of an operator: what each returns, and the mistakes that it names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from command_line import rows_of
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.operations import OPERATIONS, Answer, arguments_of, arun, run
+from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.testing import ManualClock
+
+LOGIN = {"name": "login", "match": {"path": "/login"}, "key": ["email", "ip"], "limits": ["2/hour", "20/day"]}
+PAGES = {"name": "pages", "match": {"path": "/pages"}, "key": ["user|ip"], "limits": "3/hour"}
+PLANS = {**PAGES, "name": "plans", "match": {"path": "/plans"}, "per": {"plan": {"free": "1/hour", "pro": "9/hour"}}}
+EVERYBODY = {"name": "everybody", "match": {"path": "/all"}, "key": [], "limits": "5/hour"}
+BAN: Any = {"after": 2, "within": "10m", "for": "1h", "growth": 2}
+BANNING = {"name": "banning", "limits": "1/hour", "ban": BAN}
+MAIL = {**BANNING, "name": "mail", "key": ["email"]}
+SECRET = "correct horse battery staple"
+ANN = {"ip": "192.0.2.7", "email": "Ann@Example.com"}
+WHO = {"ip": "192.0.2.7"}
+
+
+class Shop:
+    """A limiter of these rules, whose counts are in memory."""
+
+    def __init__(self, *rules: dict[str, Any], store: MemoryStore | None = None, **settings: Any) -> None:
+        self.clock = ManualClock(1_000_000.0)
+        options: Any = {"rules": list(rules), **settings}
+        self.limiter = Limiter.from_settings(options, clock=self.clock, store=store)
+
+    def hit(self, path: str, times: int = 1, **features: Any) -> None:
+        for _ in range(times):
+            self.limiter.hit({"path": path, "method": "GET", **features})
+
+    def run(self, name: str, **fields: Any) -> Answer:
+        return run(self.limiter, name, {field.rstrip("_"): value for field, value in fields.items()})
+
+    def keys(self, **fields: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.run("inspect", **fields).json["keys"]
+        return found
+
+
+# -- inspect -------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_of_one_client_are_shown_for_all_rules() -> None:
+    """You know the IP address only. The keys of a rule that counts by more are listed. Rejected keys come first."""
+    shop = Shop(LOGIN, PAGES, EVERYBODY)
+    shop.hit("/login", 3, **ANN)
+    shop.hit("/pages", 1, ip="192.0.2.7")
+    shop.hit("/pages", 1, ip="192.0.2.8")
+    shop.hit("/all", 1, ip="192.0.2.8")
+    answer = shop.run("inspect", features=WHO, limit=10)
+    assert [(key["rule"], key["client"], key["remaining"], key["allowed"]) for key in answer.json["keys"]] == [
+        ("login", "email=ann@example.com ip=192.0.2.7", 0, False),
+        ("everybody", "", 4, True),
+        ("login", "email=ann@example.com ip=192.0.2.7", 18, True),
+        ("pages", "ip=192.0.2.7", 2, True),
+    ]
+    assert rows_of(answer)[:2] == [
+        {
+            "rule": "login",
+            "client": "email=ann@example.com ip=192.0.2.7",
+            "limit": "2/hour",
+            "remaining": "0 of 2",
+            "next request": "rejected until 1970-01-12 14:46:40 UTC (1 h)",
+            "full again": "1 h",
+        },
+        {
+            "rule": "everybody",
+            "client": "all clients",
+            "limit": "5/hour",
+            "remaining": "4 of 5",
+            "next request": "allowed",
+            "full again": "1 h",
+        },
+    ]
+    assert not answer.found_wrong
+    assert [key["rule"] for key in shop.keys(rejected=True)] == ["login"]
+
+
+def test_keys_are_found_by_rule_and_by_the_start_of_a_value() -> None:
+    shop = Shop(LOGIN, PAGES)
+    shop.hit("/login", 1, **ANN)
+    for host in (7, 8, 99):
+        shop.hit("/pages", 1, ip=f"192.0.2.{host}")
+    found = {key["client"] for key in shop.keys(rule="pages")}
+    assert found == {"ip=192.0.2.7", "ip=192.0.2.8", "ip=192.0.2.99"}
+    assert {key["rule"] for key in shop.keys(prefix="ip=192.0.2.7")} == {"login", "pages"}
+    assert {key["client"] for key in shop.keys(prefix="email=ann")} == {"email=ann@example.com ip=192.0.2.7"}
+    assert {key["rule"] for key in shop.keys(prefix="email=ANN", features=WHO)} == {"login"}
+    nothing = shop.run("inspect", prefix="ip=10.")
+    assert (nothing.notes, nothing.found_wrong) == (["no client matches now"], True)
+
+
+def test_many_keys_end_at_the_limit_or_with_a_cursor() -> None:
+    shop = Shop(PAGES)
+    for host in range(250):
+        shop.hit("/pages", 1, ip=f"192.0.2.{host}")
+    answer = shop.run("inspect", limit=10)
+    assert (len(answer.json["keys"]), answer.json["has_more"], len(rows_of(answer))) == (10, True, 10)
+    assert answer.notes == ["there are more than 10 keys. Raise --limit, or use --rule, --feature or --prefix"]
+    assert shop.run("inspect", limit=250).json["has_more"] is False
+    clients = set[str]()
+    page: dict[str, Any] = {"cursor": ""}
+    while page["cursor"] is not None:
+        page = shop.run("inspect", cursor=page["cursor"]).json
+        clients |= {key["client"] for key in page["keys"]}
+    assert len(clients) == 250
+
+
+def test_the_notes_name_what_is_not_shown() -> None:
+    """Nothing stays silent: a list, the rule of another feature, the limits of a plan, and other rules."""
+    keys = {**PAGES, "name": "keys", "key": ["header:x-api-key"]}
+    store = MemoryStore()
+    Shop(PAGES, store=store).hit("/pages", 1, ip="192.0.2.7")
+    shop = Shop(PLANS, keys, lists={"deny": {"ip": ["192.0.2.7"]}}, store=store, enabled=False)
+    Shop(PLANS, store=store).hit("/plans", 1, ip="192.0.2.7")
+    assert shop.run("inspect", features=WHO).notes == [
+        "enabled = false: no request is limited",
+        "this client is on the deny list, so its requests are rejected with 403. A reset does not change this",
+        "some rules have keys of other features, which you can name: keys (header:x-api-key)",
+        "rule plans has limits by plan. The lowest decide, unless you name it",
+    ]
+    assert "other rules, such as those of decorators, have clients, too: pages" in shop.run("inspect").notes
+    assert [key["quota"] for key in shop.keys(features=WHO)] == ["1/hour"]
+    [key] = shop.keys(features={**WHO, "plan": "pro"})
+    assert (key["quota"], key["allowed"]) == ("9/hour", True)
+
+
+def test_limits_from_a_function_need_the_features_of_a_key() -> None:
+    """No list claims that such a rule rejects no client: a note names the rule, and the features of its key."""
+    store = MemoryStore()
+
+    def limiter() -> Limiter:  # each is of another process, which has called no function
+        return Limiter(
+            [
+                Rule(name="plan", key=["user", "ip"], limits=lambda user, ip: "1/hour"),
+                Rule(name="table", key=["user"], limits="9/hour", per_key=lambda user: "1/hour"),
+                Rule(name="fixed", key=["user"], limits="9/hour"),
+            ],
+            store,
+            ManualClock(1_000_000.0),
+        )
+
+    def inspected(**fields: Any) -> tuple[list[str], list[str]]:
+        answer = run(limiter(), "inspect", {"limit": 9, **fields})
+        return [key["rule"] for key in answer.json["keys"]], list(answer.notes)
+
+    application = limiter()
+    for _ in range(2):
+        application.hit({"user": "ann", "ip": "127.0.0.1"})
+    needs = "some rules have limits from a function, so their keys are not listed. Name all features: plan ({})"
+    several, whole = needs.format("user and ip), table (user"), {"user": "ann", "ip": "127.0.0.1"}
+    assert inspected(rejected=True) == ([], [several, "no other client is rejected now"])
+    assert inspected() == (["fixed"], [several])
+    assert inspected(features={"user": "ann"}) == (["table", "fixed"], [needs.format("ip")])
+    assert inspected(rejected=True, features=whole) == (["plan", "table"], [])
+    assert inspected(rejected=True, features={**whole, "user": "bob"}) == ([], ["no client is rejected now"])
+
+
+# -- reset ---------------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_reset_under_all_limits() -> None:
+    """By its features, in any spelling, or by one of its keys."""
+    for fields in ({"rule": "login", "features": ANN}, {"key": None}):
+        shop = Shop(LOGIN)
+        shop.hit("/login", 3, **ANN)
+        if "key" in fields:
+            fields = {"key": shop.keys()[1]["key"]}
+        answer = shop.run("reset", **fields)
+        assert sorted((row["limit"], row["consumed"]) for row in rows_of(answer)) == [
+            ("2/hour", "2 of 2"),
+            ("20/day", "2 of 20"),
+        ]
+        assert answer.notes == ["your workers may repeat their last rejection for up to 1 s (rejection_cache)"]
+        assert shop.keys() == []
+        again = shop.run("reset", **fields)
+        assert (again.json, again.found_wrong) == ({"reset": False, "keys": []}, True)
+        assert "rule login has no counts of " in again.notes[0]
+
+
+def test_a_reset_without_a_plan_is_of_all_plans() -> None:
+    shop = Shop(PLANS)
+    shop.hit("/plans", 1, ip="192.0.2.7", plan="pro")
+    assert shop.run("reset", rule="plans", features=WHO).json["reset"]
+    assert shop.keys() == []
+
+
+def test_a_digest_is_found_with_the_secret() -> None:
+    """You write the address. A wrong secret finds nothing, and the message names the secret."""
+    store = MemoryStore()
+    shop = Shop(PAGES, secret=SECRET, store=store)
+    shop.hit("/pages", 4, ip="192.0.2.7")
+    [listed] = shop.keys(rejected=True)
+    assert "192.0.2.7" not in str(listed)
+    assert shop.keys(features=WHO) == [listed]
+    with pytest.raises(ConfigError, match="prefix: the keys have digests of ip"):
+        shop.run("inspect", prefix=listed["client"][:4])
+    other = Shop(PAGES, secret=SECRET.replace("staple", "stable"), store=store)
+    hint = "The keys have digests of user and ip. The secret must be that of the application"
+    assert other.run("reset", rule="pages", features=WHO).notes[0].endswith(f"the spelling of the values. {hint}")
+    assert other.run("inspect", features=WHO).notes == [f"no client matches now. {hint}"]
+    assert shop.run("reset", key=listed["key"]).json["reset"]
+
+
+# -- bans ----------------------------------------------------------------------------------------------------
+
+
+def test_a_ban_by_hand_rejects_and_is_lifted() -> None:
+    """The counts of the client stay. A client that is not banned is a mistake."""
+    shop = Shop(BANNING)
+    answer = shop.run("ban", rule="banning", features={"ip": "2001:db8::7"}, for_="2h")
+    network = {"rule": "banning", "client": "ip=2001:db8::/64"}
+    assert answer.json == {**network, "until": "1970-01-12T15:46:40+00:00"}
+    assert answer.shown == ["ip=2001:db8::/64 is banned from rule banning until 1970-01-12 15:46:40 UTC"]
+    assert shop.limiter.hit({"ip": "2001:db8::/64"}).retry_after == 7_200
+    lifted = shop.run("unban", rule="banning", features={"ip": "2001:db8::1"})
+    assert (lifted.json, lifted.found_wrong) == ({**network, "was_banned": True}, False)
+    again = shop.run("unban", rule="banning", features={"ip": "2001:db8::1"})
+    assert (again.json, again.found_wrong) == ({**network, "was_banned": False}, True)
+    assert "was not banned from rule banning" in again.notes[0]
+    assert [shop.limiter.hit({"ip": "2001:db8::/64"}).allowed for _ in range(2)] == [True, False]
+
+
+def test_bans_are_listed_with_their_ends() -> None:
+    """Those by rejections and those by hand, of all rules or of one. Other clients are not."""
+    shop = Shop(BANNING, MAIL, {"name": "site", "limits": "100/hour"})
+    shop.hit("/", 1, ip="192.0.2.8")
+    assert shop.run("bans").notes == ["no client is banned now"]
+    shop.hit("/", 4, ip="192.0.2.7")
+    shop.run("ban", rule="mail", features={"email": "Ann@Example.com"}, for_="7d")
+    answer = shop.run("bans", limit=5)
+    assert rows_of(answer) == [
+        {
+            "rule": "banning",
+            "client": "ip=192.0.2.7",
+            "until": "1970-01-12 14:46:40 UTC",
+            "left": "1 h",
+            "mode": "enforce",
+        },
+        {
+            "rule": "mail",
+            "client": "email=ann@example.com",
+            "until": "1970-01-19 13:46:40 UTC",
+            "left": "7 d",
+            "mode": "enforce",
+        },
+    ]
+    assert answer.json["has_more"] is False
+    assert [each["rule"] for each in shop.run("bans", rule="mail").json["bans"]] == ["mail"]
+    assert shop.run("bans", limit=1).notes == ["there are more bans than --limit 1. Raise it, or use --rule"]
+    assert [key["banned"] for key in shop.keys(rejected=True, features=WHO)] == [True]
+    assert rows_of(shop.run("reset", rule="banning", features=WHO))[0]["consumed"] == ""  # a ban hides the counts
+    assert shop.limiter.hit(WHO).allowed
+
+
+def test_a_ban_of_a_rule_with_limits_from_a_function_shows_the_function() -> None:
+    """The limits of a client that has no counts are not known."""
+
+    def limits_of(ip: str) -> str:
+        return "9/minute"
+
+    limiter = Limiter([Rule(name="home", limits=limits_of, ban=BAN)])
+    run(limiter, "ban", {"rule": "home", "features": WHO})
+    [key] = run(limiter, "bans", {}).json["bans"]
+    assert (key["client"], key["quota"].endswith("limits_of()"), key["banned"]) == ("ip=192.0.2.7", True, True)
+
+
+# -- overrides -----------------------------------------------------------------------------------------------
+
+
+def test_an_override_is_set_listed_and_removed() -> None:
+    shop, acme = Shop(PAGES, EVERYBODY), {"user": "Acme"}
+    answer = shop.run("override set", rule="pages", features=acme, limits="1000/hour; 20000/day", for_="1h")
+    override = {"rule": "pages", "client": "user=acme", "limits": "1000/hour; 20000/day", "key": "{user=acme}"}
+    assert answer.json == {**override, "until": "1970-01-12T14:46:40+00:00"}
+    assert answer.notes == ["your workers apply the change within 2 s (reload_interval)"]
+    shop.run("override set", rule="everybody", features={}, limits="7/hour")
+    assert rows_of(shop.run("override list")) == [
+        {
+            "rule": "pages",
+            "client": "user=acme",
+            "limits": ["1000/hour", "20000/day"],
+            "until": "1970-01-12 14:46:40 UTC",
+        },
+        {"rule": "everybody", "client": "all clients", "limits": ["7/hour"], "until": "no end"},
+    ]
+    assert shop.run("override list", rule="pages", features={"user": "ACME"}).json["overrides"] == [answer.json]
+    assert [each["rule"] for each in shop.run("override list", rule="everybody").json["overrides"]] == ["everybody"]
+    shop.hit("/pages", 4, user="acme")
+    assert {key["limit"] for key in shop.keys(features=acme)} >= {1000, 20000}
+    acme = {"user": "acme"}
+    removed = shop.run("override remove", rule="pages", features=acme)
+    assert removed.json == {"rule": "pages", "client": "user=acme", "removed": True}
+    again = shop.run("override remove", rule="pages", features=acme)
+    assert (again.json["removed"], again.found_wrong) == (False, True)
+    assert "Check the spelling" in again.notes[0]
+    assert shop.run("override list", rule="pages").notes == ["there is no such override"]
+    assert shop.run("override clear").json == {"cleared": True}
+    assert shop.run("override list").notes == ["there are no overrides"]
+
+
+def test_notes_on_overrides() -> None:
+    """A secret hides clients but finds them. Other notes are on intervals, slots, and rules that are gone."""
+    store = MemoryStore()
+    shop = Shop(PAGES, secret=SECRET, reload_interval=0, store=store)
+    set_note, interval = shop.run("override set", rule="pages", features={"user": "acme"}, limits="2 concurrent").notes
+    assert "cannot decide concurrent limits" in set_note
+    assert interval == "reload_interval = 0: your workers apply the change when they start"
+    listed = shop.run("override list")
+    assert "acme" not in str(listed.json)
+    assert "The keys have digests of user and ip" in listed.notes[0]
+    assert len(shop.run("override list", rule="pages", features={"user": "acme"}).json["overrides"]) == 1
+    [row] = rows_of(Shop({**PAGES, "name": "web"}, store=store).run("override list"))
+    assert row["rule"] == "pages (unknown)"
+
+
+# -- mistakes, and the two forms -----------------------------------------------------------------------------
+
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    ("inspect", {"rule": "page"}, "unknown rule 'page'. Did you mean 'pages'?"),
+    ("inspect", {"prefix": "192.0.2."}, "expected NAME=VALUE; got '192.0.2.'"),
+    ("inspect", {"prefix": "ipp=192."}, "no rule uses ipp"),
+    ("inspect", {"features": {"usr": "ann"}}, "no rule uses usr. Did you mean user? The rules use email, ip, user"),
+    ("inspect", {"features": {"ip": "192.0.2"}}, "features.ip: expected an IP address or a network"),
+    ("inspect", {"limit": 0}, "limit: expected a whole number; got 0"),
+    ("inspect", {"ruel": "pages"}, "ruel: unknown field. Did you mean 'rule'?"),
+    ("reset", {}, "rule: is missing"),
+    ("reset", {"rule": "login"}, "features: is missing"),
+    ("reset", {"rule": "login", "features": WHO}, "features: the key of rule 'login' needs email"),
+    ("reset", {"rule": "login", "features": {**ANN, "usr": "ann"}}, "rule 'login' does not use usr. Its key is: email"),
+    ("reset", {"rule": "login", "features": ANN, "key": "1|login|x"}, "key: set either key, or rule and features"),
+    ("reset", {"key": "login"}, "key: expected a key as inspect() and GET /v1/keys show it"),
+    ("reset", {"key": "1|gone|sliding-window|1h|{ip=1}"}, "unknown rule 'gone'"),
+    ("ban", {"rule": "pages", "features": WHO}, "rule 'pages' has no ban option, so a ban would have no effect"),
+    ("ban", {"rule": "banning", "features": {"ip": "192.0.2.0/24"}}, "because 192.0.2.0/24 has many clients"),
+    ("ban", {"rule": "banning", "features": WHO, "for": "soon"}, "for: expected a duration such"),
+    ("ban", {"rule": "banning", "features": WHO, "for": "0s"}, "for: expected more than 0"),
+    ("unban", {"rule": "baning", "features": WHO}, "unknown rule 'baning'. Did you mean 'banning'"),
+    ("bans", {"rule": "baning"}, "unknown rule 'baning'. Did you mean 'banning'"),
+    ("override set", {"rule": "pages", "features": WHO}, "limits: is missing"),
+    ("override set", {"rule": "pages", "features": WHO, "limits": "5/minut"}, "limits: cannot parse quota '5/minut'"),
+    ("override set", {"rule": "pages", "features": {"plan": "pro"}, "limits": "5/minute"}, "does not use plan"),
+    ("override list", {"rule": "page"}, "unknown rule 'page'"),
+    ("report", {"last": "0s"}, "last: expected more than 0"),
+    ("report", {}, 'the application has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
+    ("top", {"rule": "page"}, "unknown rule 'page'"),
+]
+
+
+def test_a_mistake_is_named_and_changes_nothing() -> None:
+    shop = Shop(LOGIN, PAGES, BANNING)
+    for name, fields, message in MISTAKES:
+        with pytest.raises(ConfigError) as mistake:
+            run(shop.limiter, name, fields)
+        assert message in str(mistake.value), (name, fields)
+    assert shop.keys() == []
+    assert shop.run("override list").json == {"overrides": []}
+
+
+def test_an_event_loop_gets_the_same_answers() -> None:
+    """Each operation is written once, for threads and for event loops."""
+    fields: dict[str, dict[str, Any]] = {
+        "inspect": {"features": WHO},
+        "reset": {"rule": "pages", "features": WHO},
+        "ban": {"rule": "banning", "features": WHO},
+        "unban": {"rule": "banning", "features": WHO},
+        "bans": {"limit": 3},
+        "override set": {"rule": "pages", "features": WHO, "limits": "9/minute"},
+        "override list": {},
+        "override remove": {"rule": "pages", "features": WHO},
+        "override clear": {},
+        "report": {},
+        "top": {},
+    }
+    assert fields.keys() == OPERATIONS.keys()
+    answers: list[list[Answer]] = [[], []]
+    for index in (0, 1):
+        shop = Shop(PAGES, BANNING, traffic_log="memory://", traffic_clients=True)
+        shop.hit("/pages", 4, ip="192.0.2.7")
+        for name, arguments in fields.items():
+            if index:
+                answers[index].append(asyncio.run(arun(shop.limiter, name, arguments)))
+            else:
+                answers[index].append(run(shop.limiter, name, arguments))
+    assert answers[0] == answers[1]
+
+
+def test_every_argument_has_a_meaning() -> None:
+    """Help texts and forms show it."""
+    for operation in OPERATIONS.values():
+        for name, argument in arguments_of(operation.arguments).items():
+            assert argument.meta.description, (operation.name, name)
