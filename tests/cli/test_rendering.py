@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -14,6 +16,7 @@ from ratelimit_mw import Limiter
 from ratelimit_mw.cli import group
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.cli.output import Answer, Cell, Table, printable
+from ratelimit_mw.traffic import TrafficLog
 
 CASES = {
     "check": ["FILE"],
@@ -32,6 +35,7 @@ CASES = {
     "override clear": ["FILE"],
     "report": ["FILE"],
     "top": ["FILE", "--limit=3"],
+    "forecast": ["LOG", "busy"],
 }
 """The words of each command that returns an answer."""
 
@@ -65,10 +69,15 @@ def files(tmp_path: Path) -> dict[str, str]:
         limiter.hit({"path": "/login", "ip": "192.0.2.7", "email": "a@example.com"})
     limiter.ban("banning", {"ip": "192.0.2.7"})
     limiter.close()
+    with closing(TrafficLog(log)) as record:
+        for hour in range(4 * 24):
+            record.record("busy", n=30 if hour % 24 < 9 else 6, at=time.time() - hour * 3600)
     return {"FILE": str(file), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "forecast")) for name in CASES]
+)
 def test_an_answer_as_text_and_as_json(name: str, files: dict[str, str], answers: list[Answer]) -> None:
     """Tables and lines, or JSON, are on stdout, and notes on stderr. What is wrong gives exit code 1."""
     words = [*name.split(), *(files.get(word, word) for word in CASES[name])]

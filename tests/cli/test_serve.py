@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from command_line import run, start
-from decision_service import API, BANNING, CLIENT, MAIL, TOKEN, Asked
+from decision_service import ADMIN, API, BANNING, CHECK, CLIENT, MAIL, TOKEN, Asked
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.cli.serve.app import DecisionService
@@ -92,49 +92,44 @@ def test_lists_decide_a_check_first() -> None:
     assert asked.check(features={"ip": "192.0.2.7", "path": "/health"})["decisions"] == []
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
-    [
-        ({}, "a match uses the feature 'method'"),
-        ({"features": {"method": "GET", "path": "/"}}, "rule 'api' uses the feature 'ip'"),
-        ({"features": {"method": "GET", "path": "/", "ip": "192.0.2"}}, "features.ip: expected an IP address"),
-        ({"features": {"method": "GET", "path": "login"}}, "expected a path that starts with /; got 'login'"),
-        ({"features": {"method": 7}}, "features.method: expected text; got 7"),
-        ({"features": {"a b": "c"}}, "expected a feature"),
-        ({"features": []}, "features: expected an object; got []"),
-        ({"rule": "male"}, "unknown rule 'male'. Did you mean 'mail'?"),
-        ({"rule": "mail"}, "rule 'mail' uses the feature 'email'"),
-        ({"rule": "mail", "features": {"email": ["a"]}}, "email"),
-        ({"rule": "mail", "features": {"email": "a"}, "cost": -1}, "expected a cost as a whole number"),
-        ({"rule": "mail", "features": {"email": "a"}, "cost": "2"}, "cost: expected a whole number; got '2'"),
-        ({"ruel": "mail"}, "ruel: unknown field. Did you mean 'rule'?"),
-        ({"rule": "slow", "features": {"ip": "192.0.2.7"}}, "the service sees no response"),
-    ],
-)
-def test_a_wrong_check_is_an_error(question: dict[str, Any], message: str) -> None:
+WRONG_CHECKS: list[tuple[dict[str, Any], str]] = [
+    ({}, "a match uses the feature 'method'"),
+    ({"features": {"method": "GET", "path": "/"}}, "rule 'api' uses the feature 'ip'"),
+    ({"features": {"method": "GET", "path": "/", "ip": "192.0.2"}}, "features.ip: expected an IP address"),
+    ({"features": {"method": "GET", "path": "login"}}, "expected a path that starts with /; got 'login'"),
+    ({"features": {"method": 7}}, "features.method: expected text; got 7"),
+    ({"features": {"a b": "c"}}, "expected a feature"),
+    ({"features": []}, "features: expected an object; got []"),
+    ({"rule": "male"}, "unknown rule 'male'. Did you mean 'mail'?"),
+    ({"rule": "mail"}, "rule 'mail' uses the feature 'email'"),
+    ({"rule": "mail", "features": {"email": ["a"]}}, "email"),
+    ({"rule": "mail", "features": {"email": "a"}, "cost": -1}, "expected a cost as a whole number"),
+    ({"rule": "mail", "features": {"email": "a"}, "cost": "2"}, "cost: expected a whole number; got '2'"),
+    ({"ruel": "mail"}, "ruel: unknown field. Did you mean 'rule'?"),
+    ({"rule": "slow", "features": {"ip": "192.0.2.7"}}, "the service sees no response"),
+]
+
+
+def test_a_wrong_check_is_an_error() -> None:
     """The message names the problem, and nothing is allowed or counted."""
     login = {"name": "login", "limits": "1/minute", "match": {"path": "/login", "methods": ["POST"]}}
     slow = {"name": "slow", "limits": "2 concurrent", "match": {"view": ""}}
     asked = Asked(API, MAIL, login, slow)
-    assert message in asked.check(400, **question)["error"]
+    for question, message in WRONG_CHECKS:
+        assert message in asked.check(400, **question)["error"], question
     assert asked.limiter.inspect().decisions == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b'{"cost": NaN}', b'{"cost": ' + b"9" * 9_000 + b"}", b"null", b'"x"', b"\xff", b"[" * 60_000],
-)
-def test_a_body_that_is_no_object_is_an_error(body: bytes) -> None:
-    """Other JSON and other bytes are a 400."""
-    response = Asked(API).ask("POST", "/v1/check", content=body, headers={"content-type": "application/json"})
-    assert response.status_code in (400, 413)
-    assert response.json()["error"]
-
-
-def test_a_long_body_is_not_read() -> None:
-    """A body of more than 64 KiB is a 413."""
-    response = Asked(API).ask("POST", "/v1/check", json={"rule": "x" * 70_000})
-    assert response.status_code == 413
+def test_a_body_that_is_no_object_is_an_error() -> None:
+    """Other JSON and other bytes are a 400, and a body of more than 64 KiB is a 413."""
+    asked, json_type = Asked(API), {"content-type": "application/json"}
+    for body in (
+        *(b"", b"{", b"[]", b'{"cost": NaN}', b'{"cost": ' + b"9" * 9_000 + b"}", b"null", b'"x"', b"\xff"),
+        b"[" * 60_000,
+    ):
+        response = asked.ask("POST", "/v1/check", content=body, headers=json_type)
+        assert (response.status_code, bool(response.json()["error"])) == (400, True), body[:20]
+    assert asked.ask("POST", "/v1/check", json={"rule": "x" * 70_000}).status_code == 413
 
 
 def test_a_blocked_client_is_found_and_unlocked() -> None:
@@ -198,72 +193,57 @@ def test_a_key_with_half_of_a_surrogate_pair_is_shown() -> None:
     assert asked.ask("POST", "/v1/reset", content=body, headers={"content-type": "application/json"}).json()["reset"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "options", "message"),
-    [
-        ("GET", "/v1/keys?rul=api", {}, "rul: unknown field. Did you mean 'rule'?"),
-        ("GET", "/v1/keys?rule=api&rule=mail", {}, "rule: was sent 2 times"),
-        (
-            "GET",
-            "/v1/keys?rule=api&feature=ip=192.0.2.7&feature=ip=192.0.2.8",
-            {},
-            "ip of rule 'api' cannot have this value",
-        ),
-        ("GET", "/v1/keys?" + "&".join(["feature=a=b"] * 1001), {}, "the query has too many fields"),
-        ("GET", "/healthz?x=1", {}, "x: unknown field. There is none"),
-        ("GET", "/v1/keys?feature=ip", {}, "expected NAME=VALUE; got 'ip'"),
-        ("GET", "/v1/keys?rule=api&feature=user=ann", {}, "no rule uses user. The rules use ip"),
-        (
-            "GET",
-            "/v1/keys?feature=ip=192.0.2.7&feature=user=ann",
-            {},
-            "no rule uses user. The rules use ip",
-        ),
-        ("GET", "/v1/keys?rejected=7", {}, "rejected: expected true or false; got '7'"),
-        ("GET", "/v1/keys?cursor=7", {}, "cursor: expected the cursor of an earlier page; got '7'"),
-        ("POST", "/v1/reset", {"json": {}}, "rule: is missing. Send the name of a rule"),
-        ("POST", "/v1/reset", {"json": {"key": "ip=192.0.2.7"}}, "key: expected a key as inspect() and GET /v1/keys"),
-        ("POST", "/v1/reset", {"json": {"key": "1|api|x"}}, "such as '1|login|sliding-window-log|1m|{ip=192.0.2.7}'"),
-        ("POST", "/v1/reset", {"json": {"key": "1|other|sliding-window-log|1m|{x}"}}, "unknown rule 'other'"),
-        (
-            "POST",
-            "/v1/reset",
-            {"json": {"rule": "api"}},
-            "features: is missing. Send the features",
-        ),
-        ("POST", "/v1/reset", {"json": {**CLIENT, "key": "1|api|x"}}, "key: set either key, or rule and features"),
-        ("POST", "/v1/ban", {"json": CLIENT}, "has no ban"),
-        (
-            "POST",
-            "/v1/ban",
-            {"json": {"rule": "api", "features": {"ip": "192.0.2.0/24"}}},
-            "features.ip: expected an IP address, because 192.0.2.0/24 has many clients. lists.deny takes networks",
-        ),
-        ("POST", "/v1/ban", {"json": {**CLIENT, "for": 7}}, "for: expected text; got 7"),
-        ("POST", "/v1/ban", {"json": {**CLIENT, "for": "0s"}}, "for: expected more than 0; got '0s'"),
-        (
-            "POST",
-            "/v1/override/set",
-            {"json": {**CLIENT, "limits": "9/minute", "for": "x"}},
-            "for: expected a",
-        ),
-        (
-            "POST",
-            "/v1/override/set",
-            {"json": {**CLIENT, "limits": "2 concurrent"}},
-            "limits: the service sees no",
-        ),
-        ("POST", "/v1/unban", {"json": {"rule": "api", "features": {"IP": "a"}}}, "features: expected a feature: ip,"),
-        ("GET", "/v1/top?rule=nope", {}, "unknown rule 'nope'"),
-        ("POST", "/v1/override/set", {"json": CLIENT}, "limits: is missing"),
-        ("POST", "/v1/override/set", {"json": {**CLIENT, "limits": "5/minut"}}, "cannot parse quota '5/minut'"),
-    ],
-)
-def test_a_wrong_request_of_an_admin_is_an_error(method: str, path: str, options: Any, message: str) -> None:
-    """The message names the problem."""
-    response = Asked(API).ask(method, path, **options)
-    assert response.status_code == 400
-    assert message in response.json()["error"]
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("GET", "/v1/keys?rul=api", None, "rul: unknown field. Did you mean 'rule'?"),
+    ("GET", "/v1/keys?rule=api&rule=mail", None, "rule: was sent 2 times"),
+    ("GET", "/v1/keys?rule=api&feature=ip=a&feature=ip=b", None, "ip of rule 'api' cannot have this value"),
+    ("GET", "/v1/keys?" + "&".join(["feature=a=b"] * 1001), None, "the query has too many fields"),
+    ("GET", "/healthz?x=1", None, "x: unknown field. There is none"),
+    ("GET", "/v1/keys?feature=ip", None, "feature: expected NAME=VALUE; got 'ip'"),
+    ("GET", "/v1/keys?rule=api&feature=user=ann", None, "no rule uses user. The rules use ip"),
+    ("GET", "/v1/keys?rejected=7", None, "rejected: expected true or false; got '7'"),
+    ("GET", "/v1/keys?limit=x", None, "limit: expected a whole number; got 'x'"),
+    ("GET", "/v1/keys?cursor=7", None, "cursor: expected the cursor of an earlier page; got '7'"),
+    ("POST", "/v1/reset", {}, "rule: is missing. Send the name of a rule"),
+    ("POST", "/v1/reset", {"rule": "api"}, "features: is missing. Send the features"),
+    ("POST", "/v1/reset", {"key": "1|api|x"}, "such as '1|login|sliding-window-log|1m|{ip=192.0.2.7}'"),
+    ("POST", "/v1/ban", CLIENT, "has no ban"),
+    ("POST", "/v1/ban", {"rule": "api", "features": {"ip": "192.0.2.0/24"}}, "features.ip: expected an IP address,"),
+    ("POST", "/v1/ban", {"rule": "api", "features": []}, "features: expected an object; got []"),
+    ("POST", "/v1/ban", {**CLIENT, "for": 7}, "for: expected text; got 7"),
+    ("POST", "/v1/override/set", {**CLIENT, "limits": "2 concurrent"}, "limits: the service sees no"),
+    ("POST", "/v1/unban", {"rule": "api", "features": {"IP": "a"}}, "features: expected a feature: ip,"),
+    ("GET", "/v1/top?rule=nope", None, "unknown rule 'nope'"),
+]
+
+
+def test_a_wrong_request_of_an_admin_is_an_error() -> None:
+    """The message names the problem. The mistakes of each operation are those of ``tests/operations``."""
+    asked = Asked(API)
+    for method, path, content, message in WRONG:
+        response = asked.ask(method, path, **({} if content is None else {"json": content}))
+        assert (response.status_code, message in response.json()["error"]) == (400, True), (path, response.text)
+
+
+def test_the_token_opens_the_api() -> None:
+    """The API needs it on this machine, too: behind a TCP proxy, each client looks like a program of this machine."""
+    for method, path, options in (*ADMIN, CHECK):
+        for gateway in (None, "nginx"):
+            asked = Asked(BANNING, service={"gateway": gateway})
+            asked.headers = {"x-ratelimit-admin": "yes"}
+            for value in (None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer é"):
+                headers = [] if value is None else [(b"authorization", value.encode("latin-1"))]
+                assert asked.ask(method, path, headers=headers, **options).status_code == 401, (path, value)
+            asked.peer = "198.51.100.7"
+            headers = [(b"authorization", f"bearer {TOKEN}".encode())]
+            assert asked.ask(method, path, "http://limits.example", headers=headers, **options).status_code == 200, path
+
+
+def test_a_web_page_cannot_post_a_form() -> None:
+    """A browser sends no JSON to another host without asking first, and the service never agrees."""
+    response = Asked(API).ask("POST", "/v1/reset", data={"key": "x"})
+    assert response.status_code == 415
+    assert Asked(API).ask("OPTIONS", "/v1/reset").status_code == 405
 
 
 def test_a_client_is_banned_by_hand() -> None:
@@ -340,34 +320,31 @@ def test_memory_counts_in_one_worker_only(tmp_path: Path) -> None:
     assert "each worker would count on its own" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--gateway", "nginx"], 'Set trusted_proxies = ["127.0.0.1"]'),
-        (["--user-header", "x-user"], "--user-header needs --gateway"),
-        (["--gateway", "apache"], "'apache' is not one of"),
-        (["--admin-token-file", "open"], "open: other users can read or write this file. Run: chmod 600 open"),
-        (["--admin-token-file", "short"], "Write one with: openssl rand -hex 16 > short"),
-        (["--admin-token-file", "lines"], "expected a token of at least 16 ASCII characters, without spaces"),
-        (["--admin-token-file", "bytes"], "expected a token of at least 16 ASCII characters, without spaces"),
-    ],
-)
-def test_a_wrong_option_stops_the_start(
-    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_option_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to write."""
     monkeypatch.chdir(tmp_path)
     Path("ratelimit.toml").write_text('[[rules]]\nlimits = "3/minute"\n')
-    Path("short").write_text("secret\n")
-    Path("lines").write_text("correct horse\nbattery staple\n")
-    Path("bytes").write_bytes(b"\xff" * 32)
-    for name in ("short", "lines", "bytes"):
-        Path(name).chmod(0o600)
-    Path("open").write_text(TOKEN)
-    Path("open").chmod(0o640)
-    result = run("serve", "ratelimit.toml", *options)
-    assert result.exit_code in (1, 2)
-    assert message in result.stderr
+    tokens = {
+        "short": b"secret\n",
+        "lines": b"correct horse\nbattery staple\n",
+        "bytes": b"\xff" * 32,
+        "open": b"a" * 32,
+    }
+    for name, content in tokens.items():
+        Path(name).write_bytes(content)
+        Path(name).chmod(0o640 if name == "open" else 0o600)
+    for option, value, message in (
+        ("--gateway", "nginx", 'Set trusted_proxies = ["127.0.0.1"]'),
+        ("--user-header", "x-user", "--user-header needs --gateway"),
+        ("--gateway", "apache", "'apache' is not one of"),
+        ("--admin-token-file", "open", "open: other users can read or write this file. Run: chmod 600 open"),
+        ("--admin-token-file", "short", "Write one with: openssl rand -hex 16 > short"),
+        ("--admin-token-file", "lines", "expected a token of at least 16 ASCII characters, without spaces"),
+        ("--admin-token-file", "bytes", "expected a token of at least 16 ASCII characters, without spaces"),
+    ):
+        result = run("serve", "ratelimit.toml", option, value)
+        assert result.exit_code in (1, 2)
+        assert message in result.stderr, (option, value)
 
 
 def test_without_a_token_file_the_start_prints_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

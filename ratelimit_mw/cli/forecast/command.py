@@ -8,7 +8,8 @@ import click
 
 from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
-from ..output import command, json_option, note, print_json, print_table, print_text
+from ...operations import Answer, Line, Table
+from ..output import command, json_flag
 from ..replay.picture import plot_option, theme_option
 from ..toml import toml
 from .background import background_settings
@@ -30,15 +31,8 @@ _DAY: Final = 24  # hours
 @click.option("--rule", help="Count the requests that this rule applied to.")
 @plot_option("Draw the requests, the back-test and the forecast, as .png or .svg.")
 @theme_option
-@json_option
-def forecast(
-    url: str,
-    event: str | None,
-    rule: str | None,
-    plot: Path | None,
-    theme: str,
-    as_json: bool,
-) -> None:
+@json_flag
+def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, theme: str) -> Answer:
     """Forecast the requests of the next week, and print limits for background requests that fit below its peak.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. The forecast is by the hour. If
@@ -58,13 +52,9 @@ def forecast(
     record = count_traffic_log(url, events)
     result = forecast_of(record.counts)
     summary = _summary(record, result)
-    if as_json:
-        print_json(summary)
-    else:
-        _print(record, summary)
     if plot is not None:
         draw_forecast(record, result, plot, THEMES[theme])
-        note(f"picture written to {plot}")
+    return Answer(summary, _show(record, summary), [] if plot is None else [f"picture written to {plot}"])
 
 
 def _summary(record: HourlyCounts, result: "Forecast") -> dict[str, Any]:
@@ -90,18 +80,19 @@ def _moment(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _print(record: HourlyCounts, summary: dict[str, Any]) -> None:
+def _show(record: HourlyCounts, summary: dict[str, Any]) -> list[Table | Line | str]:
     period, peak = summary["period"], summary["peak"]
-    print_text(f"{record.period}: {summary['requests']:,} requests in {summary['hours']:,} hours")
-    click.echo()
     rows = [{"model": name, "error": error} for name, error in summary["errors"].items()]
-    print_table(f"Back-test: the last {period}, forecast from the time before", rows)
     hour = datetime.fromisoformat(peak["hour"])
-    print_text(f"Predicted peak: {peak['requests']:,} requests per hour on {hour:%A, %Y-%m-%d %H:%M} UTC")
-    print_text(f"Nine of ten hours exceeded their forecast by at most {summary['margin']:,} requests.")
-    click.echo()
-    print_text("Limits that keep all requests below this peak, for your background requests together", "bold")
-    print_text("[[rules]]")
     options = {"name": "background", "match": {"path": "/background/**"}, "key": [], **summary["settings"]}
-    for name, value in options.items():
-        print_text(f"{name} = {toml(value)}")
+    return [
+        f"{record.period}: {summary['requests']:,} requests in {summary['hours']:,} hours",
+        "",
+        Table(f"Back-test: the last {period}, forecast from the time before", rows),
+        f"Predicted peak: {peak['requests']:,} requests per hour on {hour:%A, %Y-%m-%d %H:%M} UTC",
+        f"Nine of ten hours exceeded their forecast by at most {summary['margin']:,} requests.",
+        "",
+        Line("Limits that keep all requests below this peak, for your background requests together", "bold"),
+        "[[rules]]",
+        *(f"{name} = {toml(value)}" for name, value in options.items()),
+    ]
