@@ -28,11 +28,14 @@ Consistency = Literal["exact", "leased"]
 class AlgorithmTable(TypedDict, total=False):
     """An algorithm with one of its options."""
 
-    name: Required[AlgorithmName]
-    count_rejected: bool
-    precision: str | float
-    refill: Literal["continuous", "interval"]
-    mode: Literal["meter", "queue"]
+    name: Required[Annotated[AlgorithmName, option("The name.")]]
+    count_rejected: Annotated[bool, option("Whether rejected requests count, too, in `sliding-window-log`.", False)]
+    precision: Annotated[str | float, option("The length of a part of the window of `tiered-window`.")]
+    refill: Annotated[
+        Literal["continuous", "interval"],
+        option("Whether `token-bucket` fills all the time, or at once.", "continuous"),
+    ]
+    mode: Annotated[Literal["meter", "queue"], option("Whether `leaky-bucket` rejects or delays requests.", "meter")]
 
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ else:  # a file can hold no functions and no objects
     FixedLimits = Limits = str | Sequence[str]
     LimitsOfKey = str | Mapping[str, Limits]
     Match = Mapping[str, Limits]
-    Algorithm = str | Mapping[str, Any]
+    Algorithm = AlgorithmName | AlgorithmTable
     Cost = int | str
 LimitsByText = Mapping[str, FixedLimits]
 LimitsByFeature = Mapping[str, LimitsByText]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tables import expect_error
 
-from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, algorithms, load_settings
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.rules.options import BanOption
 from ratelimit_mw.settings import schema
@@ -211,6 +211,10 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
     assert not tables["RuleSettings"]["additionalProperties"]
     texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     assert tables["RuleSettings"]["properties"]["match"]["additionalProperties"] == texts
+    names, table = tables["RuleSettings"]["properties"]["algorithm"]["anyOf"]
+    built_in = [name for name, kind in algorithms._BUILDERS.items() if kind.__module__.startswith("ratelimit_mw.")]
+    assert names["enum"] == sorted(built_in)
+    assert table == {"$ref": "#/$defs/AlgorithmTable"}
 
 
 def test_an_option_that_can_be_off_is_described_in_words() -> None:
