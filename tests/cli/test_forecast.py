@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import Rule, clock
 from ratelimit_mw.cli.forecast.background import background_settings
-from ratelimit_mw.cli.forecast.series import HOUR, HourlyCounts, _without_ends
+from ratelimit_mw.cli.forecast.series import HOUR
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.plot import THEMES
 from ratelimit_mw.traffic import TrafficLog
@@ -105,14 +104,6 @@ def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
     assert result.model == "STL with exponential smoothing"
     assert errors["STL with exponential smoothing"] < errors["seasonal naive"] < 0.3
     assert 0 <= result.margin < 40
-
-
-def test_hours_before_a_gap_are_left_out() -> None:
-    """A single wrong time in a log moves neither its start nor its counts."""
-    found = Counter({0: 5, 1000: 1, **dict.fromkeys(range(1168, 1300), 3), 1310: 2})
-    assert _without_ends(found) == HourlyCounts(1001 * HOUR, [0] * 167 + [3] * 132 + [0] * 10)
-    assert _without_ends(found | Counter({10**6: 1})) == HourlyCounts(10**6 * HOUR + HOUR, [])
-    assert _without_ends(Counter()) == HourlyCounts(0, [])
 
 
 @pytest.mark.thorough

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ...clock import SECOND, now_us
@@ -12,14 +12,12 @@ from ..clients import open_log
 from ..output import Failure
 
 HOUR: Final = 3600
-_MOST: Final = 26 * 7 * 24
-"""The most hours of a series: half a year. Earlier ones are left out."""
-_GAP: Final = 7 * 24
-"""The most hours without a request. Those before a longer gap are left out: the log was off, or a time is wrong."""
+_DAYS: Final = (182, 90, 28, 7, 4)
+"""The days that are tried: a log keeps hours for some of them. A series has at most the first, half a year."""
 
 
 class HourlyCounts(NamedTuple):
-    """The counts of whole hours, without a gap. ``start`` is in seconds since 1970."""
+    """The counts of whole hours, one after the other. ``start`` is in seconds since 1970."""
 
     start: int
     counts: list[int]
@@ -35,33 +33,27 @@ class HourlyCounts(NamedTuple):
 
 
 def count_traffic_log(url: str, events: Sequence[str]) -> HourlyCounts:
-    """Count events of a traffic log together, as far back as the log keeps hours."""
-    log, end = open_log(url), now_us() // SECOND // HOUR * HOUR
-    try:
-        for days in (_MOST // 24, 90, 28, 7, 4):
+    """Count events of a traffic log together, as far back as the log keeps hours.
+
+    The first and the last hour with a request are left out: they may be cut.
+    """
+    with closing(open_log(url)) as log:
+        end = now_us() // SECOND // HOUR * HOUR
+        for days in _DAYS:
             start = end - (24 * days - 1) * HOUR  # within the retention, also later in this hour
-            curves = [log.curve(event, start, end, points=_MOST + 2) for event in events]
+            curves = [log.curve(event, start, end, points=24 * _DAYS[0] + 2) for event in events]
             if HOUR % curves[0].step == 0:
                 break
         else:
             message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
             raise Failure(f"{redacted_url(url)}: {message}")
-    finally:
-        log.close()
     found = Counter[int]()
     for curve in curves:
         for at, number in zip(range(curve.start, curve.end, curve.step), curve.counts, strict=True):
             found[at // HOUR] += number
-    if not found.total():
-        message = f"no record of {', '.join(events)} by the hour in the last {_MOST // 24} days"
+    hours = [hour for hour, number in found.items() if number]
+    if not hours:
+        message = f"no record of {', '.join(events)} by the hour in the last {_DAYS[0]} days"
         raise Failure(f"{redacted_url(url)}: {message}")
-    return _without_ends(found)
-
-
-def _without_ends(found: Counter[int]) -> HourlyCounts:
-    """Return the whole hours of a log since its last gap: the first and the last hour may be cut."""
-    hours = sorted((hour for hour, number in found.items() if number), reverse=True)
-    gap = next((i for i, (later, hour) in enumerate(pairwise(hours), 1) if later - hour > _GAP), len(hours))
-    first, last = (hours[gap - 1] + 1, hours[0]) if hours else (0, 0)
-    first = max(first, last - _MOST)
+    first, last = min(hours) + 1, max(hours)
     return HourlyCounts(first * HOUR, [found[hour] for hour in range(first, last)])
