@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from inspect import Parameter, Signature
 from operator import attrgetter
-from typing import Any, Never, Unpack
+from typing import Any, Final, Never, Unpack
 
 from .asgi.dependencies import DependencyLimit, DependencyObject, check_provided, decisions_of
 from .asgi.middleware import RateLimitMiddleware
@@ -46,6 +46,10 @@ __all__ = [
 
 check = AsyncCheck("check", attrgetter("scope"))
 usage = AsyncUsage("usage", attrgetter("scope"), partial(JSONResponse, headers=NO_STORE))
+
+
+_ANNOTATION: Final = "<string>"
+"""The file of the code that Python compiles for an annotation that is kept as text."""
 
 
 class _Decorator:
@@ -99,8 +103,12 @@ class RateLimit(DependencyLimit, Depends):
     def __init__(
         self, limits: Limits, *, features: Mapping[str, Any] | None = None, **options: Unpack[RuleOptions]
     ) -> None:
-        where = f"{sys._getframe(1).f_globals.get('__name__', '')}.RateLimit"
+        caller = sys._getframe(1)
+        where = f"{caller.f_globals.get('__name__', '')}.RateLimit"
         place = f"RateLimit at {call_site()}"
+        if caller.f_code.co_filename == _ANNOTATION:  # each route would have a count of its own
+            message = "FastAPI evaluates an annotation that is kept as text for each route"
+            raise ConfigError(f'{message}. Write per_minute = RateLimit("5/minute"), and Depends(per_minute)', of=place)
         try:
             mark = make_mark(limits, options, where)
             dependencies = _dependencies(features or {})

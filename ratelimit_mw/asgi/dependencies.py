@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import isfunction
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
@@ -83,34 +81,3 @@ def decisions_of(scope: Mapping[str, Any], limit: DependencyLimit) -> Dependency
             admission.dependencies = admission.dependencies or DependencyDecisions(admission)
             return admission.dependencies  # type: ignore[no-any-return]
     return None
-
-
-_shared: Final[WeakKeyDictionary[Any, dict[str, list[DependencyLimit]]]] = WeakKeyDictionary()
-"""The limits in the annotations of a function, by parameter."""
-
-
-def share_mark(limit: DependencyLimit, function: Any, parameter: str) -> None:
-    """Give the limit the mark of an equal one at the same parameter.
-
-    FastAPI evaluates an annotation that is kept as text once for each route.
-    """
-    try:
-        known = _shared.setdefault(function, {}).setdefault(parameter, [])
-    except TypeError:  # a callable object without a hash or without weak references
-        return
-    for first in known:
-        if _comparable(first) == _comparable(limit):
-            limit.mark = first.mark
-            return
-    known.append(limit)
-
-
-def _comparable(limit: DependencyLimit) -> tuple[object, ...]:
-    rule = limit.mark.rule
-    options = [_without_identity(value) for value in (rule.limits, *rule.options.values())]
-    return (options, {name: _without_identity(call) for name, call in limit.provides.items()})
-
-
-def _without_identity(value: Any) -> object:
-    """Return a value that compares by content: a lambda in a text is a new function each time."""
-    return (value.__code__, value.__defaults__, value.__closure__) if isfunction(value) else value

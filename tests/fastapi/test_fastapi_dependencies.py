@@ -76,12 +76,15 @@ def test_one_object_has_one_count_without_endpoint_in_its_key() -> None:
         assert statuses(app, "/a/1", "/b/1", "/a/2") == expected
 
 
+COSTLY, DEEP = RateLimit("10/minute", name="costly"), RateLimit("9/minute", name="deep")
+
+
 def test_a_limit_in_the_parameters_of_a_view_gives_its_verdict() -> None:
     """As a parameter it is the verdict, on which the view can settle the true cost."""
     app = FastAPI()
 
     @app.get("/")
-    async def costly(verdict: Annotated[Verdict, Depends(RateLimit("10/minute", name="costly"))]) -> list[int]:
+    async def costly(verdict: Annotated[Verdict, Depends(COSTLY)]) -> list[int]:
         verdict.settle(6)
         return [decision.remaining for decision in verdict.decisions]
 
@@ -95,7 +98,7 @@ def test_a_dependency_of_a_dependency_is_a_limit() -> None:
     """The middleware finds a limit in nested dependencies and on a decorated dependency."""
 
     @limit("2/minute", name="decorated")
-    def session(_: Annotated[Any, Depends(RateLimit("9/minute", name="deep"))]) -> str:
+    def session(_: Annotated[Any, Depends(DEEP)]) -> str:
         return "session"
 
     app = FastAPI()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_type_hints
 from ...errors import ConfigError
 from ...keys.annotations import types_in
 from ...keys.values import Conversion, Conversions
-from ..dependencies import DependencyLimit, DependencyObject, share_mark
+from ..dependencies import DependencyObject
 
 _PLACES: Final = {
     "path": "path_params",
@@ -131,7 +131,5 @@ def calls_before(dependant: Any) -> Iterator[object]:
         if inspect.isclass(call) and issubclass(call, DependencyObject):
             name = call.__name__
             raise ConfigError(f"expected Depends({name}({call.arguments})); got Depends({name})")
-        if isinstance(call, DependencyLimit) and inner.name is not None:
-            share_mark(call, dependant.call, inner.name)
         yield from calls_before(inner)
         yield call
