@@ -9,7 +9,7 @@ import pytest
 from http_servers import free_port, running
 from tables import each
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 NAME = "alice"
 SPACES = [" " * before + NAME + "\u3000" * after for before in range(10) for after in range(5)]

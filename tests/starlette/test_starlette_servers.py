@@ -74,7 +74,10 @@ def run_uvicorn(program: str, protocol: str, folder: Path) -> Any:
 BROKEN = {"websockets-sansio"} if Version(uvicorn.__version__) < Version("0.52.1") else set()
 
 
-@pytest.fixture(params=sorted(WS_PROTOCOLS.keys() - {"auto", "none"} - BROKEN))
+OTHERS = sorted(WS_PROTOCOLS.keys() - {"auto", "none", "websockets"} - BROKEN)
+
+
+@pytest.fixture(params=["websockets", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
