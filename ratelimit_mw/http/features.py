@@ -109,10 +109,6 @@ class FeatureReader:
         """Return one feature, whether a rule needs it or not. It may be an awaitable."""
         return self._find(part_of(name), Need())(request)
 
-    def address(self, text: str) -> str | None:
-        """Return the text that an IP address is counted under; None for another text."""
-        return self._ip_key(text) if len(text) <= MAX_ADDRESS else None
-
     def can_read(self, names: Iterable[str], given: Mapping[str, Any]) -> bool:
         """Return whether each feature is given, or can be read without the body."""
         return all(name in given or (name in self._reads and name not in self._in_body) for name in names)

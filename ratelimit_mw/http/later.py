@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..decision import CombinedVerdict, Verdict, combine_verdicts
@@ -45,6 +44,8 @@ class LaterDecisions:
     """Whether the response has ended. Verdicts from then on are settled at once."""
     is_open = False
     """Whether it is an accepted WebSocket."""
+    resolve: Callable[[Any], Any] | None = None
+    """Returns the value of a feature that an async function provides, where a view that is not async may need it."""
     _late_rejection: Verdict | None = None  # which has its own event
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
     _checked_rules: frozenset[str] = frozenset()
@@ -112,7 +113,7 @@ class LaterDecisions:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
         if "type" in self.native and is_on_event_loop():  # under WSGI an async view has a loop of its own
             problem = "a queue cannot wait in a function without async that runs on the event loop"
-            fix = "Write async def for a function with @limit, and await acheck(...) for check"
+            fix = "Await acheck(...) instead of check"
             raise ConfigError(f"{problem}. {fix}", of=f"rule {plan.rules[0].name!r}")
 
     async def acheck(self, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
@@ -167,11 +168,3 @@ class LaterDecisions:
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         """Return the error for a rejection, which is a 429 of the framework."""
         return RateLimitExceeded(verdict)
-
-    @staticmethod
-    def resolve(value: Any) -> Any:
-        """Return the value of a feature, which may come from an async function."""
-        if type(value) is not str and inspect.isawaitable(value):
-            getattr(value, "close", str)()  # a coroutine that nothing awaits would warn
-            raise ConfigError("a function that is not async cannot await a feature of an async function")
-        return value

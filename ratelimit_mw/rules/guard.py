@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Final, Protocol
 
 from ..errors import MissingMiddlewareError
@@ -69,14 +69,6 @@ def guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     if isinstance(view, FunctionType):
         guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
     return functools.wraps(view)(guarded)
-
-
-_GUARDS: Final = frozenset(const for const in guard.__code__.co_consts if isinstance(const, CodeType))
-
-
-def inside_guard(view: Any) -> Any:
-    """Return the view inside the guard of this package; a view without a guard as it is."""
-    return view.__wrapped__ if getattr(view, "__code__", None) in _GUARDS else view
 
 
 def guard_entries(view: type) -> None:

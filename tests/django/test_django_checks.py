@@ -16,7 +16,7 @@ from django.urls import path
 from django_calls import MIDDLEWARE, SESSIONS, hello, project
 from tables import each
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
 from ratelimit_mw.http.notes import log_note
 
@@ -150,3 +150,17 @@ def test_a_blocking_call_in_an_async_view_names_its_async_form(call: Any, caplog
         assert served.ask().status_code == 500
     assert "ConfigError: an async view waits for a feature" in caplog.text
     assert "Write await acheck(...) for check, and await ausage(...) for usage" in caplog.text
+
+
+@pytest.mark.parametrize("limits", ["10/s burst 3", lambda _: "10/s burst 3"])
+def test_a_blocking_check_never_waits_on_an_event_loop(limits: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A rule with a queue would stop all requests of the server. A function may return such a limit, too."""
+
+    async def view(request: Any) -> Any:
+        check(request, "queue")
+        return hello(request)
+
+    rule = Rule(name="queue", limits=limits, algorithm={"name": "leaky-bucket", "mode": "queue"}, match={"view": ""})
+    with project(Limiter([rule]), path("", view), is_async=True) as served:
+        assert served.statuses(times=2)[-1] == 500
+    assert "a queue cannot wait in a function without async that runs on the event loop" in caplog.text
