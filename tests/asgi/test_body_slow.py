@@ -37,8 +37,11 @@ def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
     first, last = chunks(b'{"user":', b'"ann"}')
 
     async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
-        asyncio.get_running_loop().call_later(0.05, client.go_on)
-        await limited_app(post(), client.receive, client.send)
+        call = asyncio.ensure_future(limited_app(post(), client.receive, client.send))
+        while not app.received:  # the middleware waits no longer
+            await asyncio.sleep(0.001)
+        client.go_on()
+        await call
         assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
         assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
 
