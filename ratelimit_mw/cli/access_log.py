@@ -9,10 +9,9 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from operator import attrgetter
 from typing import IO, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -296,23 +295,6 @@ class LogReader:
         self.check_read(self._file.name)
         if not has_requests:
             raise Failure(f"{self._file.name}: contains no request")
-
-
-def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogEntry]:
-    """Yield the requests by time, when none of them is more than ``within`` lines out of place.
-
-    Servers write a line at the end of its request, and some logs are shuffled within each minute. A line with a wrong
-    time far in the future comes last and does not affect the others.
-    """
-    by_time = attrgetter("time")
-    waiting: list[LogEntry] = []
-    for entry in entries:
-        waiting.append(entry)
-        if len(waiting) == 2 * within:
-            waiting.sort(key=by_time)  # fast, because most of the lines are in order
-            yield from waiting[:within]
-            del waiting[:within]
-    yield from sorted(waiting, key=by_time)
 
 
 def parse_field(field: str | None) -> str | None:

@@ -149,6 +149,9 @@ def terminal() -> Console:
 @contextmanager
 def progress(action: str, total: int | None, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
     """Show a bar when stderr is a terminal, and yield the function that updates it."""
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    if not sys.stderr.isatty():
+        yield lambda **_: None
+        return
+    console = Console(stderr=True)
     with Progress(TextColumn(action), BarColumn(), *columns, console=console, transient=True) as bar:
         yield partial(bar.update, bar.add_task("", total=total, **fields))

@@ -1,20 +1,24 @@
-"""Several access logs are read as one, by time, with few of them open."""
+"""Several access logs are read as one, by time, with one of them open."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+from click import open_file
 from command_line import SITE, Files, line, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw.cli.access_log import parse_line
-from ratelimit_mw.cli.log_files import LogFiles, size_of
+from ratelimit_mw.cli.access_log import LogEntry
+from ratelimit_mw.cli.json_lines import LineParser
+from ratelimit_mw.cli.replay import logs
+from ratelimit_mw.cli.replay.logs import RequestLog, size_of
 
 Write = Callable[..., Path]
 
@@ -25,8 +29,13 @@ def log(tmp_path: Path) -> Write:
     return Files(tmp_path).log
 
 
+def entries(*paths: Path) -> list[LogEntry]:
+    log = RequestLog([str(path) for path in paths], LineParser({}, ()))
+    return [entry for _, entry in log.requests("replaying")]
+
+
 def times(*paths: Path) -> list[float]:
-    return [entry.time for entry in LogFiles([str(path) for path in paths], parse_line)]
+    return [entry.time for entry in entries(*paths)]
 
 
 def test_files_in_any_order(log: Write) -> None:
@@ -41,27 +50,36 @@ def test_files_of_several_servers(log: Write) -> None:
     one = log([line("192.0.2.1", at=i) for i in (0, 1, 1, 5)], "one")
     two = log([line("192.0.2.2", at=i) for i in (0, 1, 3, 9)], "two")
     for paths in ([one, two], [two, one]):
-        files = LogFiles(list(map(str, paths)), parse_line)
-        merged = [(entry.client[-1] if entry.client else "", int(entry.time) - 1_500_000_000) for entry in files]
+        found = entries(*paths)
+        merged = [(entry.client[-1] if entry.client else "", int(entry.time) - 1_500_000_000) for entry in found]
         assert merged == [("1", 0), ("2", 0), ("1", 1), ("1", 1), ("2", 1), ("2", 3), ("1", 5), ("2", 9)]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=4))
-def test_merge_of_any_files(tmp_path_factory: pytest.TempPathFactory, logs: list[list[int]]) -> None:
+def test_merge_of_any_files(tmp_path_factory: pytest.TempPathFactory, found: list[list[int]]) -> None:
     """Every request comes out once, by time, whatever the order within the files."""
     files = Files(tmp_path_factory.mktemp("logs"))
-    paths = [files.log([line(at=at) for at in each], str(i)) for i, each in enumerate(logs)]
-    assert times(*paths) == sorted(1_500_000_000 + at for each in logs for at in each)
+    found = [[0], *found]  # logs without a request are an error
+    paths = [files.log([line(at=at) for at in each], str(i)) for i, each in enumerate(found)]
+    assert times(*paths) == sorted(1_500_000_000 + at for each in found for at in each)
 
 
-def test_few_files_are_open(log: Write) -> None:
-    """A file is opened when its first request is due, and is closed after its last one."""
-    paths = [str(log([line(at=i), line(at=i + 1)], f"log-{i}")) for i in range(200)]
-    files = LogFiles(paths, parse_line)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
-    most = max(len(os.listdir("/proc/self/fd")) for _ in files) - before  # noqa: PTH208
-    assert most <= 4
-    assert files.as_json()["lines"] == 400
+def test_one_file_is_open(log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is closed before the next one is opened."""
+    paths, opened, real = (
+        [log([line(at=i), line(at=i + 1)], f"log-{i}") for i in range(20)],
+        list[IO[bytes]](),
+        open_file,
+    )
+
+    def open_and_count(path: str, mode: str) -> IO[bytes]:
+        assert all(file.closed for file in opened)
+        opened.append(real(path, mode))
+        return opened[-1]
+
+    monkeypatch.setattr("click.open_file", open_and_count)
+    assert len(times(*paths)) == 40
+    assert len(opened) == 20
 
 
 def test_wrong_date_at_the_start_of_a_file(log: Write) -> None:
@@ -105,20 +123,28 @@ def test_a_file_twice(log: Write, tmp_path: Path) -> None:
     assert "is given twice, so its requests would count twice" in result.stderr
 
 
-def test_progress_of_all_files(log: Write) -> None:
-    """Progress is in lines and bytes of all files; a pipe has no size."""
+def test_a_pipe_has_no_size(log: Write) -> None:
     paths = [str(log([line(at=i) for i in range(1000)], name)) for name in "ab"]
-    told: list[tuple[int, int]] = []
-    files = LogFiles(paths, parse_line, lambda *progress: told.append(progress))
-    assert len(list(files)) == 2000
-    size = sum(Path(path).stat().st_size for path in paths)
-    assert size_of(paths) == size
-    assert told[-1] == (2000, size)
+    assert size_of(paths) == sum(Path(path).stat().st_size for path in paths)
     assert size_of([*paths, "-"]) is None
+
+
+def test_the_bars_of_a_terminal_reach_the_end(log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading is in lines and bytes of all files, and each pass over the requests is in requests."""
+    shown: dict[str, tuple[int, int]] = {}
+
+    @contextmanager
+    def recorded(action: str, total: int | None, *_: Any, **fields: Any) -> Iterator[Callable[..., None]]:
+        yield lambda lines, completed: shown.update({action: (lines, completed)})
+
+    monkeypatch.setattr(logs, "progress", recorded)
+    paths = [log([line(at=i) for i in range(1000)], name) for name in "ab"]
+    assert len(times(*paths)) == 2000
+    assert shown == {"reading": (2000, size_of(list(map(str, paths)))), "replaying": (1000, 1000)}
 
 
 def test_stdin_among_files(log: Write, tmp_path: Path) -> None:
     """stdin is read along with the files."""
     result = run("replay", Files(tmp_path).rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
     report = json.loads(result.stdout)
-    assert (report["requests"], report["rejected"], report["out_of_order"]) == (4, 1, 0)
+    assert (report["requests"], report["rejected"]) == (4, 1)

@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import PROGRAM, SITE, START, Write, line, replayed, run
-from hypothesis import given
-from hypothesis import strategies as st
+from command_line import PROGRAM, SITE, START, Files, Write, line, replayed, request_log, run
 
-from ratelimit_mw import load_settings
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, LogReader, RequestTarget, in_order
-from ratelimit_mw.cli.replay.report import ReplayReport
-from ratelimit_mw.cli.replay.simulation import Simulation
+from ratelimit_mw.cli.access_log import LONGEST_LINE, LogReader
 
 LOGS = Path(__file__).with_name("logs")
 
@@ -31,49 +26,20 @@ def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
     ordered = [line(at=i) for i in range(60)]
     shuffled = [*ordered[31:], *ordered[:31]]
     assert replayed(settings, log(ordered))["rejected"] == 0
-    report = replayed(settings, log(shuffled))
-    assert (report["rejected"], report["out_of_order"]) == (0, 0)
+    assert replayed(settings, log(shuffled))["rejected"] == 0
 
 
-def entry(time: int) -> LogEntry:
-    return LogEntry("192.0.2.1", None, time, "GET", RequestTarget("/"), 200)
+def test_requests_come_by_time(tmp_path: Path) -> None:
+    """Those of one second keep the order of their lines. A line with a wrong date in the far future comes last."""
+    path = Files(tmp_path).log([line(f"192.0.2.{i}", at=at) for i, at in enumerate([3, 10**9, 2, 5, 2, 2])])
+    found = request_log(path).requests("replaying")
+    assert [entry.client for _, entry in found] == [f"192.0.2.{i}" for i in (2, 4, 5, 0, 3, 1)]
 
 
-@given(st.lists(st.integers(0, 10**10)), st.integers(1, 10))
-def test_order_within_a_bound(times: list[int], within: int) -> None:
-    """Every request comes out once, and in order when it is at most ``within`` lines out of place."""
-    found = [e.time for e in in_order(map(entry, times), within)]
-    assert sorted(found) == sorted(times)
-    blocks = [t + 100 * (i // within) for i, t in enumerate(t % 100 for t in times)]
-    assert [e.time for e in in_order(map(entry, blocks), within)] == sorted(blocks)
-
-
-def test_order_keeps_equals_as_they_came() -> None:
-    """Requests of one second keep the order of their lines."""
-    entries = [entry(5)._replace(status=200 + i) for i in range(20)]
-    assert list(in_order(entries, 3)) == entries
-
-
-def test_wrong_date_does_not_affect_other_lines() -> None:
-    """A line from the far future comes last."""
-    times = [e.time for e in in_order(map(entry, [3, 10**10, 2, 5, 4]), 3)]
-    assert times == [2, 3, 4, 5, 10**10]
-
-
-def test_requests_out_of_order_are_counted() -> None:
-    """A request long after a later one is out of order."""
-    report = ReplayReport(Simulation(load_settings({"rules": [SITE]})))
-    for each in map(entry, [100, 50, 200, 60]):
-        report.add(each)
-    assert report.out_of_order == 2
-
-
-def test_requests_out_of_order_are_noted(rules: Write, log: Write) -> None:
-    """This happens when two logs are joined newest first."""
+def test_a_log_that_is_joined_newest_first_is_sorted(rules: Write, log: Write) -> None:
     newest_first = [line(at=90_000 + i // 1000) for i in range(20_001)] + [line(at=i) for i in range(5)]
-    result = run("replay", rules(), log(newest_first), "--json")
-    assert "5 requests are too far out of order" in result.stderr
-    assert json.loads(result.stdout)["out_of_order"] == 5
+    ordered = sorted(newest_first)
+    assert replayed(rules(), log(newest_first, "a")) == replayed(rules(), log(ordered, "b"))
 
 
 BAD = [

@@ -14,7 +14,9 @@ from click.testing import CliRunner, Result
 from folders import ROOT
 
 from ratelimit_mw.cli.group import ratelimit_mw
+from ratelimit_mw.cli.json_lines import LineParser
 from ratelimit_mw.cli.output import Answer, Table
+from ratelimit_mw.cli.replay.logs import RequestLog
 
 EXAMPLE = ROOT / "examples" / "ratelimit.toml"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
@@ -85,6 +87,11 @@ def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
     return report
+
+
+def request_log(path: Path) -> RequestLog:
+    """Return the requests of a log."""
+    return RequestLog([str(path)], LineParser({}, ()))
 
 
 def line(

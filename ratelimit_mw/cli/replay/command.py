@@ -1,8 +1,7 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
-import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +11,12 @@ import click
 from ...keys.features import BUILT_IN
 from ...keys.parts import feature_of
 from ...settings import Settings
-from ..access_log import LogEntry
 from ..clients import check_used
 from ..json_lines import NAMES, LineParser
-from ..log_files import format_text, logs_argument, size_of
 from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
 from ..source import Source
 from ..toml import toml
-from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
+from .logs import RequestLog, field_option, format_text, limit_option, logs_argument, notes_on_features, notes_on_replay
 from .picture import plot_option, theme_option
 from .report import ReplayReport
 from .simulation import Simulation, forwarded_feature
@@ -49,7 +46,7 @@ def _parse_share(text: str) -> float:
 @field_option
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
-                   " reads the logs up to five more times.")  # fmt: skip
+                   " replays the logs up to five more times.")  # fmt: skip
 @plot_option(
     "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg."
 )
@@ -84,17 +81,12 @@ def replay(
     known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
     check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
     note(*notes_on_replay(source))
-    if share is not None and size_of(access_logs) is None:
-        raise click.UsageError("--suggest reads the logs several times. Give files instead of a pipe")
     parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)))
-    report = ReplayReport(Simulation(source.settings))
-    with open_logs(access_logs, parser) as logs:
-        for entry in logs:
-            report.add(entry)
-    logs.finish(report.requests)
-    note(*notes_on_logs(source, parser, report))
-    summary = {**report.as_json(limit), **logs.as_json()}
-    suggested = None if share is None else _suggest(source.settings, share, access_logs, parser)
+    log = RequestLog(access_logs, parser)
+    report = ReplayReport(log, Simulation(source.settings))
+    note(*notes_on_features(source, parser), *report.notes(source))
+    summary = {**report.as_json(limit), **log.logs.as_json()}
+    suggested = None if share is None else _suggest(source.settings, share, log)
     if suggested is not None:
         summary["suggested"] = {"share": share, **suggested}
     if as_json:
@@ -108,33 +100,27 @@ def replay(
         note(f"picture written to {plot}")
 
 
-def _suggest(settings: Settings, share: float, paths: tuple[str, ...], parser: LineParser) -> dict[str, Any]:
+def _suggest(settings: Settings, share: float, log: RequestLog) -> dict[str, Any]:
     """Return suggested limits, and the counts of a replay with all of them."""
-
-    numbers = itertools.count(1)
-
-    def entries() -> Iterator[LogEntry]:
-        with open_logs(paths, parser, f"searching, pass {next(numbers)}") as logs:
-            yield from logs
-
-    rules = suggest(settings, share, entries)
-    report = ReplayReport(Simulation(replace(settings, rules=tuple(rules))))
-    with open_logs(paths, parser, "verifying") as logs:
-        for entry in logs:
-            report.add(entry)
-    counts = report.as_json(0)
-    for rule, before, after in zip(counts["rules"], settings.rules, rules, strict=True):
+    rules = suggest(settings, share, log)
+    report = ReplayReport(log, Simulation(replace(settings, rules=tuple(rules))), "verifying", 1)
+    counts = report.rules_json()
+    for rule, before, after in zip(counts, settings.rules, rules, strict=True):
         rule["suggested"] = None if before is after else [str(quota) for quota in after.quotas]
-    return {name: counts[name] for name in ("requests", "rejected", "clients_rejected", "rules")}
+    return {
+        "requests": log.count,
+        "rejected": report.rejected,
+        "clients_rejected": report.clients_rejected,
+        "rules": counts,
+    }
 
 
 def _print(period: str, summary: dict[str, Any]) -> None:
     total, rejected, clients = summary["requests"], summary["rejected"], summary["clients_rejected_most"]
     rejected_clients = count_text(summary["clients_rejected"], "client")
-    more = "" if summary["clients_complete"] else "more than "
     print_text(period)
     print_text(format_text(summary["formats"]))
-    print_text(f"{count_text(total, 'request')} from {more}{count_text(summary['clients'], 'client')}")
+    print_text(f"{count_text(total, 'request')} from {count_text(summary['clients'], 'client')}")
     print_text(f"{rejected:,} rejected ({rejected / total:.1%}) from {rejected_clients}")
     if summary["denied"]:
         print_text(f"{summary['denied']:,} of them by the deny list")

@@ -7,12 +7,11 @@ from typing import Any, Final
 import click
 
 from ..json_lines import LineParser
-from ..log_files import format_text, logs_argument
 from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
 from ..source import Source
 from .changes import Change, compare
-from .comparison import Comparison
-from .logs import field_option, limit_option, notes_on_logs, notes_on_replay, open_logs
+from .logs import RequestLog, field_option, format_text, limit_option, logs_argument, notes_on_features, notes_on_replay
+from .report import Comparison
 from .simulation import Simulation, forwarded_feature
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
@@ -32,7 +31,7 @@ _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly a
 def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int, as_json: bool) -> None:
     """Show the rules and settings that differ between the files OLD and NEW.
 
-    With access logs, both rule sets decide the requests of the logs in one pass. The command shows the requests that
+    With access logs, both rule sets decide the requests of the logs. The command shows the requests that
     NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. For logs and their
     options, see replay.
 
@@ -63,13 +62,11 @@ def _replay(
     note(*notes_on_replay(old), *notes_on_replay(new))
     headers = [forwarded_feature(source.settings) for source in (old, new)]
     parser = LineParser(fields, (*old.rules.needs, *new.rules.needs, *headers))
-    comparison = Comparison(Simulation(old.settings), Simulation(new.settings))
-    with open_logs(paths, parser, "comparing") as logs:
-        for entry in logs:
-            comparison.add(entry)
-    logs.finish(comparison.new.requests)
-    note(*notes_on_logs(old, parser, comparison.old), *notes_on_logs(new, parser, comparison.new))
-    return comparison, logs.formats
+    log = RequestLog(paths, parser)
+    comparison = Comparison(log, Simulation(old.settings), Simulation(new.settings))
+    sides = ((old, comparison.old), (new, comparison.new))
+    note(*(text for side, report in sides for text in (*notes_on_features(side, parser), *report.notes(side))))
+    return comparison, log.logs.formats
 
 
 def _change_row(change: Change) -> dict[str, Cell]:
@@ -85,10 +82,9 @@ def _change_row(change: Change) -> dict[str, Cell]:
 
 def _print_effect(period: str, effect: dict[str, Any]) -> None:
     total = effect["requests"]
-    more = "" if effect["clients_complete"] else "more than "
     print_text(period)
     print_text(format_text(effect["formats"]))
-    print_text(f"{count_text(total, 'request')} from {more}{count_text(effect['clients'], 'client')}")
+    print_text(f"{count_text(total, 'request')} from {count_text(effect['clients'], 'client')}")
     print_text(f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after")
     for change, text in _CHANGES.items():
         clients = count_text(effect[f"clients_{change}"], "client")

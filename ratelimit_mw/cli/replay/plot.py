@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import MissingExtraError
 from ..output import count_text, printable
-from .report import REJECTED, REQUESTS, STEPS, ReplayReport
+from .report import STEPS, ClientRow, ReplayReport
 
 try:
     from matplotlib import rc_context
@@ -43,13 +43,14 @@ _DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 
 def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file."""
-    clients = report.clients.top(limit, REJECTED) or report.clients.top(limit)
+    top = report.top(limit)
+    clients = [row for row in top if row.rejected] or top
     bottom = 0.9 + 0.33 * len(clients)
     figure = new_figure(4.6 + bottom, theme)
     upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
     figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
     _draw_curves(upper, report, theme)
-    _draw_clients(lower, report, clients, theme)
+    _draw_clients(lower, clients, theme)
     save(figure, path)
 
 
@@ -77,7 +78,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
     """Draw demand as a line, above the areas of allowed and rejected requests."""
-    curve = report.curve.as_json()
+    curve = report.curve()
     step = curve["step"]
     edges, demand, rejected = _with_gaps(curve)
     allowed = [requests - lost for requests, lost in zip(demand, rejected, strict=True)]
@@ -86,7 +87,7 @@ def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
     axes.stairs(demand, edges, color=theme.ink, linewidth=1.1, label="demand")
     axes.set_xlim(edges[0], max(edges[-1], edges[0] + _MIN_STEPS * step / _DAY))
     axes.set_ylim(0, max(demand) * 1.06)
-    total, lost = report.requests, report.rejected
+    total, lost = report.log.count, report.rejected
     title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
     style_times(axes, f"requests per {STEPS[step]}", report.period, title, theme)
 
@@ -122,16 +123,15 @@ def _with_gaps(curve: dict[str, Any]) -> tuple[list[float], list[int], list[int]
     return [edge / _DAY for edge in edges], demand, rejected
 
 
-def _draw_clients(axes: Axes, report: ReplayReport, clients: Sequence[str], theme: Theme) -> None:
+def _draw_clients(axes: Axes, clients: Sequence[ClientRow], theme: Theme) -> None:
     rows = range(len(clients))
-    requests = [report.clients.rows[client][REQUESTS] for client in clients]
-    rejected = [report.clients.rows[client][REJECTED] for client in clients]
+    requests, rejected = [row.requests for row in clients], [row.rejected for row in clients]
     allowed = [every - lost for every, lost in zip(requests, rejected, strict=True)]
     axes.barh(rows, rejected, 0.7, color=theme.rejected)
     bars = axes.barh(rows, allowed, 0.7, rejected, color=theme.allowed)
     notes = [f"{lost:,} of {every:,}" for every, lost in zip(requests, rejected, strict=True)]
     axes.bar_label(bars, notes, padding=7, color=theme.ink, fontsize=9)
-    axes.set_yticks(rows, [ascii_text(client, 40) for client in clients], parse_math=False)
+    axes.set_yticks(rows, [ascii_text(row.client, 40) for row in clients], parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.set_xlim(0, max(requests) * 1.12)
     axes.set_xlabel("requests: rejected, then allowed", color=theme.ink)

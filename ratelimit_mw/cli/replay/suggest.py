@@ -6,7 +6,7 @@ rules. Then the limits of a rule are tried together, because their rejections ov
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -16,8 +16,8 @@ from ...errors import ConfigError
 from ...quota import Quota
 from ...rules.rule import Rule
 from ...settings import Settings
-from ..access_log import LogEntry
-from .report import ReplayReport
+from .logs import RequestLog
+from .report import RulesCounts
 from .simulation import Simulation
 
 _CANDIDATES: Final = 8
@@ -63,7 +63,7 @@ class _Search:
             self._low = place
 
 
-def suggest(settings: Settings, share: float, read: Callable[[], Iterable[LogEntry]]) -> list[Rule]:
+def suggest(settings: Settings, share: float, log: RequestLog) -> list[Rule]:
     """Return the rules with suggested limits, and the rules without a suggestion as they are.
 
     Concurrency limits, and those of rules without a request in the log, stay as they are.
@@ -71,14 +71,14 @@ def suggest(settings: Settings, share: float, read: Callable[[], Iterable[LogEnt
     Args:
         settings: The settings.
         share: The wanted share of the requests of a rule, from 0.0 to 1.0.
-        read: Reads the log. It is called once for each pass.
+        log: The requests.
     """
     searches = [_RuleSearch(rule, share) for rule in settings.rules]
     with _without_log():
-        for _ in range(_PASSES):
-            _try(settings, [each for search in searches for each in search.every], read())
+        for number in range(1, _PASSES + 1):
+            _try(settings, [each for search in searches for each in search.every], log, f"searching, pass {number}")
         if any(len(search.every) > 1 for search in searches):
-            _try_together(settings, searches, share, read())
+            _try_together(settings, searches, share, log)
     return [search.rule_at(search.step) for search in searches]
 
 
@@ -113,12 +113,12 @@ def _scaled(quota: Quota, amount: int) -> Quota:
     return Quota.exact(amount, quota.period_us, burst)
 
 
-def _try(settings: Settings, searches: list[_Search], entries: Iterable[LogEntry]) -> None:
+def _try(settings: Settings, searches: list[_Search], log: RequestLog, action: str) -> None:
     """Decide the candidates of all searches in one pass, and narrow the searches."""
     candidates = [(search, *each) for search in searches for each in search.candidates().items()]
     simulation = Simulation(replace(settings, rules=tuple(rule for _, _, rule in candidates)))
     matched, rejected = Counter[Limit](), Counter[Limit]()
-    for entry in entries:
+    for _, entry in log.requests(action):
         for decision in simulation.decide(entry).decisions:
             limit = decision.hit[0]
             matched[limit] += 1
@@ -129,15 +129,16 @@ def _try(settings: Settings, searches: list[_Search], entries: Iterable[LogEntry
         search.learn(place, matched[limit], rejected[limit])
 
 
-def _try_together(settings: Settings, searches: list[_RuleSearch], share: float, entries: Iterable[LogEntry]) -> None:
+def _try_together(settings: Settings, searches: list[_RuleSearch], share: float, log: RequestLog) -> None:
     """Replay all rules at each step, and keep for each rule the strictest step that rejects at most the share."""
     rules = [[search.rule_at(step) for search in searches] for step in range(_STEPS + 1)]
-    reports = [ReplayReport(Simulation(replace(settings, rules=tuple(each)))) for each in rules]
-    for entry in entries:
-        for report in reports:
-            report.add(entry)
-    for step, report in enumerate(reports):
-        for search, rule in zip(searches, report.rules.values(), strict=True):
+    simulations = [Simulation(replace(settings, rules=tuple(each))) for each in rules]
+    tried = [(simulation, RulesCounts(simulation.rules)) for simulation in simulations]
+    for _, entry in log.requests("trying limits together"):
+        for simulation, counts in tried:
+            counts.add(simulation.decide(entry))
+    for step, (_, counts) in enumerate(tried):
+        for search, rule in zip(searches, counts.by_name.values(), strict=True):
             if rule.rejected <= share * rule.matched:
                 search.step = step
 

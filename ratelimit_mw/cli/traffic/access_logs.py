@@ -11,9 +11,8 @@ from ...traffic import TrafficLog
 from ..access_log import LogEntry
 from ..clients import open_log
 from ..json_lines import LineParser
-from ..log_files import format_text, logs_argument, size_of
 from ..output import Failure, command, count_text, json_flag
-from ..replay.logs import field_option, open_logs
+from ..replay.logs import AccessLogs, field_option, format_text, logs_argument, size_of
 from ..replay.simulation import LogClients
 
 _AT_ONCE: Final = 10_000
@@ -43,14 +42,14 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
     parser, client_of = LineParser(fields), LogClients(Settings())
     if size_of(access_logs) is not None:  # a pipe is read once
         _check_logs(access_logs, parser)
-    with open_logs(access_logs, parser, "importing") as logs:
-        for entry in logs:
-            if _record(log, entry, client_of(entry) if clients and entry.client else None):
-                counted += 1
-                if counted % _AT_ONCE == 0:
-                    log.flush()
-            else:
-                left_out += 1
+    logs = AccessLogs(access_logs, parser, "importing")
+    for entry in logs:
+        if _record(log, entry, client_of(entry) if clients and entry.client else None):
+            counted += 1
+            if counted % _AT_ONCE == 0:
+                log.flush()
+        else:
+            left_out += 1
     log.close()
     try:
         logs.finish(counted + left_out)
@@ -68,9 +67,8 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
 
 def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:
     """Read the logs, and fail before anything is counted: requests that are imported again would count twice."""
-    with open_logs(paths, parser, "checking") as logs:
-        requests = sum(1 for _ in logs)
-    logs.check(requests)
+    logs = AccessLogs(paths, parser, "checking")
+    logs.check(sum(1 for _ in logs))
 
 
 def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:
