@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import django_calls  # noqa: F401 - importing ratelimit_mw.django needs settings
+import pytest
 from folders import DOCS, ROOT
 from tables import each
 
@@ -33,6 +34,7 @@ def files_by_class() -> dict[str, set[Path]]:
     return files
 
 
+@pytest.mark.slow
 def test_a_class_name_is_in_one_file() -> None:
     """One name means one thing: no two files define a class of the same name."""
     repeated = {name: sorted(map(str, files)) for name, files in files_by_class().items() if len(files) > 1}

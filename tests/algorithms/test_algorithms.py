@@ -19,6 +19,7 @@ KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = examples(40)
 
 
+@pytest.mark.slow
 @KINDS
 @EXAMPLES
 @given(data=st.data())

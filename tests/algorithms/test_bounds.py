@@ -40,6 +40,7 @@ def assert_within_bounds(shape: Shape, passed: Passed) -> None:
             assert total <= most(shape, now - start), (shape, start, now)
 
 
+@pytest.mark.slow
 @KINDS
 @examples(40)
 @given(data=st.data())
@@ -57,6 +58,7 @@ def test_random_traffic_stays_within_the_bound(kind: str, data: st.DataObject) -
     assert_within_bounds(shape, passed)
 
 
+@pytest.mark.slow
 @KINDS
 @examples(40)
 @given(data=st.data())

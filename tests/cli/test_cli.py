@@ -175,6 +175,7 @@ def test_line_break_in_a_key_is_escaped(settings: Any) -> None:
 # -- the installed command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_installed_command() -> None:
     """The installed program checks the example, with exit code 0."""
     done = start("check", EXAMPLE)
@@ -209,6 +210,7 @@ def test_main_ends_with_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "login" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_closed_pipe_ends_the_command_quietly(settings: Any) -> None:
     """The reader of a pipe may end first, as ``head`` does."""
     for args in (
@@ -232,6 +234,7 @@ def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("schema").output == ""
 
 
+@pytest.mark.slow
 def test_full_disk_is_an_error_with_a_message(tmp_path: Path) -> None:
     """The exit code is 1."""
     with (tmp_path / "small").open("w") as small:

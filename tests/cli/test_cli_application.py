@@ -280,6 +280,7 @@ def test_check_as_json() -> None:
     assert (answer["problems"], result.exit_code) == ([], 0)
 
 
+@pytest.mark.slow
 def test_output_of_an_application_goes_to_stderr() -> None:
     """Otherwise the JSON on stdout would be invalid."""
     done = start("explain", "--app", "shop:app", "GET", "/", "--json")

@@ -205,6 +205,7 @@ FEATURES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "OPTIONS", "PURGE"]),
     path=st.sampled_from(["/", "/login", "/login/", "//login", "/api", "/api/a/b", "/v2/x", "/Login"]),

@@ -164,6 +164,7 @@ def test_a_header_that_servers_read_in_several_ways_is_a_400(service: dict[str, 
     assert asked.ask("GET", "/auth", headers={**gateway, **others}).status_code == 204
 
 
+@pytest.mark.slow
 def test_hostile_targets_pass_no_limit() -> None:
     """Of 400 targets, none that a reader may take for a limited, denied or closed path is allowed."""
     asked = Asked(**tomllib.loads(RULES), service=NGINX)

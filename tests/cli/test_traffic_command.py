@@ -121,6 +121,7 @@ def test_no_cell_is_a_formula() -> None:
     assert text.endswith("\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_a_picture_is_drawn(url: str, tmp_path: Path, name: str) -> None:
     shown(url, "login", "--picture", tmp_path / name)

@@ -38,11 +38,13 @@ SECRET: dict[str, str] = dict(re.findall(r"--from-literal=(\w+)=(\S+)", DOCUMENT
 """The values of the command on the page, as it is written there."""
 
 
+@pytest.mark.slow
 def test_compose_follows_the_specification() -> None:
     """The JSON schema of the Compose specification, as check-jsonschema ships it, accepts the file."""
     checked("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
 
 
+@pytest.mark.slow
 @each("path", MANIFESTS)
 def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
     """The strict schemas, as kubernetes-validate ships them, accept every object and reject unknown fields."""
@@ -50,6 +52,7 @@ def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
     checked("kubernetes_validate", "--strict", str(path))
 
 
+@pytest.mark.slow
 def test_a_wrong_manifest_is_found(tmp_path: Path) -> None:
     """The validators are not silent about everything."""
     (tmp_path / "compose.yaml").write_text((FILES / "compose.yaml").read_text().replace("healthcheck", "healthcheque"))
@@ -90,6 +93,7 @@ def test_the_image_contains_the_files_and_runs_their_command() -> None:
     assert "ratelimit-mw[redis,cli]" in shlex.split(installed)
 
 
+@pytest.mark.slow
 def test_the_build_checks_the_rules(tmp_path: Path) -> None:
     """The check of the image passes, and finds a mistake."""
     (command,) = (run for run in instructions("RUN") if "ratelimit-mw check" in run)

@@ -86,6 +86,7 @@ execute_from_command_line(sys.argv)
 """
 
 
+@pytest.mark.slow
 def test_a_project_with_rules_but_without_the_middleware_does_not_start(tmp_path: Path) -> None:
     """Servers run no checks, so the application itself raises the error."""
     (tmp_path / "program.py").write_text(PROGRAM.replace('"ratelimit_mw.django.RateLimitMiddleware"', ""))
@@ -104,6 +105,7 @@ def test_the_start_names_the_missing_middleware() -> None:
         ready()
 
 
+@pytest.mark.slow
 def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:
     """Without Django's own users, the checks do not import them."""
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -85,6 +85,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 def test_a_block_that_does_not_do_what_it_says_is_found(tmp_path: Path) -> None:
     """The runner of blocks fails at each wrong page, so its silence means something."""
     pages = [tmp_path / f"{name}.md" for name in WRONG]

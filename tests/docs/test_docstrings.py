@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 import django_calls  # noqa: F401 - Django's settings have to be there when its modules are looked through
+import pytest
 
 import ratelimit_mw
 
@@ -17,6 +18,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.slow
 def test_examples_in_docstrings() -> None:
     """The examples of docstrings have the output shown."""
     modules = [importlib.import_module(name) for name in MODULES]

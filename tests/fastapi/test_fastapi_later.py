@@ -42,6 +42,7 @@ def test_a_later_rejection_keeps_earlier_costs() -> None:
     assert [remainder, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [5, 5, 0]
 
 
+@pytest.mark.slow
 def test_a_client_over_its_limit_cannot_authenticate_without_a_limit() -> None:
     """Each request authenticates before the limit by user rejects it. The limit by IP address holds all the same."""
     authentications: list[str] = []

@@ -110,6 +110,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Ask]:
         yield lambda method, headers: site.call(method, headers=headers)
 
 
+@pytest.mark.slow
 def test_failed_logins_are_limited_by_ip(served: Ask) -> None:
     """Authentication rejects before the inner middleware, so the outer one counts: of 500 passwords, 5 are tried."""
     statuses = [served("POST", login("ann", f"guess {number}")).status_code for number in range(500)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from header_scene import FEATURES, Scene, parsed, rule
 from tables import each
 
@@ -180,6 +181,7 @@ def test_limits_by_client_show_their_own_numbers() -> None:
     assert scene.hit({"ip": "192.0.2.8"})["ratelimit-policy"] == '"login";q=2;w=60'
 
 
+@pytest.mark.slow
 def test_the_cache_of_encoded_limits_is_bounded() -> None:
     """Reloaded settings do not grow the cache of encoded policies."""
     clients = [str(i) for i in range(headers_module._MAX_CACHED + 10)]

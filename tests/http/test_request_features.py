@@ -285,6 +285,7 @@ latin = st.text(st.characters(max_codepoint=255), max_size=90)
 names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "accept", "x"])
 
 
+@pytest.mark.slow
 @given(anything, latin, st.lists(st.tuples(names, latin), max_size=5), latin, st.none() | anything, st.booleans())
 @example("a", "", [], "", "", True)
 def test_no_request_breaks_the_middleware(

@@ -6,6 +6,7 @@ import ipaddress
 import random
 from ipaddress import IPv4Address, IPv6Address
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import expect_error
@@ -45,6 +46,7 @@ def test_bisection_agrees_with_a_comparison_of_each_network(networks: list[Netwo
         assert (str(client) in merged) == is_in_one(client, networks)
 
 
+@pytest.mark.slow
 def test_ten_thousand_random_networks_agree_with_a_comparison_of_each() -> None:
     """The edges of every network are checked, and the addresses next to them."""
     chance = random.Random(4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ratelimit_mw.limiter.remote.breaker import Breaker
 
 SECOND = 1_000_000
@@ -38,6 +40,7 @@ def test_probes_are_granted_one_at_a_time_at_most_a_second_apart() -> None:
     assert 10 <= len(granted) <= 14
 
 
+@pytest.mark.slow
 def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
     """Each interval has a random part."""
     first_probes = set()

@@ -316,6 +316,7 @@ def test_a_cost_of_zero_is_decided_without_a_share() -> None:
     assert limiter.hit({"ip": "198.51.100.1"}, cost=0)
 
 
+@pytest.mark.slow
 def test_leases_are_bounded() -> None:
     """There are at most 10,000 leases; the oldest are returned."""
     (limiter,), _, _ = setup()

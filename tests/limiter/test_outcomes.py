@@ -129,6 +129,7 @@ def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
     return [(d.rule, d.remaining, d.reset_us) for d in verdict.decisions if not d.quota.concurrent]
 
 
+@pytest.mark.slow
 def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: Any, loop: asyncio.Runner) -> None:
     """On each store, for each algorithm: headers show before the correction what a peek shows after it."""
     chance = random.Random(7)

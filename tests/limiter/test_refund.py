@@ -22,6 +22,7 @@ def refundable(kind: str) -> st.SearchStrategy[Shape]:
     return shapes(kind).filter(lambda shape: shape.kind != "leaky-bucket-queue" or shape.amount <= shape.period)
 
 
+@pytest.mark.slow
 @KINDS
 @EXAMPLES
 @given(data=st.data())
@@ -53,6 +54,7 @@ def test_a_refunded_lone_hit_leaves_no_state(kind: str) -> None:
     assert algorithm.refund(half, 5, Charge(decision.at_us, 1), 1) is None
 
 
+@pytest.mark.slow
 @KINDS
 @examples(60)
 @given(data=st.data())

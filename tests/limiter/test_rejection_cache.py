@@ -198,6 +198,7 @@ def test_zero_turns_the_cache_off() -> None:
     assert store.calls == 4
 
 
+@pytest.mark.slow
 def test_the_cache_is_bounded() -> None:
     """A flood of rejected clients leaves at most 50,000 entries, the newest among them."""
     limiter, store = setup(

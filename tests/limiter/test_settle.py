@@ -56,6 +56,7 @@ def test_a_second_refund_changes_nothing(kind: str) -> None:
     assert desk.left() == 10
 
 
+@pytest.mark.slow
 @KINDS
 @examples(40)
 @given(data=st.data())

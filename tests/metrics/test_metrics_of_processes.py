@@ -67,6 +67,7 @@ def counted(folder: Path) -> float:
         return 0.0
 
 
+@pytest.mark.slow
 def test_no_count_is_lost_at_the_end(tmp_path: Path) -> None:
     """A child counts only its own requests. The counts of all processes add up."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tables import expect_error
 
 from ratelimit_mw import Limiter, Quota, Rule
@@ -103,6 +104,7 @@ def test_the_match_cache_is_bounded() -> None:
     assert len(rules._plans) <= 4
 
 
+@pytest.mark.slow
 def test_the_plan_cache_is_bounded() -> None:
     """Independent patterns have as many plans as combinations. The cache holds a bounded number of them."""
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))

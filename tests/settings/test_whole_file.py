@@ -115,6 +115,7 @@ def places(table: Any, *steps: Any) -> Iterator[tuple[Any, ...]]:
         yield from places(value, *steps, step)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_a_value_of_a_wrong_type_is_an_error_with_its_place() -> None:
     """Wherever it is in the settings, the value is taken, or the error names the setting."""

@@ -83,6 +83,7 @@ def test_at_a_high_rate_requests_share_commands() -> None:
     assert blocking.commands == pytest.approx(20_000, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_cluster_has_a_command_for_each_slot() -> None:
     """Hash tags make one command of the limits of a request. Without them, a request has a command for each limit."""
     same, different = (simulated(nodes=3, limits=3, has_tags=tags) for tags in (True, False))
@@ -90,6 +91,7 @@ def test_a_cluster_has_a_command_for_each_slot() -> None:
     assert different.commands == pytest.approx(3 * different.requests, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_rejection_in_several_slots_refunds_the_others() -> None:
     """Two refunds and two looks at the other two slots: one command for each slot, and a second round trip."""
     result = simulated(nodes=3, limits=3, has_tags=False, rejected=1.0, rejected_clients=10**9, clients=10**6)
@@ -114,6 +116,7 @@ def test_leases_take_the_place_of_calls() -> None:
     assert leased.commands < exact.commands / 5
 
 
+@pytest.mark.slow
 def test_a_part_of_the_fleet_is_as_the_whole() -> None:
     """A fleet that is too large to simulate has the loads and latencies of a smaller one with the same ratios."""
     large = simulated(workers=8_000, rate=800_000.0, nodes=80)

@@ -124,6 +124,7 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
     log._start_over()  # nothing is left for the end of the process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_writable", [True, False])
 def test_the_thread_of_a_log_ends_with_its_application(
     tmp_path: Path, is_writable: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -49,6 +49,7 @@ def test_a_list_has_all_clients_above_its_bound(parts: list[dict[str, int]], fir
     assert found.distinct() == (len(exact) if found.dropped is None else pytest.approx(len(exact), abs=1))
 
 
+@pytest.mark.slow
 def test_the_number_of_names_has_the_stated_error() -> None:
     """There is no bias. The largest of these estimates may be three standard errors away."""
     for count in (1, 50, 2_000, 5_000, 12_000, 100_000):
@@ -67,6 +68,7 @@ def test_sketches_merge_into_that_of_all_names(some: set[str], others: set[str])
     assert first.distinct_with([]) == whole.distinct_with([]) == whole.distinct_with(others)
 
 
+@pytest.mark.slow
 def test_a_count_of_the_count_min_sketch_is_within_its_bound() -> None:
     """No count is too low. With 20,000 names of skewed counts, less than 1% are too high by more than 0.27% of all."""
     exact = {f"client {i}": 20_000 // i for i in range(1, 20_001)}

@@ -69,6 +69,7 @@ def test_a_list_with_room_is_complete(log: TrafficLog) -> None:
     assert log.total("a", NOW, NOW, by="c7") == 8
 
 
+@pytest.mark.slow
 def test_a_flood_of_clients_keeps_the_log_small(url: str, clock: ManualClock, tmp_path: Path) -> None:
     """A client with many requests is exact, even one that comes late. So is the total."""
     log = TrafficLog(url, "1h:7d", clock)

@@ -28,6 +28,7 @@ FAR = 10_000 * DAY
 Open = Callable[..., TrafficLog]
 
 
+@pytest.mark.slow
 def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
     """For 200 random ranges of each length, at every resolution: curves, totals, clients and their number."""
     found = records(4_000, 9 * 365 * DAY)
@@ -75,6 +76,7 @@ def test_the_curves_of_several_events_have_the_same_steps(log: TrafficLog) -> No
         log.curves("a", NOW, NOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retention", ["1m:1d,5m:7d,1h:90d,1d:2y,1w:10y", "1m:30d", "1m:1d,1d:5y"])
 def test_the_totals_of_events_agree_with_a_brute_force_count(url: str, clock: ManualClock, retention: str) -> None:
     """For 200 random ranges."""

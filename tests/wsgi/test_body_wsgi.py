@@ -195,6 +195,7 @@ READS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @each("read", READS.values())
 @each("limit", [1, 5, 8, len(TEXT) - 1, len(TEXT), 1000])
 @each("send", [post, chunked])

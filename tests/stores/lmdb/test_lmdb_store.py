@@ -110,6 +110,7 @@ def test_other_platforms_are_an_error(path: Path, monkeypatch: pytest.MonkeyPatc
         LmdbStore(str(path))
 
 
+@pytest.mark.slow
 def test_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
     """A hit that cannot be written is neither counted nor allowed. When there is space again the store continues."""
     code = (

@@ -76,6 +76,7 @@ def test_a_full_server_that_evicts_by_expiry_keeps_daily_quotas(tmp_path: Path) 
         assert not limiter.hit({"ip": "192.0.2.7"}).allowed
 
 
+@pytest.mark.slow
 def test_a_full_server_without_eviction_keeps_rejecting(tmp_path: Path) -> None:
     """The key stays. A new client cannot be written, and on_store_error rejects it."""
     with full_server(tmp_path, "noeviction") as (limiter, handle):

@@ -84,6 +84,7 @@ def use_log(url: str) -> None:
     log.close()
 
 
+@pytest.mark.slow
 def test_the_rights_are_enough_for_a_traffic_log(limited: str) -> None:
     """The user of the limits needs them, too, to have a log."""
     with redis.Redis.from_url(limited.replace("ratelimit:s3cret@", "")) as admin:
