@@ -6,8 +6,8 @@ import json
 import re
 from urllib.parse import quote
 
-import pytest
 from dashboard_pages import Elements, ask, page, shown
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.dashboard.response import PageResponse
@@ -50,51 +50,42 @@ def test_a_dashboard_with_a_check_asks_to_sign_in() -> None:
     assert (response.status, "sign in" in text(response), "allow=" in text(response)) == (403, True, False)
 
 
-@pytest.mark.parametrize(("is_open", "status"), [(True, 400), (False, 401)])
-def test_a_program_gets_a_problem_as_json(is_open: bool, status: int) -> None:
+def test_a_program_gets_a_problem_as_json() -> None:
     """A program that reads JSON cannot read a page."""
-    found = ask(limiter_with_log(), "data.json", "range=foo", opens=is_open)
-    assert found.status == status
-    problem = json.loads(found.body)["error"]
-    if is_open:
-        assert problem == "range: got 'foo'. Expected one of hour, day, week, year"
+    opened, closed = (ask(limiter_with_log(), "data.json", "range=foo", opens=opens) for opens in (True, False))
+    assert opened.status == 400
+    assert json.loads(opened.body) == {"error": "range: got 'foo'. Expected one of hour, day, week, year"}
+    assert (closed.status, [*json.loads(closed.body)]) == (401, ["error"])
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "X"])
-def test_the_dashboard_is_read_only(method: str) -> None:
+def test_the_dashboard_is_read_only() -> None:
     """Other methods than GET and HEAD are 405, with the methods that are allowed."""
-    response = ask(limiter_with_log(), method=method)
-    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "X"):
+        response = ask(limiter_with_log(), method=method)
+        assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD"), method
 
 
-@pytest.mark.parametrize("path", ["", "data.json", "static/dashboard.js", "unknown"])
-def test_head_has_the_headers_of_get(path: str) -> None:
-    """The length is that of the body of GET."""
+@each("path", ["", "data.json", "unknown", "static/dashboard.css"])
+def test_every_response_has_the_security_headers(path: str) -> None:
+    """No other content runs in the page, no other page frames it, and data is never stored. ``HEAD`` has them, too."""
     limiter = limiter_with_log()
-    head, full = ask(limiter, path, method="HEAD"), ask(limiter, path)
-    assert (head.status, head.headers, head.body) == (full.status, full.headers, b"")
-    assert full.headers["Content-Length"] == str(len(full.body))
+    for is_open in (True, False):
+        full, head = ask(limiter, path, opens=is_open), ask(limiter, path, method="HEAD", opens=is_open)
+        headers = full.headers
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+        is_file = path.startswith("static/")
+        assert headers["Cache-Control"] == ("public, max-age=31536000, immutable" if is_file else "no-store")
+        assert headers["Content-Length"] == str(len(full.body))
+        assert (head.status, head.headers, head.body) == (full.status, headers, b"")
 
 
-@pytest.mark.parametrize("path", ["", "data.json", "unknown", "static/dashboard.css"])
-@pytest.mark.parametrize("is_open", [True, False])
-def test_every_response_has_the_security_headers(path: str, is_open: bool) -> None:
-    """No other content runs in the page, no other page frames it, and data is never stored."""
-    headers = ask(limiter_with_log(), path, opens=is_open).headers
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
-    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
-    is_file = path.startswith("static/")
-    assert headers["Cache-Control"] == ("public, max-age=31536000, immutable" if is_file else "no-store")
-
-
-@pytest.mark.parametrize(
-    "path", ["static/", "static/../core.py", "static/..%2fcore.py", "static//etc/passwd", "dashboard.js", "static/x.js"]
-)
-def test_only_the_files_of_the_page_are_served(path: str) -> None:
+@each("name", ["", "../core.py", "..%2fcore.py", "/etc/passwd", "x.js", "../static/dashboard.js"])
+def test_only_the_files_of_the_page_are_served(name: str) -> None:
     """A path is a name of a table, never a path of the file system."""
-    assert ask(limiter_with_log(), path).status == 404
+    assert ask(limiter_with_log(), f"static/{name}").status == 404
+    assert ask(limiter_with_log(), "dashboard.js").status == 404
 
 
 def test_the_page_links_only_to_its_own_files() -> None:
@@ -120,7 +111,7 @@ def test_the_page_has_the_totals_of_the_log() -> None:
     assert "60.0%" in shown(page(limiter))
 
 
-@pytest.mark.parametrize("value", HOSTILE, ids=["script", "quotes", "control", "direction", "long"])
+@each("value", HOSTILE)
 def test_values_of_clients_are_text(value: str) -> None:
     """Names of endpoints and events, clients and the query add no element, no attribute and no control character."""
     limiter = limiter_with_log([Rule(name="api", key=["user"], limits="1/minute")])
@@ -132,18 +123,15 @@ def test_values_of_clients_are_text(value: str) -> None:
     for query in ("clients=yes", "by=endpoint", "by=event", f"by=event&name={quote(value)}", f"range={quote(value)}"):
         html = text(ask(limiter, query=query))
         elements = Elements(html)
-        assert [each for each in elements.found if each[0] == "script"] == [
-            ("script", each)
-            for each in [dict(attrs) for tag, attrs in elements.found if tag == "script"]
-            if each["src"]
-        ]
+        scripts = [dict(attrs) for tag, attrs in elements.found if tag == "script"]
+        assert all(script["src"] for script in scripts)
         assert not [name for _, attrs in elements.found for name in attrs if name.startswith("on") or name == "style"]
         assert "img" not in {tag for tag, _ in elements.found}
         assert not set(html) & set("\x00\r\u202e\u200f")
         assert "x" * 400 not in elements.text
 
 
-@pytest.mark.parametrize("query", ["range=month", "from=x", "to=2026-01-01", "from=2026-02-01&to=2026-01-01", "by=x"])
+@each("query", ["range=month", "from=x", "to=2026-01-01", "from=2026-02-01&to=2026-01-01", "by=x"])
 def test_an_impossible_view_is_an_error_that_names_the_field(query: str) -> None:
     """It is 400, with the text that was expected."""
     response = ask(limiter_with_log(), query=query)
