@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import Rule, clock
-from ratelimit_mw.cli.forecast.background import background_settings
-from ratelimit_mw.cli.forecast.series import HOUR
+from ratelimit_mw.cli.forecast.model import HOUR, background_settings, forecast
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.plot import THEMES
 from ratelimit_mw.traffic import TrafficLog
@@ -96,8 +95,6 @@ def growing(weeks: int) -> list[int]:
 
 @pytest.mark.thorough
 def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
-    from ratelimit_mw.cli.forecast.model import forecast
-
     result = forecast(growing(5))
     assert (result.period, len(result.counts)) == (168, 168)
     errors = result.errors
@@ -108,16 +105,12 @@ def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
 
 @pytest.mark.thorough
 def test_a_last_day_without_requests_is_an_error() -> None:
-    from ratelimit_mw.cli.forecast.model import forecast
-
     with pytest.raises(Failure, match="no request in the last 24 whole hours"):
         forecast([5] * 60 + [0] * 24)
 
 
 @pytest.mark.thorough
 def test_a_constant_series_is_its_own_forecast() -> None:
-    from ratelimit_mw.cli.forecast.model import forecast
-
     result = forecast([60] * 80)
     assert result.period == 24
     assert result.counts == pytest.approx([60] * 24)
@@ -225,10 +218,8 @@ def test_misuse_is_explained(url: str, arguments: list[str], message: str) -> No
 
 
 def test_a_missing_library_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the log is read."""
     monkeypatch.setitem(sys.modules, "statsmodels", None)
     monkeypatch.setitem(sys.modules, "statsmodels.tsa.api", None)
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.forecast.model", raising=False)
     result = run("forecast", url, "api")
     assert result.exit_code == 2
     assert 'pip install "ratelimit-mw[forecast]"' in result.stderr

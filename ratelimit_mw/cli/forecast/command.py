@@ -1,8 +1,8 @@
 """``ratelimit-mw forecast``: forecast the requests of a log, and print limits that fit below the predicted peak."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, get_args
 
 import click
 
@@ -12,13 +12,8 @@ from ...operations import Answer, Line, Table
 from ..output import command, json_flag
 from ..replay.picture import plot_option, theme_option
 from ..toml import toml
-from .background import background_settings
-from .series import HOUR, HourlyCounts, count_traffic_log
-
-if TYPE_CHECKING:
-    from .model import Forecast
-
-_DAY: Final = 24  # hours
+from .model import DAY, HOUR, Forecast, HourlyCounts, background_settings, count_hours, moment
+from .model import forecast as forecast_of
 
 
 @command(
@@ -41,15 +36,13 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     To measure its error, each model forecasts the last week of the log from the earlier data. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.
     """
-    from .model import forecast as forecast_of  # raises MissingExtraError without statsmodels
-
     if plot is not None:
         from ..replay.plot import THEMES  # raises MissingExtraError without matplotlib
         from .plot import draw_forecast
     if (event is None) == (rule is None):
         raise click.UsageError("name an EVENT, or a rule with --rule")
     events = [event] if event is not None else [event_of(str(rule), outcome) for outcome in get_args(Outcome)]
-    record = count_traffic_log(url, events)
+    record = count_hours(url, events)
     result = forecast_of(record.counts)
     summary = _summary(record, result)
     if plot is not None:
@@ -57,27 +50,22 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     return Answer(summary, _show(record, summary), [] if plot is None else [f"picture written to {plot}"])
 
 
-def _summary(record: HourlyCounts, result: "Forecast") -> dict[str, Any]:
+def _summary(record: HourlyCounts, result: Forecast) -> dict[str, Any]:
     """Return the forecast for programs."""
-    options = background_settings(record.end, result.counts, result.margin)
     peak = max(range(result.period), key=lambda hour: result.counts[hour])
     return {
         "hours": len(record.counts),
-        "first": _moment(record.start).isoformat(),
-        "last": _moment(record.end).isoformat(),
+        "first": moment(record.start).isoformat(),
+        "last": moment(record.end).isoformat(),
         "requests": sum(record.counts),
-        "period": "week" if result.period > _DAY else "day",
+        "period": "week" if result.period > DAY else "day",
         "errors": result.errors,
         "model": result.model,
         "forecast": {"start": record.end, "step": HOUR, "counts": [round(count, 1) for count in result.counts]},
-        "peak": {"hour": _moment(record.end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
+        "peak": {"hour": moment(record.end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
         "margin": round(result.margin),
-        "settings": options,
+        "settings": background_settings(record.end, result.counts, result.margin),
     }
-
-
-def _moment(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _show(record: HourlyCounts, summary: dict[str, Any]) -> list[Table | Line | str]:

@@ -1,30 +1,82 @@
-"""Forecasts hourly counts: STL with exponential smoothing, beside the seasonal naive forecast as the baseline.
+"""Forecasts the requests of a traffic log by the hour, and finds limits that fit below the predicted peak.
 
 STL (seasonal and trend decomposition by local regression) takes the seasonal part out of the logarithms of the counts.
 A damped trend continues the rest, and the seasonal part of the last period is added again. Single peaks have a low
-weight. The seasonal naive forecast repeats the last period.
+weight. The seasonal naive forecast, which is the baseline, repeats the last period.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from operator import sub
+from typing import Any, Final, NamedTuple
 
+from ...clock import SECOND, now_us
 from ...errors import MissingExtraError
+from ...rules.schedule import DAYS
+from ...stores import redacted_url
+from ..clients import open_log
 from ..output import Failure
 
-try:
-    import numpy
-    from statsmodels.tsa.api import STLForecast
-    from statsmodels.tsa.exponential_smoothing.ets import ETSModel
-except ImportError:
-    raise MissingExtraError("forecast", "forecast") from None
-
+HOUR: Final = 3600
 DAY: Final = 24
 WEEK: Final = 7 * DAY
 _PERIODS: Final = 3
 """A series has at least three periods: two to forecast from, and one to compare with."""
+_SPANS: Final = (182, 90, 28, 7, 4)
+"""The days that are tried: a log keeps hours for some of them. A series has at most the first, half a year."""
+_PER_MINUTE_FROM: Final = 600
+_QUIET: Final = 0.1
+"""The least share of the peak that a schedule is worth."""
 
 Values = Sequence[float]
+
+
+class HourlyCounts(NamedTuple):
+    """The counts of whole hours, one after the other. ``start`` is in seconds since 1970."""
+
+    start: int
+    counts: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + HOUR * len(self.counts)
+
+    @property
+    def period(self) -> str:
+        return f"{moment(self.start):%Y-%m-%d %H:%M} to {moment(self.end):%Y-%m-%d %H:%M} UTC"
+
+
+def moment(seconds: int) -> datetime:
+    """Return a time in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def count_hours(url: str, events: Sequence[str]) -> HourlyCounts:
+    """Count events of a traffic log together, as far back as the log keeps hours.
+
+    The first and the last hour with a request are left out: they may be cut.
+    """
+    end = now_us() // SECOND // HOUR * HOUR
+    with closing(open_log(url)) as log:
+        for days in _SPANS:
+            start = end - (DAY * days - 1) * HOUR  # within the retention, also later in this hour
+            curves = list(log.curves(events, start, end, points=DAY * _SPANS[0] + 2).values())
+            if HOUR % curves[0].step == 0:
+                break
+        else:
+            message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
+            raise Failure(f"{redacted_url(url)}: {message}")
+    steps = [sum(step) for step in zip(*(curve.counts for curve in curves), strict=True)]
+    size = HOUR // curves[0].step
+    hours = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]
+    found = [i for i, number in enumerate(hours) if number]
+    if not found:
+        message = f"no record of {', '.join(events)} by the hour in the last {_SPANS[0]} days"
+        raise Failure(f"{redacted_url(url)}: {message}")
+    first, last = found[0] + 1, found[-1]
+    return HourlyCounts(curves[0].start + first * HOUR, hours[first:last])
 
 
 class Forecast(NamedTuple):
@@ -44,7 +96,12 @@ class Forecast(NamedTuple):
 
 
 def forecast(counts: Values) -> Forecast:
-    """Forecast the next week of hourly counts, or the next day of counts of less than three weeks."""
+    """Forecast the next week of hourly counts, or the next day of counts of less than three weeks.
+
+    Raises:
+        Failure: There are too few counts, or none in the last period.
+        MissingExtraError: statsmodels is not installed.
+    """
     period = next((each for each in (WEEK, DAY) if len(counts) >= _PERIODS * each), None)
     if period is None:
         raise Failure(f"a forecast needs three whole days, or three weeks for a week; got {len(counts)} hours")
@@ -52,13 +109,19 @@ def forecast(counts: Values) -> Forecast:
         raise Failure(f"no request in the last {period} whole hours. A forecast needs requests in each day or week")
     before, truth = counts[:-period], counts[-period:]
     tested = {name: model(before, period) for name, model in _MODELS.items()}
-    errors = {name: _error(truth, values) for name, values in tested.items()}
+    errors = {name: sum(map(abs, map(sub, truth, values))) / sum(truth) for name, values in tested.items()}
     best = min(errors, key=lambda name: errors[name])
-    excess = sorted(real - value for real, value in zip(truth, tested[best], strict=True))
+    excess = sorted(map(sub, truth, tested[best]))
     return Forecast(period, best, _MODELS[best](counts, period), tested, errors, max(0.0, excess[period * 9 // 10]))
 
 
 def _seasonal(counts: Values, period: int) -> list[float]:
+    try:
+        import numpy
+        from statsmodels.tsa.api import STLForecast
+        from statsmodels.tsa.exponential_smoothing.ets import ETSModel
+    except ImportError:
+        raise MissingExtraError("forecast", "forecast") from None
     options = {"error": "add", "trend": "add", "damped_trend": True}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a series that does not vary has no likelihood, and the back-test shows it
@@ -77,5 +140,54 @@ _MODELS: Final[dict[str, Callable[[Values, int], list[float]]]] = {
 }
 
 
-def _error(truth: Values, values: Values) -> float:
-    return sum(abs(real - value) for real, value in zip(truth, values, strict=True)) / sum(truth)
+def background_settings(start: int, counts: Values, margin: float) -> dict[str, Any]:
+    """Return the options of a rule for background requests, so that all requests stay below the peak of a forecast.
+
+    There are two amounts: one for the busy hours, and one for the rest. They are those that allow most requests. No
+    amount is below one request per hour. Without quiet hours, there is no schedule.
+
+    Args:
+        start: The time of the first count, in seconds since 1970.
+        counts: The forecast of the next day or the next week, by hour.
+        margin: The requests per hour by which the forecast may be too low.
+    """
+    free = [max(1, int(max(counts) - margin - count)) for count in counts]
+    low = min(free)
+    high = max(sorted(set(free)), key=lambda amount: sum(amount if each >= amount else low for each in free))
+    if high < _QUIET * max(counts):
+        return {"limits": [_quota(low)]}
+    busy = [moment(start + i * HOUR) for i, amount in enumerate(free) if amount < high]
+    schedule = {text: [_quota(low)] for text in _ranges(busy, len(counts) > DAY)}
+    return {"limits": [_quota(high)], **({"schedule": schedule, "timezone": "UTC"} if schedule else {})}
+
+
+def _quota(amount: int) -> str:
+    return f"{amount // 60}/minute" if amount >= _PER_MINUTE_FROM else f"{amount}/hour"
+
+
+def _ranges(busy: Iterable[datetime], has_days: bool) -> list[str]:
+    """Return the ranges of a schedule for these hours. Days with the same hours are in one range."""
+    hours: dict[int, list[int]] = {}
+    for each in sorted(busy, key=lambda each: each.hour):
+        hours.setdefault(each.weekday() if has_days else 0, []).append(each.hour)
+    days: dict[tuple[int, int], list[int]] = {}
+    for day, of_day in sorted(hours.items()):
+        for run in _runs(of_day):
+            days.setdefault(run, []).append(day)
+    names = {run: f"{_days_text(each)} " if has_days else "" for run, each in days.items()}
+    return [f"{names[first, last]}{first:02}:00-{last + 1:02}:00" for first, last in sorted(days)]
+
+
+def _days_text(days: Sequence[int]) -> str:
+    return ",".join(DAYS[first] if first == last else f"{DAYS[first]}-{DAYS[last]}" for first, last in _runs(days))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of consecutive numbers, which are sorted."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from ..replay.plot import Theme, edges_of, new_figure, save, style_times
-from .model import Forecast
-from .series import HOUR, HourlyCounts
+from .model import HOUR, Forecast, HourlyCounts
 
 _SHOWN: Final = 3
 """Periods of the record: the back-test, and two before."""
