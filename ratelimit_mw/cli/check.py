@@ -18,13 +18,14 @@ from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
 from ..keys.parts import feature_of, part_of
 from ..keys.secret import PERSONAL
+from ..operations import Answer, Line, Table
 from ..rules.compiled import CompiledRule
 from ..rules.describe import describe_amendments
 from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .application import SourceCommand
 from .connect import FACT, NOTE, PROBLEM, examine
-from .output import Answer, Line, Table, command, json_flag
+from .output import command, json_flag
 from .source import Source
 
 _ID = re.compile(

@@ -9,7 +9,7 @@ from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
-from ..operations import read_features
+from ..operations import Answer, Cell, Table, read_features
 from ..rules.compiled import CompiledRule
 from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..rules.lookup import Found
@@ -17,7 +17,7 @@ from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .application import SourceCommand
 from .clients import as_counted, check_used
-from .output import Answer, Cell, Table, command, json_flag, parsed
+from .output import command, json_flag, parsed
 from .source import Source
 
 _QUERY: Final = "query:"

@@ -16,9 +16,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..keys.features import INVALID
-from ..operations import Answer, Cell, Line, Table
+from ..operations import Answer, Cell, Table
 
-__all__ = ["Answer", "Cell", "Line", "Table"]
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _AS_JSON: Final = "ratelimit_mw.json"
@@ -48,9 +47,6 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         else:
             print_text(*([part] if isinstance(part, str) else part))
     note(*answer.notes)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, even for errors.")
 
 
 class Failure(click.ClickException):

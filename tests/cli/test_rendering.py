@@ -15,11 +15,14 @@ from command_line import Files, line, run
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli import group
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.cli.output import Answer, Cell, Table, printable
+from ratelimit_mw.cli.output import printable
+from ratelimit_mw.operations import Answer, Cell, Table
 from ratelimit_mw.traffic import TrafficLog
 
 CASES = {
     "check": ["FILE"],
+    "replay": ["FILE", "ACCESS", "--suggest=1%"],
+    "diff": ["FILE", "STRICT", "ACCESS"],
     "explain": ["FILE", "POST", "/login", "--feature=ip=192.0.2.7", "--feature=email=a@example.com"],
     "traffic show": ["LOG"],
     "traffic import": ["LOG", "ACCESS"],
@@ -72,7 +75,8 @@ def files(tmp_path: Path) -> dict[str, str]:
     with closing(TrafficLog(log)) as record:
         for hour in range(4 * 24):
             record.record("busy", n=30 if hour % 24 < 9 else 6, at=time.time() - hour * 3600)
-    return {"FILE": str(file), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
+    strict = Files(tmp_path).settings(f'[lists.deny]\nip = ["{line().split()[0]}"]', "strict.toml")
+    return {"FILE": str(file), "STRICT": str(strict), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
 
 
 @pytest.mark.parametrize(

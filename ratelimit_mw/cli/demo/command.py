@@ -20,7 +20,8 @@ import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
-from ..output import Cell, Failure, command, count_text, note, print_table, print_text, progress, terminal
+from ...operations import Cell
+from ..output import Failure, command, count_text, note, print_table, print_text, progress, terminal
 
 if TYPE_CHECKING:
     import httpx

@@ -1,7 +1,7 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +10,14 @@ import click
 
 from ...keys.features import BUILT_IN
 from ...keys.parts import feature_of
+from ...operations import Answer, Cell, Line, Table
 from ...settings import Settings
 from ..clients import check_used
 from ..json_lines import NAMES, LineParser
-from ..output import FILE, Cell, command, count_text, json_option, note, parsed, print_json, print_table, print_text
+from ..output import FILE, command, count_text, json_flag, parsed
 from ..source import Source
 from ..toml import toml
-from .logs import RequestLog, field_option, format_text, limit_option, logs_argument, notes_on_features, notes_on_replay
+from .logs import RequestLog, field_option, limit_option, logs_argument, notes_on_features, notes_on_replay, show_log
 from .picture import plot_option, theme_option
 from .report import ReplayReport
 from .simulation import Simulation, forwarded_feature
@@ -52,7 +53,7 @@ def _parse_share(text: str) -> float:
 )
 @theme_option
 @limit_option
-@json_option
+@json_flag
 def replay(
     file: Path,
     access_logs: tuple[str, ...],
@@ -61,8 +62,7 @@ def replay(
     plot: Path | None,
     theme: str,
     limit: int,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Apply the rules in FILE to access logs, and show which clients they would have rejected.
 
     ACCESS_LOG is a log of Apache or nginx in the common or combined format, or JSON lines of Caddy, Traefik, Envoy,
@@ -80,24 +80,19 @@ def replay(
     source = Source.from_file(file)
     known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
     check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
-    note(*notes_on_replay(source))
     parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)))
     log = RequestLog(access_logs, parser)
     report = ReplayReport(log, Simulation(source.settings))
-    note(*notes_on_features(source, parser), *report.notes(source))
+    notes = [*notes_on_replay(source), *notes_on_features(source, parser), *report.notes(source)]
     summary = {**report.as_json(limit), **log.logs.as_json()}
-    suggested = None if share is None else _suggest(source.settings, share, log)
-    if suggested is not None:
-        summary["suggested"] = {"share": share, **suggested}
-    if as_json:
-        print_json(summary)
-    else:
-        _print(report.period, summary)
-        if suggested is not None:
-            _print_suggested(summary)
+    shown: list[Table | Line | str] = [*_show(report.period, summary)]
+    if share is not None:
+        summary["suggested"] = {"share": share, **_suggest(source.settings, share, log)}
+        shown += _show_suggested(summary)
     if plot is not None:
         draw(report, plot, limit, THEMES[theme])
-        note(f"picture written to {plot}")
+        notes.append(f"picture written to {plot}")
+    return Answer(summary, shown, notes)
 
 
 def _suggest(settings: Settings, share: float, log: RequestLog) -> dict[str, Any]:
@@ -115,24 +110,21 @@ def _suggest(settings: Settings, share: float, log: RequestLog) -> dict[str, Any
     }
 
 
-def _print(period: str, summary: dict[str, Any]) -> None:
+def _show(period: str, summary: dict[str, Any]) -> Iterator[Table | str]:
     total, rejected, clients = summary["requests"], summary["rejected"], summary["clients_rejected_most"]
-    rejected_clients = count_text(summary["clients_rejected"], "client")
-    print_text(period)
-    print_text(format_text(summary["formats"]))
-    print_text(f"{count_text(total, 'request')} from {count_text(summary['clients'], 'client')}")
-    print_text(f"{rejected:,} rejected ({rejected / total:.1%}) from {rejected_clients}")
+    yield from show_log(period, summary)
+    yield f"{rejected:,} rejected ({rejected / total:.1%}) from {count_text(summary['clients_rejected'], 'client')}"
     if summary["denied"]:
-        print_text(f"{summary['denied']:,} of them by the deny list")
-    click.echo()
+        yield f"{summary['denied']:,} of them by the deny list"
+    yield ""
     for mode, title, column in _MODES:
         rules = [rule for rule in summary["rules"] if rule["mode"] == mode]
-        added = [name for name in ("banned", "delayed") if any(rule[name] for rule in rules)]
-        print_table(title, [_rule_row(rule, column, added) for rule in rules])
+        added = [name for name in _TITLES if any(rule[name] for rule in rules)]
+        yield Table(title, [_rule_row(rule, column, added) for rule in rules])
     every = len(clients) == summary["clients_rejected"]
     title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
     rows = [{**row, "rules": ", ".join(row["rules"]), "share": row["rejected"] / row["requests"]} for row in clients]
-    print_table(title, rows)
+    yield Table(title, rows)
 
 
 def _rule_row(rule: dict[str, Any], column: str, added: Sequence[str]) -> dict[str, Cell]:
@@ -149,20 +141,20 @@ def _rule_row(rule: dict[str, Any], column: str, added: Sequence[str]) -> dict[s
     }
 
 
-def _print_suggested(summary: dict[str, Any]) -> None:
-    """Print each suggestion as a line of the settings, below a comment with the counts of both replays."""
+def _show_suggested(summary: dict[str, Any]) -> Iterator[Line | str]:
+    """Show each suggestion as a line of the settings, below a comment with the counts of both replays."""
     suggested = summary["suggested"]
     share = f"{suggested['share'] * 100:g}%"
-    print_text(f"Suggested limits: the lowest that reject at most {share} of the requests of a rule", "bold")
+    yield Line(f"Suggested limits: the lowest that reject at most {share} of the requests of a rule", "bold")
     for before, after in zip(summary["rules"], suggested["rules"], strict=True):
         if after["suggested"] is None:
-            print_text(f"# {after['name']}: no suggestion, because no limit of this rule decides a request of the log")
+            yield f"# {after['name']}: no suggestion, because no limit of this rule decides a request of the log"
         else:
-            print_text(f"# {after['name']}: rejects {_share_of(after)} instead of {_share_of(before)}")
-            print_text(f"limits = {toml(after['suggested'])}")
-    click.echo()
+            yield f"# {after['name']}: rejects {_share_of(after)} instead of {_share_of(before)}"
+            yield f"limits = {toml(after['suggested'])}"
+    yield ""
     rejected = f"{suggested['rejected']:,} rejected ({suggested['rejected'] / suggested['requests']:.1%})"
-    print_text(f"With all of them: {rejected} from {count_text(suggested['clients_rejected'], 'client')}")
+    yield f"With all of them: {rejected} from {count_text(suggested['clients_rejected'], 'client')}"
 
 
 def _share_of(rule: dict[str, Any]) -> str:

@@ -1,16 +1,17 @@
 """``ratelimit-mw diff``: the rules that differ between two files, and the clients that the change affects."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from ...operations import Answer, Cell, Table
 from ..json_lines import LineParser
-from ..output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text
+from ..output import FILE, command, count_text, json_flag
 from ..source import Source
 from .changes import Change, compare
-from .logs import RequestLog, field_option, format_text, limit_option, logs_argument, notes_on_features, notes_on_replay
+from .logs import RequestLog, field_option, limit_option, logs_argument, notes_on_features, notes_on_replay, show_log
 from .report import Comparison
 from .simulation import Simulation, forwarded_feature
 
@@ -27,8 +28,8 @@ _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly a
 @logs_argument(required=False)
 @field_option
 @limit_option
-@json_option
-def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int, as_json: bool) -> None:
+@json_flag
+def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int) -> Answer:
     """Show the rules and settings that differ between the files OLD and NEW.
 
     With access logs, both rule sets decide the requests of the logs. The command shows the requests that
@@ -40,33 +41,20 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     """
     sources = [Source.from_file(file) for file in (old, new)]
     changes = compare(sources[0].settings, sources[1].settings)
-    comparison, formats = _replay(sources, access_logs, fields) if access_logs else (None, {})
-    effect = None if comparison is None else {**comparison.as_json(limit), "formats": formats}
-    if as_json:
-        print_json({"changes": [change._asdict() for change in changes], "effect": effect})
-    else:
-        if not changes:
-            print_text("No rule and no setting differs.")
-        print_table("Changes", list(map(_change_row, changes)))
-        if comparison is not None and effect is not None:
-            _print_effect(comparison.new.period, effect)
-    if effect is not None and effect["newly_rejected"]:
-        raise click.exceptions.Exit(1)
-
-
-def _replay(
-    sources: Iterable[Source], paths: tuple[str, ...], fields: dict[str, str]
-) -> tuple[Comparison, dict[str, int]]:
-    """Replay the logs through both rule sets. Return the comparison, and the formats of the logs."""
-    old, new = sources
-    note(*notes_on_replay(old), *notes_on_replay(new))
-    headers = [forwarded_feature(source.settings) for source in (old, new)]
-    parser = LineParser(fields, (*old.rules.needs, *new.rules.needs, *headers))
-    log = RequestLog(paths, parser)
-    comparison = Comparison(log, Simulation(old.settings), Simulation(new.settings))
-    sides = ((old, comparison.old), (new, comparison.new))
-    note(*(text for side, report in sides for text in (*notes_on_features(side, parser), *report.notes(side))))
-    return comparison, log.logs.formats
+    shown: list[Table | str] = [] if changes else ["No rule and no setting differs."]
+    shown.append(Table("Changes", list(map(_change_row, changes))))
+    summary: dict[str, Any] = {"changes": [change._asdict() for change in changes], "effect": None}
+    if not access_logs:
+        return Answer(summary, shown)
+    headers = [forwarded_feature(source.settings) for source in sources]
+    parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers))
+    log = RequestLog(access_logs, parser)
+    comparison = Comparison(log, *(Simulation(source.settings) for source in sources))
+    effect = summary["effect"] = {**comparison.as_json(limit), "formats": log.logs.formats}
+    notes = [text for source in sources for text in notes_on_replay(source)]
+    for source, report in zip(sources, (comparison.old, comparison.new), strict=True):
+        notes += [*notes_on_features(source, parser), *report.notes(source)]
+    return Answer(summary, [*shown, *_show(comparison.new.period, effect)], notes, bool(effect["newly_rejected"]))
 
 
 def _change_row(change: Change) -> dict[str, Cell]:
@@ -80,26 +68,24 @@ def _change_row(change: Change) -> dict[str, Cell]:
     }
 
 
-def _print_effect(period: str, effect: dict[str, Any]) -> None:
-    total = effect["requests"]
-    print_text(period)
-    print_text(format_text(effect["formats"]))
-    print_text(f"{count_text(total, 'request')} from {count_text(effect['clients'], 'client')}")
-    print_text(f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after")
+def _show(period: str, effect: dict[str, Any]) -> Iterator[Table | str]:
+    yield from show_log(period, effect)
+    yield f"{effect['rejected_old']:,} rejected before, {effect['rejected_new']:,} after"
     for change, text in _CHANGES.items():
         clients = count_text(effect[f"clients_{change}"], "client")
-        print_text(f"{effect[change]:,} {text} ({effect[change] / total:.1%}) from {clients}")
-    click.echo()
-    print_table("Rejections by rule", [_rule_row(rule) for rule in effect["rules"]])
+        yield f"{effect[change]:,} {text} ({effect[change] / effect['requests']:.1%}) from {clients}"
+    yield ""
+    yield Table("Rejections by rule", list(map(_rule_row, effect["rules"])))
     for change, text in _CHANGES.items():
-        print_table(f"Clients {text}", [_client_row(row, text) for row in effect[f"most_{change}"]])
+        yield Table(f"Clients {text}", [_client_row(row, text) for row in effect[f"most_{change}"]])
 
 
 def _rule_row(rule: dict[str, Any]) -> dict[str, Cell]:
-    counts = {"before": rule["rejected_old"], "after": rule["rejected_new"]}
+    before, after = ("-" if rule[name] is None else f"{rule[name]:,}" for name in ("rejected_old", "rejected_new"))
     return {
         "rule": rule["name"],
-        **{name: "-" if count is None else f"{count:,}" for name, count in counts.items()},
+        "before": before,
+        "after": after,
         "newly rejected": rule["newly_rejected"],
         "newly allowed": rule["newly_allowed"],
     }

@@ -195,6 +195,13 @@ def format_text(formats: Mapping[str, int]) -> str:
     return "formats: " + ", ".join(f"{name} ({count_text(lines, 'line')})" for name, lines in formats.items())
 
 
+def show_log(period: str, counts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the requests of a log are: their times, formats and clients."""
+    yield period
+    yield format_text(counts["formats"])
+    yield f"{count_text(counts['requests'], 'request')} from {count_text(counts['clients'], 'client')}"
+
+
 def _name(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
