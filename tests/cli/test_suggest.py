@@ -48,15 +48,8 @@ def test_suggestions_are_verified(rules: Write, log: Write, tmp_path: Path, algo
     assert site["rejected"] <= float(share[:-1]) / 100 * 600
 
 
-def test_limits_of_a_rule_together(rules: Write, log: Write) -> None:
-    """Their rejections overlap, so each of them may reject more than its part of the share."""
-    access_log = log(line(f"192.0.2.{n}", at=i * 20) for i in range(30) for n in range(1, 21) if i < n)
-    two = suggested(rules({"name": "two", "limits": ["3/minute", "9/hour"]}), access_log, "10%")["rules"][0]
-    assert 0.05 < two["rejected"] / two["matched"] <= 0.1
-
-
 def test_a_ban_counts_for_the_share(rules: Write, log: Write) -> None:
-    """One rejection starts a ban, which rejects many more requests than the limit does."""
+    """One rejection starts a ban, which rejects many more requests than the limit does, so none is rejected."""
     quiet = [line(f"192.0.2.{n % 90}", at=n * 40) for n in range(90)]
     steady = [line("192.0.2.99", at=n) for n in range(5)] + [line("192.0.2.99", at=60 * n) for n in range(1, 60)]
     ban = {"ban": {"after": 1, "within": "1m", "for": "1d"}}

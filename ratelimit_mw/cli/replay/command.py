@@ -47,7 +47,7 @@ def _parse_share(text: str) -> float:
 @field_option
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
-                   " replays the logs up to five more times.")  # fmt: skip
+                   " replays the logs four more times.")  # fmt: skip
 @plot_option(
     "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg."
 )

@@ -1,7 +1,7 @@
 """Suggests limits: the lowest amounts that reject at most a wanted share of the requests in a log.
 
-First the limits are searched one by one: each pass over the log decides eight candidates for each search, as shadow
-rules. Then the limits of a rule are tried together, because their rejections overlap.
+Each limit is searched alone: each pass over the log decides eight candidates for each search, as shadow rules. Several
+limits of one rule divide its share, so that together they reject at most the share.
 """
 
 import logging
@@ -17,15 +17,12 @@ from ...quota import Quota
 from ...rules.rule import Rule
 from ...settings import Settings
 from .logs import RequestLog
-from .report import RulesCounts
 from .simulation import Simulation
 
 _CANDIDATES: Final = 8
 _AMOUNTS: Final = [*range(1, 100), *(digits * 10**zeros for zeros in range(1, 8) for digits in range(10, 100))]
 """The 729 amounts with at most two digits before their zeros: nine times nine times nine."""
 _PASSES: Final = 3
-_STEPS: Final = 4
-"""Steps from the limits that reject the share in equal parts to those that reject the whole share each."""
 _LEFT_OUT: Final = ("name", "mode", "consistency", "lease", "wait", "max_waiting", "ban")
 """Options that a shadow rule cannot have, and those that reject requests which are within the limits."""
 
@@ -73,38 +70,26 @@ def suggest(settings: Settings, share: float, log: RequestLog) -> list[Rule]:
         share: The wanted share of the requests of a rule, from 0.0 to 1.0.
         log: The requests.
     """
-    searches = [_RuleSearch(rule, share) for rule in settings.rules]
+    searches = [_searches(rule, share) for rule in settings.rules]
+    every = [search for own in searches for search in own.values()]
     with _without_log():
         for number in range(1, _PASSES + 1):
-            _try(settings, [each for search in searches for each in search.every], log, f"searching, pass {number}")
-        if any(len(search.every) > 1 for search in searches):
-            _try_together(settings, searches, share, log)
-    return [search.rule_at(search.step) for search in searches]
+            _try(settings, every, log, f"searching, pass {number}")
+    return [_suggested(rule, own) for rule, own in zip(settings.rules, searches, strict=True)]
 
 
-class _RuleSearch:
-    """The searches for the limits of one rule: for equal parts of the share (0 with a ban), and for the whole share."""
+def _searches(rule: Rule, share: float) -> dict[Quota, _Search]:
+    quotas = [quota for quota in rule.quotas if not quota.concurrent]
+    # A ban rejects more than the limits, unless they reject no request.
+    part = 0.0 if rule.ban else share / max(len(quotas), 1)
+    return {quota: _Search(rule, quota, part) for quota in quotas}
 
-    def __init__(self, rule: Rule, share: float) -> None:
-        self._rule = rule
-        quotas = [quota for quota in rule.quotas if not quota.concurrent]
-        # A ban rejects more than the limits, unless they reject no request.
-        part = 0.0 if rule.ban else share / max(len(quotas), 1)
-        self._parts = {quota: _Search(rule, quota, part) for quota in quotas}
-        self._whole = {quota: _Search(rule, quota, share) for quota in quotas} if part < share else self._parts
-        self.every = {id(search): search for search in (*self._parts.values(), *self._whole.values())}.values()
-        self.step = 0
 
-    def rule_at(self, step: int) -> Rule:
-        """Return the rule with the limits of a step: from 0, equal parts, to ``_STEPS``, the whole share for each."""
-        if not self.every or not all(search.matched for search in self.every):
-            return self._rule
-        quotas = [quota if quota.concurrent else self._quota_at(quota, step) for quota in self._rule.quotas]
-        return Rule(limits=list(map(str, quotas)), **self._rule.given)
-
-    def _quota_at(self, quota: Quota, step: int) -> Quota:
-        low, high = self._whole[quota].high, self._parts[quota].high
-        return _scaled(quota, _AMOUNTS[high + (low - high) * step // _STEPS])
+def _suggested(rule: Rule, searches: dict[Quota, _Search]) -> Rule:
+    if not searches or not all(search.matched for search in searches.values()):
+        return rule
+    quotas = [_scaled(quota, _AMOUNTS[searches[quota].high]) if quota in searches else quota for quota in rule.quotas]
+    return Rule(limits=list(map(str, quotas)), **rule.given)
 
 
 def _scaled(quota: Quota, amount: int) -> Quota:
@@ -127,20 +112,6 @@ def _try(settings: Settings, searches: list[_Search], log: RequestLog, action: s
     for (search, place, _), rule in zip(candidates, simulation.rules, strict=True):
         (limit,) = rule.limits  # the limits of single clients are not counted
         search.learn(place, matched[limit], rejected[limit])
-
-
-def _try_together(settings: Settings, searches: list[_RuleSearch], share: float, log: RequestLog) -> None:
-    """Replay all rules at each step, and keep for each rule the strictest step that rejects at most the share."""
-    rules = [[search.rule_at(step) for search in searches] for step in range(_STEPS + 1)]
-    simulations = [Simulation(replace(settings, rules=tuple(each))) for each in rules]
-    tried = [(simulation, RulesCounts(simulation.rules)) for simulation in simulations]
-    for _, entry in log.requests("trying limits together"):
-        for simulation, counts in tried:
-            counts.add(simulation.decide(entry))
-    for step, (_, counts) in enumerate(tried):
-        for search, rule in zip(searches, counts.by_name.values(), strict=True):
-            if rule.rejected <= share * rule.matched:
-                search.step = step
 
 
 @contextmanager
