@@ -74,8 +74,7 @@ def test_plot_to_an_invalid_path(rules: Write, log: Write, tmp_path: Path, name:
 
 def test_plot_without_its_extra(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without matplotlib ``--plot`` gives exit code 2, and replay works without ``--plot``."""
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.replay.plot", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] or ["matplotlib"]:
+    for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
         monkeypatch.setitem(sys.modules, name, None)
     result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / "a.png")
     assert (result.exit_code, result.stdout) == (2, "")

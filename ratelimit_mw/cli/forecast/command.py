@@ -10,10 +10,11 @@ from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
 from ...operations import Answer, Line, Table
 from ..output import command, json_flag
-from ..replay.picture import plot_option, theme_option
+from ..replay.plot import Theme, picture_option, theme_option
 from ..toml import toml
 from .model import DAY, HOUR, Forecast, HourlyCounts, background_settings, count_hours, moment
 from .model import forecast as forecast_of
+from .plot import draw_forecast
 
 
 @command(
@@ -24,10 +25,10 @@ from .model import forecast as forecast_of
 @click.argument("url")
 @click.argument("event", required=False)
 @click.option("--rule", help="Count the requests that this rule applied to.")
-@plot_option("Draw the requests, the back-test and the forecast, as .png or .svg.")
+@picture_option("--plot", "Draw the requests, the back-test and the forecast, as .png or .svg.")
 @theme_option
 @json_flag
-def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, theme: str) -> Answer:
+def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, theme: Theme) -> Answer:
     """Forecast the requests of the next week, and print limits for background requests that fit below its peak.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. The forecast is by the hour. If
@@ -36,9 +37,6 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     To measure its error, each model forecasts the last week of the log from the earlier data. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.
     """
-    if plot is not None:
-        from ..replay.plot import THEMES  # raises MissingExtraError without matplotlib
-        from .plot import draw_forecast
     if (event is None) == (rule is None):
         raise click.UsageError("name an EVENT, or a rule with --rule")
     events = [event] if event is not None else [event_of(str(rule), outcome) for outcome in get_args(Outcome)]
@@ -46,7 +44,7 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     result = forecast_of(record.counts)
     summary = _summary(record, result)
     if plot is not None:
-        draw_forecast(record, result, plot, THEMES[theme])
+        draw_forecast(record, result, plot, theme)
     return Answer(summary, _show(record, summary), [] if plot is None else [f"picture written to {plot}"])
 
 

@@ -18,7 +18,7 @@ from ..output import FILE, command, count_text, json_flag, parsed
 from ..source import Source
 from ..toml import toml
 from .logs import RequestLog, field_option, limit_option, logs_argument, notes_on_features, notes_on_replay, show_log
-from .picture import plot_option, theme_option
+from .plot import Theme, draw, picture_option, theme_option
 from .report import ReplayReport
 from .simulation import Simulation, forwarded_feature
 from .suggest import suggest
@@ -48,8 +48,9 @@ def _parse_share(text: str) -> float:
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
                    " replays the logs four more times.")  # fmt: skip
-@plot_option(
-    "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg."
+@picture_option(
+    "--plot",
+    "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg.",
 )
 @theme_option
 @limit_option
@@ -60,7 +61,7 @@ def replay(
     fields: dict[str, str],
     share: float | None,
     plot: Path | None,
-    theme: str,
+    theme: Theme,
     limit: int,
 ) -> Answer:
     """Apply the rules in FILE to access logs, and show which clients they would have rejected.
@@ -75,8 +76,6 @@ def replay(
 
     A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
     """
-    if plot is not None:
-        from .plot import THEMES, draw  # raises MissingExtraError without matplotlib
     source = Source.from_file(file)
     known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
     check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
@@ -90,7 +89,7 @@ def replay(
         summary["suggested"] = {"share": share, **_suggest(source.settings, share, log)}
         shown += _show_suggested(summary)
     if plot is not None:
-        draw(report, plot, limit, THEMES[theme])
+        draw(report, plot, limit, theme)
         notes.append(f"picture written to {plot}")
     return Answer(summary, shown, notes)
 

@@ -1,24 +1,28 @@
-"""Draws a replay with matplotlib: requests and rejections over time, and the clients with most rejections."""
+"""Draws a replay with matplotlib: requests and rejections over time, and the clients with most rejections.
 
-from collections.abc import Sequence
+The functions import matplotlib, because it is an extra, and takes long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
 from datetime import UTC
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
 
 from ...errors import MissingExtraError
 from ..output import count_text, printable
 from .report import STEPS, ClientRow, ReplayReport
 
-try:
-    from matplotlib import rc_context
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-except ImportError:
-    raise MissingExtraError("--plot", "plot") from None
 
 
 class Theme(NamedTuple):
@@ -41,6 +45,29 @@ _DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 
 
+def _check_picture(_ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Check the path of the picture, and the extra, before the work."""
+    if path is None:
+        return None
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(param.opts[0], "plot")
+    if path.suffix.lower() not in (".png", ".svg") or not os.access(path.absolute().parent, os.W_OK):
+        expected = "a file name that ends in .png or .svg, in a writable folder"
+        raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
+    return path
+
+
+def picture_option(name: str, text: str) -> Callable[[Any], Any]:
+    """Return the option of a command that draws a picture, with its help."""
+    kind = click.Path(dir_okay=False, writable=True, path_type=Path)
+    return click.option(name, metavar="PICTURE", callback=_check_picture, type=kind, help=text)
+
+
+theme_option = click.option("--theme", type=click.Choice([*THEMES]), default="light", show_default=True,
+                            callback=lambda _ctx, _param, name: THEMES[name],
+                            help="The colours of the picture.")  # fmt: skip
+
+
 def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file."""
     top = report.top(limit)
@@ -56,6 +83,8 @@ def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
 
 def new_figure(height: float, theme: Theme) -> Figure:
     """Return an empty figure, whose height is in inches. It needs no window and no display."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(11, height), dpi=150, layout="constrained", facecolor=theme.background)
 
 
@@ -71,6 +100,8 @@ def ascii_text(text: str, longest: int) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG or SVG. The same input gives the same file."""
+    from matplotlib import rc_context
+
     kind = path.suffix[1:].lower()
     with rc_context({"svg.hashsalt": "ratelimit-mw"}):
         figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
@@ -94,6 +125,8 @@ def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
 
 def style_times(axes: Axes, counts: str, times: str, title: str, theme: Theme) -> None:
     """Style a curve over time, and add its legend. The days since 1970 are those of UTC."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
@@ -140,6 +173,8 @@ def _draw_clients(axes: Axes, clients: Sequence[ClientRow], theme: Theme) -> Non
 
 
 def _style(axes: Axes, counts: Axis, title: str, theme: Theme) -> None:
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
     axes.set_facecolor(theme.background)
     counts.set_major_locator(MaxNLocator(integer=True, nbins=7))
     counts.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -19,7 +19,7 @@ from ...testmode import process_clock
 from ...traffic import Curve, TrafficLog
 from ..clients import open_log
 from ..output import command, json_flag, parsed, wants_json
-from ..replay.picture import check_picture, theme_option
+from ..replay.plot import Theme, ascii_text, edges_of, new_figure, picture_option, save, style_times, theme_option
 from .access_logs import import_logs
 
 _WIDTH: Final = 50
@@ -78,8 +78,7 @@ def _read_time(text: str) -> float:
 @click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
 @click.option("--points", type=click.IntRange(2, 10_000), help="Maximum counts. Default: 50 in a table, else 300.")
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="PICTURE", callback=check_picture,
-              help="Draw the curve, as .png or .svg.")  # fmt: skip
+@picture_option("--picture", "Draw the curve, as .png or .svg.")
 @theme_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_flag
@@ -93,7 +92,7 @@ def show(
     points: int | None,
     plot: bool,
     picture: Path | None,
-    theme: str,
+    theme: Theme,
     as_csv: bool,
 ) -> Answer:
     """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
@@ -183,11 +182,8 @@ def _cell(value: object) -> object:
     return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1].isspace() else text
 
 
-def _draw(curve: Curve, title: str, path: Path, theme_name: str) -> None:
+def _draw(curve: Curve, title: str, path: Path, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file."""
-    from ..replay.plot import THEMES, ascii_text, edges_of, new_figure, save, style_times  # matplotlib is an extra
-
-    theme = THEMES[theme_name]
     figure = new_figure(4, theme)
     axes = figure.subplots()
     edges = edges_of(curve.start, curve.step, curve.counts)
