@@ -16,6 +16,7 @@ from folders import DOCS, ROOT
 from tables import each
 
 import ratelimit_mw
+from ratelimit_mw.limiter.clients import Clients
 
 PACKAGE = ROOT / "ratelimit_mw"
 ROOT_ENTRIES = 27
@@ -69,10 +70,10 @@ def documented() -> dict[str, list[str]]:
 
 
 def public_objects() -> list[Any]:
-    """The public classes and functions."""
+    """The public classes and functions, and the class of `limiter.clients`."""
     modules = {path: importlib.import_module(path) for path in documented()}
     values = [getattr(modules[path], name) for path, names in documented().items() for name in names]
-    return [value for value in values if callable(value)]
+    return [Clients, *(value for value in values if callable(value))]
 
 
 IMPORT_PATHS = [

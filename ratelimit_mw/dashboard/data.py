@@ -137,7 +137,7 @@ def _read_bans(limiter: Limiter) -> Json:
     found: list[Json] = []
     cursor: str | None = ""
     for _ in range(_MOST_PAGES):
-        decisions, cursor = limiter.bans(cursor=cursor or "")
+        decisions, cursor = limiter.clients.bans(cursor=cursor or "")
         found += [decision_json(each, limiter.rules) for each in decisions]
         if cursor is None or len(found) >= _MOST_BANS:
             break
@@ -146,7 +146,7 @@ def _read_bans(limiter: Limiter) -> Json:
 
 
 def _read_overrides(limiter: Limiter) -> Json:
-    return {"overrides": [override_json(each, limiter.rules) for each in limiter.overrides()]}
+    return {"overrides": [override_json(each, limiter.rules) for each in limiter.clients.overrides()]}
 
 
 def _of_store(store: Json, read: Callable[[], Json]) -> Json:

@@ -78,7 +78,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
     @property
     def key(self) -> str:
-        """The key that the limit counts under, as the store has it, for ``limiter.reset_key``."""
+        """The key that the limit counts under, as the store has it, for ``limiter.clients.reset_key``."""
         return self.hit[1]
 
     @property

@@ -24,8 +24,7 @@ from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, twins
 from ..testmode import process_clock, testmode
-from .bans import Bans
-from .inspection import Inspection
+from .clients import Clients
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
 from .overrides.overrides import RunTimeOverrides
@@ -38,7 +37,7 @@ from .settlement import Settlement
 from .slots.slots import Slots
 
 
-class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settlement):
+class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
     """Decides requests by rules.
 
     Args:
@@ -68,6 +67,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
         settings: The settings.
         rules: The rules, compiled.
         store: The store.
+        clients: The ``Clients``: its methods show, reset and ban single clients, and override their limits.
         breaker: The circuit breaker of the store, None for the memory store.
         is_observed: Whether the limiter has observers.
         traffic_log: The traffic log that counts the outcomes, None without the setting.
@@ -110,6 +110,7 @@ class Limiter(Bans, Inspection, RunTimeOverrides, Reloads, Resets, Slots, Settle
             self.observers = Observers(functions, self.settings.event_features, self.store)
             self.is_observed = bool(functions)
             self._check(self.rules)
+        self.clients = Clients(self)
         self.reloader = reloader_of(self)
         self._follow_overrides()
         self.watch = self.watch_of(self.settings)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
-from ..algorithms.limit import prefix_of, rule_of
+from ..algorithms.limit import prefix_of
 from ..decision import Verdict
 from ..errors import ConfigError, StoreError
 from ..keys.features import Features
 from ..keys.parts import as_counted
 from ..rules import lookup
-from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found, LimitsCall
 from ..rules.ruleset import RuleSet
@@ -23,9 +22,6 @@ from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twi
 from ..testmode import testmode
 from .settlement import Settlement
 
-_BARS: Final = 4
-"""The minimum number of | in a key, all of them before the client."""
-_KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -109,20 +105,6 @@ class Resets(Settlement):
 
     reset, areset = twins(_reset)
 
-    async def _reset_key(self, call: Call, key: str) -> None:
-        """Reset the counts under a key of the store, by all limits of its rule, and lift its ban.
-
-        Args:
-            key: The key, as the store has it: ``decision.key`` of ``inspect``.
-
-        Raises:
-            ConfigError: The key belongs to no rule.
-            StoreError: The store is unreachable.
-        """
-        await call(self._counts, "forget", self._same_client(key))
-
-    reset_key, areset_key = twins(_reset_key)
-
     def _as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them, with the network of an IPv6 address.
 
@@ -145,20 +127,6 @@ class Resets(Settlement):
             return {**features, **self._as_counted({"ip": ip})}
         except ConfigError:
             return features
-
-    def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
-        """Return a rule, and the part of its keys that names a client."""
-        rule = self.rules.named(name)
-        return rule, client_key(rule, self._as_counted(features))
-
-    def _same_client(self, key: str) -> list[str]:
-        """Return a key, and the keys of the same client under the other limits of its rule."""
-        name, client = rule_of(key), key[len(prefix_of(key)) :]
-        if not name or key.count("|") < _BARS:
-            example = f"as inspect() and GET /v1/keys show it, such as {_KEY!r}"
-            raise ConfigError(f"expected a key {example}; got {key[:200]!r}", "key")
-        limits = self.rules.named(name).all_limits()
-        return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
     def _keys(self, rules: RuleSet | None, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         suffix = testmode.key_suffix if self._clock is None else ""

@@ -143,7 +143,7 @@ class _KeySearch:
         rule, rejected = self._arguments.rule, self._arguments.rejected
         try:
             return await call(  # type: ignore[no-any-return]
-                self._limiter, "inspect", rule, None, cursor, rejected, self._is_wanted
+                self._limiter.clients, "inspect", rule, None, cursor, rejected, self._is_wanted
             )
         except (StoreError, ConfigError) as error:
             hint = ". To list keys, the user of the store needs the right +scan" * (_NO_RIGHT in str(error))
@@ -202,8 +202,8 @@ def check_used(rules: Collection[CompiledRule], features: Iterable[str], others:
 async def _states_of(call: Call, limiter: Limiter, rule: CompiledRule, features: Features) -> list[Decision]:
     """Return the decisions on the keys of a client that have counts, by its own limits where they are known."""
     if missing_in_tables(rule, features):
-        return await call(limiter, "inspect_key", _key_of(rule, features))  # type: ignore[no-any-return]
-    states = await call(limiter, "inspect", rule.name, features)
+        return await call(limiter.clients, "inspect_key", _key_of(rule, features))  # type: ignore[no-any-return]
+    states = await call(limiter.clients, "inspect", rule.name, features)
     return [decision for decision in states.decisions if decision.reset_us]
 
 
@@ -295,8 +295,8 @@ async def reset(call: Call, limiter: Limiter, arguments: ResetArguments) -> Answ
         rule, features = await _client(call, limiter, arguments)
         known = await _states_of(call, limiter, rule, features)
         key = _key_of(rule, features)
-    every = {each.key: each for each in (*await call(limiter, "inspect_key", key), *known)}
-    await call(limiter, "reset_key", key)
+    every = {each.key: each for each in (*await call(limiter.clients, "inspect_key", key), *known)}
+    await call(limiter.clients, "reset_key", key)
     rule, decisions = limiter.rules.named(rule_of(key)), list(every.values())
     json = {"reset": bool(decisions), "keys": [decision_json(each, limiter.rules) for each in decisions]}
     if not decisions:
@@ -335,7 +335,7 @@ async def ban(call: Call, limiter: Limiter, arguments: BanArguments) -> Answer:
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
     """
     rule, features = await _client(call, limiter, arguments)
-    until = await call(limiter, "ban", rule.name, features, arguments.for_)
+    until = await call(limiter.clients, "ban", rule.name, features, arguments.for_)
     text = f"{' '.join(words_of(features))} is banned from rule {rule.name} until {time_text(until)}"
     return Answer(client_json(rule.name, features, until=time_json(until)), [text])
 
@@ -346,7 +346,7 @@ async def unban(call: Call, limiter: Limiter, arguments: ClientArguments) -> Ans
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """
     rule, features = await _client(call, limiter, arguments)
-    was_banned = await call(limiter, "unban", rule.name, features)
+    was_banned = await call(limiter.clients, "unban", rule.name, features)
     client, json = " ".join(words_of(features)), client_json(rule.name, features, was_banned=was_banned)
     if not was_banned:
         return Answer(json, notes=[f"{client} was not banned from rule {rule.name}. {_SPELLING}"], found_wrong=True)
@@ -357,9 +357,9 @@ async def bans(call: Call, limiter: Limiter, arguments: BansArguments) -> Answer
     """List the clients that are banned now, with the end of each ban."""
     rule = None if arguments.rule is None else limiter.rules.named(arguments.rule).name
     await call(limiter, "start")
-    found, cursor = await call(limiter, "bans", rule, arguments.cursor)
+    found, cursor = await call(limiter.clients, "bans", rule, arguments.cursor)
     while cursor is not None and arguments.limit and len(found) <= arguments.limit:
-        decisions, cursor = await call(limiter, "bans", rule, cursor)
+        decisions, cursor = await call(limiter.clients, "bans", rule, cursor)
         found += decisions
     limit = arguments.limit or len(found)
     has_more = cursor is not None or len(found) > limit
@@ -388,7 +388,7 @@ async def set_override(call: Call, limiter: Limiter, arguments: OverrideArgument
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
     rule, features = await _client(call, limiter, arguments)
-    override = await call(limiter, "set_override", rule.name, features, arguments.limits, arguments.for_)
+    override = await call(limiter.clients, "override", rule.name, features, arguments.limits, arguments.for_)
     notes = _notes_on_interval(limiter)
     if "concurrent" in override.limits:
         hint = "there, the client keeps the limits of the rule"
@@ -402,7 +402,7 @@ async def remove_override(call: Call, limiter: Limiter, arguments: ClientArgumen
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
     rule, features = await _client(call, limiter, arguments)
-    is_removed = await call(limiter, "remove_override", rule.name, features)
+    is_removed = await call(limiter.clients, "remove_override", rule.name, features)
     json, client = client_json(rule.name, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
     if not is_removed:
         return Answer(json, notes=[f"rule {rule.name} has no override for {client}. {_SPELLING}"], found_wrong=True)
@@ -417,7 +417,7 @@ async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArgum
     rule = None if arguments.rule is None else limiter.rules.named(arguments.rule)
     key = client_key(*await _client(call, limiter, arguments)) if rule and arguments.features else None
     await call(limiter, "start")
-    every = await call(limiter, "overrides")
+    every = await call(limiter.clients, "overrides")
     shown = [each for each in every if arguments.rule in (None, each.rule) and key in (None, each.key)]
     notes = [] if shown else ["there is no such override" if every else "there are no overrides"]
     if shown and key is None and (hint := secret_hint(limiter, limiter.rules.rules)):
@@ -429,7 +429,7 @@ async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArgum
 async def clear_overrides(call: Call, limiter: Limiter, _arguments: NoArguments) -> Answer:
     """Remove all overrides, even when their record in the store is damaged."""
     await call(limiter, "start")
-    await call(limiter, "clear_overrides")
+    await call(limiter.clients, "clear_overrides")
     return Answer({"cleared": True}, notes=["all overrides removed", *_notes_on_interval(limiter)])
 
 

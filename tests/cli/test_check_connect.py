@@ -61,7 +61,7 @@ def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server)
     [server] = of("server", report["facts"])
     assert "role master" in server
     assert "maxmemory-policy noeviction" in server
-    assert limiter.inspect().decisions[0].remaining == 4
+    assert limiter.clients.inspect().decisions[0].remaining == 4
     limiter.close()
 
 

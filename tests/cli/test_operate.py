@@ -224,7 +224,7 @@ def test_a_store_that_fails_while_a_command_works_is_named(tmp_path: Path) -> No
         def work() -> None:
             with open_limiter(source) as limiter:
                 server.kill()
-                limiter.inspect()
+                limiter.clients.inspect()
 
         with pytest.raises(Failure, match=rf"^{url} failed: .*`check --connect` examines its servers"):
             work()

@@ -70,7 +70,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     limiter = Limiter.from_settings(file)
     for _ in range(2):
         limiter.hit({"path": "/login", "ip": "192.0.2.7", "email": "a@example.com"})
-    limiter.ban("banning", {"ip": "192.0.2.7"})
+    limiter.clients.ban("banning", {"ip": "192.0.2.7"})
     limiter.close()
     with closing(TrafficLog(log)) as record:
         for hour in range(4 * 24):

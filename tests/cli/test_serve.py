@@ -117,7 +117,7 @@ def test_a_wrong_check_is_an_error() -> None:
     asked = Asked(API, MAIL, login, slow)
     for question, message in WRONG_CHECKS:
         assert message in asked.check(400, **question)["error"], question
-    assert asked.limiter.inspect().decisions == []
+    assert asked.limiter.clients.inspect().decisions == []
 
 
 def test_a_body_that_is_no_object_is_an_error() -> None:

@@ -229,7 +229,7 @@ def test_the_headers_of_another_gateway_change_nothing() -> None:
     """A client can send them, and this gateway does not overwrite them."""
     asked = Asked({**API, "key": ["path"]}, service=NGINX)
     asked.nginx(uri="/a", x_forwarded_uri="/b", x_original_url="/c", forwarded="for=203.0.113.9")
-    (key,) = asked.limiter.inspect().decisions
+    (key,) = asked.limiter.clients.inspect().decisions
     assert key.client == "path=/a"
 
 
@@ -242,7 +242,7 @@ def test_a_user_is_read_from_the_header_of_the_gateway() -> None:
     assert [asked.nginx(x_user=user).status_code for user in ("ann", "bob", "")] == [403, 204, 204]
     without = Asked(rule, service=NGINX)
     without.nginx(x_user="ann")
-    (key,) = without.limiter.inspect().decisions
+    (key,) = without.limiter.clients.inspect().decisions
     assert key.client == "ip=192.0.2.7"
 
 

@@ -53,7 +53,7 @@ def test_a_client_is_reset() -> None:
     limiter = limiter_of()
     for _ in range(3):
         limiter.hit({"ip": "192.0.2.7"})
-    limiter.ban("api", {"ip": "192.0.2.7"})
+    limiter.clients.ban("api", {"ip": "192.0.2.7"})
     assert result(limiter, send(limiter, "reset")) == "The counts of the client are reset."
     assert limiter.hit({"ip": "192.0.2.7"}).allowed
     assert result(limiter, send(limiter, "reset", client="ip=192.0.2.99")).startswith("The client had no counts.")
@@ -62,7 +62,7 @@ def test_a_client_is_reset() -> None:
 def test_a_ban_is_lifted() -> None:
     """The page lists the ban with a button, and then no longer."""
     limiter = limiter_of()
-    limiter.ban("api", {"ip": "192.0.2.7"}, "1d")
+    limiter.clients.ban("api", {"ip": "192.0.2.7"}, "1d")
     assert "Lift the ban ip=192.0.2.7" in shown(page(limiter, writes=True)).replace("all clients", "")
     assert result(limiter, send(limiter, "unban")) == "The ban of the client is lifted."
     assert not is_banned(limiter)
@@ -76,13 +76,13 @@ def test_an_override_is_set_and_removed() -> None:
     assert result(limiter, send(limiter, "override set", limits="9/minute", **{"for": "1d"})).startswith(
         "The client has"
     )
-    (override,) = limiter.overrides()
+    (override,) = limiter.clients.overrides()
     assert (override.limits, override.until) == ("9/minute", NOW + 86_400)
     assert send(limiter, "override set", limits="8/minute", **{"for": ""}).status == 303
-    (override,) = limiter.overrides()
+    (override,) = limiter.clients.overrides()
     assert (override.limits, override.until) == ("8/minute", None)
     assert result(limiter, send(limiter, "override remove")).startswith("The client has the limits of its rule")
-    assert limiter.overrides() == []
+    assert limiter.clients.overrides() == []
     assert result(limiter, send(limiter, "override remove")).startswith("The client had no override.")
 
 
@@ -90,7 +90,7 @@ def test_a_client_may_have_several_features_with_spaces() -> None:
     """The text of a client on the page is what the form takes."""
     limiter = limiter_of(["user", "ip"])
     features = {"user": "ann lee", "ip": "192.0.2.7"}
-    limiter.ban("api", features)
+    limiter.clients.ban("api", features)
     (row,) = [
         dict(attrs)["value"]
         for tag, attrs in Elements(page(limiter, writes=True)).found
@@ -127,7 +127,7 @@ def test_a_wrong_field_is_an_error_that_names_it() -> None:
         response = send(limiter, operation, **fields)
         text = shown(response.body.decode())
         assert (response.status, problem in text, "Back to the dashboard" in text) == (400, True, True), text
-        assert limiter.overrides() == []
+        assert limiter.clients.overrides() == []
 
 
 def test_only_the_page_itself_changes_something() -> None:
@@ -150,7 +150,7 @@ def test_only_the_page_itself_changes_something() -> None:
     ]
     for sent, headers, status in cases:
         limiter = limiter_of()
-        limiter.ban("api", {"ip": "192.0.2.7"})
+        limiter.clients.ban("api", {"ip": "192.0.2.7"})
         response = send_form(limiter, sent, **headers)
         assert (response.status, is_banned(limiter)) == (status, status != 303), (sent, headers, response.body)
 

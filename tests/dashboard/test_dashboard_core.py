@@ -119,7 +119,7 @@ def test_values_of_clients_are_text(value: str) -> None:
     limiter.traffic_log.record(f"endpoint:{value}:allowed")
     limiter.traffic_log.record(value)
     limiter.traffic_log.record("rule:api:rejected", by=value)
-    limiter.set_override("api", {"user": value[:200]}, "5/minute")
+    limiter.clients.override("api", {"user": value[:200]}, "5/minute")
     for query in ("clients=yes", "by=endpoint", "by=event", f"by=event&name={quote(value)}", f"range={quote(value)}"):
         html = text(ask(limiter, query=query))
         elements = Elements(html)

@@ -30,8 +30,8 @@ def limiter_of(rules: list[Rule] | None = None, store: str = "memory://", **sett
 def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
     """Each has rule, client and end."""
     limiter = limiter_of()
-    limiter.ban("api", {"ip": "192.0.2.66"}, "1d")
-    limiter.set_override("api", {"ip": "192.0.2.9"}, "1000/minute")
+    limiter.clients.ban("api", {"ip": "192.0.2.66"}, "1d")
+    limiter.clients.override("api", {"ip": "192.0.2.9"}, "1000/minute")
     found = data(limiter)
     (ban,), (override,) = found["bans"]["bans"], found["overrides"]["overrides"]
     assert (ban["client"], ban["rule"], ban["until"]) == ("ip=192.0.2.66", "api", "2026-01-02T12:00:30+00:00")
@@ -228,7 +228,7 @@ def test_many_pages_ask_the_store_once() -> None:
     clock = ManualClock(NOW)
     limiter = Limiter([Rule(name="api", limits="2/minute", ban=BAN)], clock=clock)
     assert data(limiter)["bans"]["bans"] == []
-    limiter.ban("api", {"ip": "192.0.2.66"})
+    limiter.clients.ban("api", {"ip": "192.0.2.66"})
     assert data(limiter)["bans"]["bans"] == []
     clock.advance(5)
     assert len(data(limiter)["bans"]["bans"]) == 1

@@ -52,8 +52,8 @@ def limiter(tmp_path: Path, clock: ManualClock) -> Iterator[Limiter]:
         log.record("endpoint:/orders/{id}:allowed", n=7, at=NOON - minute)
         log.record("endpoint:/orders/{id}:rejected", n=2, at=NOON - minute)
     log.record(f"endpoint:{HOSTILE}:allowed", at=NOON)
-    limiter.ban("api", {"ip": "192.0.2.66"}, "1d")
-    limiter.set_override("api", {"ip": "192.0.2.9"}, "1000/minute")
+    limiter.clients.ban("api", {"ip": "192.0.2.66"}, "1d")
+    limiter.clients.override("api", {"ip": "192.0.2.9"}, "1000/minute")
     yield limiter
     limiter.close()
 
@@ -201,9 +201,9 @@ def test_an_update_shows_what_a_new_page_shows(
     assert log is not None
     log.record(f"endpoint:{HOSTILE}new:rejected", n=5_000, at=NOON)
     log.record("rule:api:rejected", by=f"user={HOSTILE}", n=1_234, at=NOON)
-    limiter.unban("api", {"ip": "192.0.2.66"})
-    limiter.ban("api", {"ip": "192.0.2.67"}, "1d")
-    limiter.set_override("api", {"ip": "192.0.2.10"}, "unlimited")
+    limiter.clients.unban("api", {"ip": "192.0.2.66"})
+    limiter.clients.ban("api", {"ip": "192.0.2.67"}, "1d")
+    limiter.clients.override("api", {"ip": "192.0.2.10"}, "unlimited")
     browser.wait(lambda: "192.0.2.10" in browser.text("main"), "an update")
     updated = browser.text("main")
     browser.open(page + query)
@@ -227,7 +227,7 @@ def test_an_operator_lifts_a_ban_and_sets_limits(browser: Browser, limiter: Limi
         assert "ip=192.0.2.8" in browser.text("#section-overrides")
         assert "range=week" in browser.driver.current_url
         browser.open("about:blank")  # before the server ends
-    assert {each.limits for each in limiter.overrides()} == {"1000/minute", "9/minute"}
+    assert {each.limits for each in limiter.clients.overrides()} == {"1000/minute", "9/minute"}
 
 
 @pytest.mark.thorough

@@ -60,7 +60,7 @@ def test_without_the_password_the_dashboard_is_closed(name: str) -> None:
             sent = {**headers, "Cookie": f"ratelimit_csrf={'x' * 32}"}
             with case(headers):
                 assert site.ask("/change", "POST", data=form, headers=sent).status_code == 401
-        assert site.limiter.overrides() == []
+        assert site.limiter.clients.overrides() == []
 
 
 @each("name", FRAMEWORKS)
@@ -175,4 +175,4 @@ def test_an_operator_changes_a_client(name: str) -> None:
         headers = {**basic(start_token()), "Cookie": cookie}
         changed = site.ask("/change", "POST", params=week, data={**form, "limits": "9/day"}, headers=headers)
         assert (changed.status_code, changed.headers["location"]) == (303, "./?range=week&done=override+set")
-        assert [(override.rule, override.limits) for override in site.limiter.overrides()] == [("site", "9/day")]
+        assert [(each.rule, each.limits) for each in site.limiter.clients.overrides()] == [("site", "9/day")]

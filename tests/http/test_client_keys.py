@@ -57,21 +57,21 @@ def test_a_client_is_that_of_its_requests(framework: Any, settings: dict[str, An
     limiter = limiter_of(**settings)
     call, features = framework(limiter), {"ip": named}
     assert [call(client).status_code for _ in range(3)] == [200, 200, 429]
-    assert [decision.remaining for decision in limiter.inspect("api", features).decisions] == [0]
+    assert [decision.remaining for decision in limiter.clients.inspect("api", features).decisions] == [0]
     limiter.reset("api", features)
     assert call(client).status_code == 200
-    limiter.ban("api", features)
+    limiter.clients.ban("api", features)
     assert call(client).headers["retry-after"] == "3600"
-    assert limiter.unban("api", features)
-    limiter.set_override("api", features, "9/minute")
+    assert limiter.clients.unban("api", features)
+    limiter.clients.override("api", features, "9/minute")
     assert call(client).headers["x-ratelimit-limit"] == "9"
-    assert limiter.remove_override("api", features)
+    assert limiter.clients.remove_override("api", features)
 
 
 def test_an_argument_of_the_middleware_decides() -> None:
     limiter = limiter_of()
     call = asgi(limiter, ipv6_prefix=48)
-    limiter.ban("api", {"ip": "2001:db8:0:1::1"})
+    limiter.clients.ban("api", {"ip": "2001:db8:0:1::1"})
     assert call("2001:db8:0:2::1").status_code == 429
 
 
@@ -81,13 +81,13 @@ def test_a_client_without_an_ip_address_is_an_error(text: str) -> None:
     limiter = limiter_of()
     asgi(limiter)
     with pytest.raises(ConfigError, match="ip: expected an IP address or a network"):
-        limiter.ban("api", {"ip": text})
+        limiter.clients.ban("api", {"ip": text})
 
 
 def test_a_feature_of_your_own_is_taken_as_it_is() -> None:
     limiter = limiter_of()
     call = asgi(limiter, features={"ip": lambda _: "2001:db8::1"})
-    limiter.ban("api", {"ip": "2001:db8::1"})
+    limiter.clients.ban("api", {"ip": "2001:db8::1"})
     assert call("192.0.2.7").status_code == 429
 
 
@@ -99,15 +99,15 @@ def test_a_limiter_of_settings_means_the_clients_of_a_middleware() -> None:
     call, program = asgi(served), Limiter.from_settings(table, clock, served.store)
     features = {"ip": "2001:db8::1"}
     assert [call("2001:db8:0:7::7").status_code for _ in range(3)] == [200, 200, 429]
-    assert [decision.remaining for decision in program.inspect("api", features).decisions] == [0]
+    assert [decision.remaining for decision in program.clients.inspect("api", features).decisions] == [0]
     program.reset("api", features)
     assert call("2001:db8::7").status_code == 200
-    program.ban("api", features)
+    program.clients.ban("api", features)
     assert call("2001:db8:0:ff::7").headers["retry-after"] == "3600"
-    assert program.unban("api", features)
-    program.set_override("api", features, "9/minute")
+    assert program.clients.unban("api", features)
+    program.clients.override("api", features, "9/minute")
     assert call("2001:db8::7").headers["x-ratelimit-limit"] == "9"
-    assert program.remove_override("api", features)
+    assert program.clients.remove_override("api", features)
 
 
 FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::/64", IPv6Address("2001:db8::4")]
@@ -118,13 +118,13 @@ FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::
 def test_hit_and_ban_of_one_limiter_mean_one_client(form: object, has_middleware: bool) -> None:
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
     app = asgi(limiter) if has_middleware else None
-    limiter.ban("api", {"ip": "2001:db8::9"})
+    limiter.clients.ban("api", {"ip": "2001:db8::9"})
     features = {"ip": form}
     assert limiter.hit(features).banned
     assert asyncio.run(limiter.ahit(features)).banned
     assert limiter.peek(features).banned
     assert asyncio.run(limiter.apeek(features)).banned
-    assert limiter.unban("api", features)
+    assert limiter.clients.unban("api", features)
     assert limiter.hit(features).allowed
     del app
 
@@ -134,23 +134,29 @@ def test_a_limiter_of_settings_bans_clients_only(text: str) -> None:
     """A ban of another text would have no effect. ``hit`` counts it as it is."""
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
     assert limiter.hit({"ip": text}).decisions[0].client == f"ip={text}"
-    for method in (limiter.ban, limiter.unban, limiter.reset, limiter.inspect, limiter.remove_override):
+    for method in (
+        limiter.clients.ban,
+        limiter.clients.unban,
+        limiter.reset,
+        limiter.clients.inspect,
+        limiter.clients.remove_override,
+    ):
         with pytest.raises(ConfigError, match="ip: expected an IP address"):
             method("api", {"ip": text})
     with pytest.raises(ConfigError, match="ip: expected an IP address"):
-        limiter.set_override("api", {"ip": text}, "1/minute")
+        limiter.clients.override("api", {"ip": text}, "1/minute")
 
 
 def test_a_limiter_without_a_middleware_cuts_no_address() -> None:
     """Then ``hit`` counts what you pass, and so do the other methods."""
     limiter = limiter_of()
-    limiter.ban("api", {"ip": "2001:db8::1"})
+    limiter.clients.ban("api", {"ip": "2001:db8::1"})
     assert [limiter.hit({"ip": f"2001:db8::{i}"}).banned for i in (1, 2)] == [True, False]
 
 
 def test_an_email_address_is_normalised() -> None:
     limiter = Limiter([Rule(name="mail", key=["email"], limits="2/minute", ban=BAN, match={"view": ""})])
     asgi(limiter)
-    limiter.ban("mail", {"email": "Ann@B\u00dcCHER.example"})
+    limiter.clients.ban("mail", {"email": "Ann@B\u00dcCHER.example"})
     plan = limiter.rules.plan_named("mail", None)
     assert limiter.decide(plan, {"email": "ann@xn--bcher-kva.example"}).banned

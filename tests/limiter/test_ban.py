@@ -140,14 +140,18 @@ def test_inspect_shows_a_ban_in_place_of_the_first_limit(clock: ManualClock) -> 
     limiter = Limiter([rule_of()], clock=clock)
     limiter.hit(WHO)
     limiter.hit(WHO)
-    for page in (limiter.inspect(), limiter.inspect("login", WHO)):
+    for page in (limiter.clients.inspect(), limiter.clients.inspect("login", WHO)):
         assert [(d.banned, d.allowed) for d in page.decisions] == [(False, False)]
     ban_client(limiter, hits=1)
-    for page in (limiter.inspect(), limiter.inspect(rejected=True), limiter.inspect("login", WHO)):
+    for page in (
+        limiter.clients.inspect(),
+        limiter.clients.inspect(rejected=True),
+        limiter.clients.inspect("login", WHO),
+    ):
         assert [(d.rule, d.client, d.banned, d.retry_after) for d in page.decisions] == [
             ("login", "ip=192.0.2.7", True, 3600)
         ]
-    limiter.reset_key(limiter.inspect().decisions[0].key)
+    limiter.clients.reset_key(limiter.clients.inspect().decisions[0].key)
     assert limiter.hit(WHO).allowed
 
 
@@ -171,12 +175,12 @@ def test_inspect_shows_a_ban_once_when_the_keys_of_a_client_are_on_several_pages
     limiter = Limiter([rule_of(limits="1/minute; 9/hour")], store, clock)
     ban_client(limiter)
     for rejected in (False, True):
-        assert [d.banned for d in limiter.inspect(rejected=rejected).decisions] == [True, True]
-    assert [d.client for d in limiter.bans().decisions] == ["ip=192.0.2.7"]
+        assert [d.banned for d in limiter.clients.inspect(rejected=rejected).decisions] == [True, True]
+    assert [d.client for d in limiter.clients.bans().decisions] == ["ip=192.0.2.7"]
     clock.advance(3540)
-    limiter.ban("login", {"ip": "192.0.2.9"})
-    assert sorted(d.client for d in limiter.bans().decisions) == ["ip=192.0.2.7", "ip=192.0.2.9"]
-    assert {d.banned for d in limiter.inspect(rejected=True).decisions} == {True}
+    limiter.clients.ban("login", {"ip": "192.0.2.9"})
+    assert sorted(d.client for d in limiter.clients.bans().decisions) == ["ip=192.0.2.7", "ip=192.0.2.9"]
+    assert {d.banned for d in limiter.clients.inspect(rejected=True).decisions} == {True}
 
 
 def test_events_have_the_outcome_banned(clock: ManualClock) -> None:
@@ -244,7 +248,7 @@ def test_requests_that_name_no_client_are_not_banned(
     verdicts = [limiter.hit(features) for _ in range(5)]
     assert [verdict.allowed for verdict in verdicts] == [True] + [False] * 4
     assert [verdict.banned for verdict in verdicts] == [False] * 3 + [is_banned] * 2
-    assert bool(limiter.bans().decisions) == is_banned
+    assert bool(limiter.clients.bans().decisions) == is_banned
 
 
 def test_bans_are_shown_in_linear_time(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +259,7 @@ def test_bans_are_shown_in_linear_time(clock: ManualClock, monkeypatch: pytest.M
     calls: list[str] = []
     key_of = BanLimit.key_of
     monkeypatch.setattr(BanLimit, "key_of", lambda ban, limit, key: calls.append(key) or key_of(ban, limit, key))
-    assert len(limiter.inspect().decisions) == 198
+    assert len(limiter.clients.inspect().decisions) == 198
     assert len(calls) < 1000
 
 
@@ -266,7 +270,7 @@ def test_limits_from_a_function_have_the_ban_of_their_rule(clock: ManualClock) -
     limiter = Limiter([Rule(name="login", limits=limits_of, ban=BAN)], clock=clock)
     ban_client(limiter)
     clock.advance(60)
-    assert [str(decision.quota) for decision in limiter.bans().decisions] == ["1/minute"]
+    assert [str(decision.quota) for decision in limiter.clients.bans().decisions] == ["1/minute"]
     limiter.reset("login", WHO)
     assert limiter.hit(WHO).allowed
 

@@ -25,18 +25,18 @@ def test_a_ban_by_hand_needs_room(clock: ManualClock) -> None:
     limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
     limiter.hit({"ip": "192.0.2.1"})
     with pytest.raises(StoreError, match="the ban is not in memory://: the store is nearly full, or another"):
-        limiter.ban("login", WHO)
+        limiter.clients.ban("login", WHO)
     with pytest.raises(StoreError, match="nearly full"):
-        asyncio.run(limiter.aban("login", WHO))
+        asyncio.run(limiter.clients.aban("login", WHO))
 
 
 def test_a_client_without_limits_cannot_be_banned(clock: ManualClock) -> None:
     limiter = Limiter([rule_of()], clock=clock)
-    limiter.set_override("login", WHO, "unlimited", duration=60)
+    limiter.clients.override("login", WHO, "unlimited", duration=60)
     with pytest.raises(ConfigError, match=r"has the override .unlimited., so rule .login. cannot ban it\. Remove it"):
-        limiter.ban("login", WHO)
+        limiter.clients.ban("login", WHO)
     clock.advance(60)
-    limiter.ban("login", WHO)
+    limiter.clients.ban("login", WHO)
     assert limiter.hit(WHO).banned
 
 
@@ -50,24 +50,24 @@ def test_a_client_is_named_on_a_clock_of_a_test() -> None:
 
 def test_a_ban_by_hand_replaces_one_and_does_not_grow(clock: ManualClock) -> None:
     limiter = Limiter([rule_of(ban={**BAN, "after": 1, "growth": 3})], clock=clock)
-    assert limiter.ban("login", WHO, 60) == START + 60
+    assert limiter.clients.ban("login", WHO, 60) == START + 60
     assert limiter.hit(WHO).retry_after == 60
-    assert limiter.ban("login", WHO, "30s") == START + 30
+    assert limiter.clients.ban("login", WHO, "30s") == START + 30
     clock.advance(30)
     assert limiter.hit(WHO).allowed
     assert limiter.hit(WHO).retry_after == 3600
-    assert limiter.ban("login", WHO) == START + 30 + 3600
-    assert limiter.unban("login", WHO)
-    assert not limiter.unban("login", WHO)
+    assert limiter.clients.ban("login", WHO) == START + 30 + 3600
+    assert limiter.clients.unban("login", WHO)
+    assert not limiter.clients.unban("login", WHO)
 
 
 def test_bans_by_hand_have_async_twins(clock: ManualClock) -> None:
     async def play() -> None:
         store = SharedStore()
         limiter = Limiter([rule_of()], store, clock)
-        assert await limiter.aban("login", WHO, 60) == START + 60
+        assert await limiter.clients.aban("login", WHO, 60) == START + 60
         assert (await limiter.ahit(WHO)).banned
-        assert await limiter.aunban("login", WHO)
+        assert await limiter.clients.aunban("login", WHO)
         assert (await limiter.ahit(WHO)).allowed
 
     asyncio.run(play())
@@ -79,11 +79,11 @@ def test_bans_are_listed_without_rejections_and_expired_bans(clock: ManualClock)
     limiter.hit({"ip": "192.0.2.8"})
     limiter.hit({"ip": "192.0.2.8"})
     expected = [("login", "ip=192.0.2.7")]
-    for page in (limiter.bans(), limiter.bans("login"), asyncio.run(limiter.abans())):
+    for page in (limiter.clients.bans(), limiter.clients.bans("login"), asyncio.run(limiter.clients.abans())):
         assert [(decision.rule, decision.client) for decision in page.decisions] == expected
-    assert limiter.bans("api").decisions == []
+    assert limiter.clients.bans("api").decisions == []
     clock.advance(3600)
-    assert limiter.bans().decisions == []
+    assert limiter.clients.bans().decisions == []
 
 
 def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
@@ -92,8 +92,8 @@ def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
     limiter = Limiter([rule_of()], settings=settings)
     for ip in (WHO["ip"], "2001:db8::1", "2001:db8::/64"):
         with pytest.raises(ConfigError, match=r"the client is on the allow list, so rule .login. never bans it"):
-            limiter.ban("login", {"ip": ip})
-    limiter.ban("login", {"ip": "192.0.2.8"})
+            limiter.clients.ban("login", {"ip": ip})
+    limiter.clients.ban("login", {"ip": "192.0.2.8"})
     assert limiter.hit({"ip": "192.0.2.8"}).banned
 
 
@@ -113,5 +113,5 @@ def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
 def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:
     limiter = Limiter([rule_of(), rule_of("api", ban=None), rule_of("mail", key=["email"])])
     with pytest.raises(ConfigError) as caught:
-        limiter.ban(rule, features, seconds)
+        limiter.clients.ban(rule, features, seconds)
     assert message in str(caught.value)

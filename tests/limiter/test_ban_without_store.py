@@ -74,7 +74,7 @@ def test_a_manual_ban_holds_without_the_store(clock: ManualClock) -> None:
     store = SharedStore()
     limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
     assert limiter.hit(WHO).allowed
-    limiter.ban("login", WHO, 600)
+    limiter.clients.ban("login", WHO, 600)
     store.down = True
     clock.advance(60)
     assert limiter.hit(WHO).retry_after == 540

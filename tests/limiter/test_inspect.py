@@ -43,7 +43,7 @@ def test_keys_show_what_is_left(way: Any, store: type[Store]) -> None:
     rate, _ = opened(rule(["2/minute", "9/hour"], "login"), rule("5/hour", "api", key=["user"]), store=store())
     for user in ("ann", "ann", "bob"):
         rate.hit({"ip": f"192.0.2.{user}", "user": user})
-    found = way(rate).inspect()
+    found = way(rate.clients).inspect()
     assert found.cursor is None
     assert sorted(shown(found.decisions)) == [
         ("api", "user=ann", 3, True),
@@ -53,8 +53,11 @@ def test_keys_show_what_is_left(way: Any, store: type[Store]) -> None:
         ("login", "ip=192.0.2.bob", 1, True),
         ("login", "ip=192.0.2.bob", 8, True),
     ]
-    assert shown(way(rate).inspect("api").decisions) == [("api", "user=ann", 3, True), ("api", "user=bob", 4, True)]
-    [rejected] = way(rate).inspect(rejected=True).decisions
+    assert shown(way(rate.clients).inspect("api").decisions) == [
+        ("api", "user=ann", 3, True),
+        ("api", "user=bob", 4, True),
+    ]
+    [rejected] = way(rate.clients).inspect(rejected=True).decisions
     assert (rejected.rule, str(rejected.quota), rejected.retry_after, rejected.limit) == ("login", "2/minute", 60.0, 2)
 
 
@@ -64,9 +67,9 @@ def test_a_key_is_reset_with_all_limits_of_its_rule(way: Any) -> None:
     rate, _ = opened(rule(["2/minute", "9/hour"], "login"))
     for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
         rate.hit({"ip": ip})
-    [rejected] = rate.inspect(rejected=True).decisions
-    way(rate).reset_key(rejected.key)
-    assert sorted(shown(rate.inspect().decisions)) == [
+    [rejected] = rate.clients.inspect(rejected=True).decisions
+    way(rate.clients).reset_key(rejected.key)
+    assert sorted(shown(rate.clients.inspect().decisions)) == [
         ("login", "ip=192.0.2.2", 1, True),
         ("login", "ip=192.0.2.2", 8, True),
     ]
@@ -79,26 +82,28 @@ def test_a_client_is_found_by_its_features(way: Any) -> None:
     rate, _ = opened(plans, store=SharedStore())
     for _ in range(3):
         rate.hit({"user": "ann", "plan": "pro"})
-    assert shown(way(rate).inspect("api", {"user": "ann", "plan": "pro"}).decisions) == [("api", "user=ann", 27, True)]
-    assert shown(way(rate).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
-    assert shown(way(rate).inspect("api", {"user": "bob"}).decisions) == [("api", "user=bob", 2, True)]
-    assert way(rate).inspect("api", {"user": "bob"}, rejected=True).decisions == []
+    assert shown(way(rate.clients).inspect("api", {"user": "ann", "plan": "pro"}).decisions) == [
+        ("api", "user=ann", 27, True)
+    ]
+    assert shown(way(rate.clients).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
+    assert shown(way(rate.clients).inspect("api", {"user": "bob"}).decisions) == [("api", "user=bob", 2, True)]
+    assert way(rate.clients).inspect("api", {"user": "bob"}, rejected=True).decisions == []
     with pytest.raises(ConfigError, match="SharedStore cannot list its keys"):
-        way(rate).inspect("api")
+        way(rate.clients).inspect("api")
 
 
 @ways
 def test_limits_from_a_function_are_those_of_the_client(way: Any) -> None:
     rate, _ = opened(Rule(name="api", limits=lambda user: "1/minute" if user == "ann" else "5/minute", key=["user"]))
     rate.hit({"user": "ann"})
-    assert shown(way(rate).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
+    assert shown(way(rate.clients).inspect("api", {"user": "ann"}).decisions) == [("api", "user=ann", 0, False)]
 
 
 def test_a_listed_key_has_the_lowest_limit_of_its_rule() -> None:
     """The plan of a client is not in its key."""
     rate, _ = opened(rule("9/minute", "api", key=["user"], per={"plan": {"free": "2/minute", "pro": "30/minute"}}))
     rate.hit({"user": "ann", "plan": "pro"})
-    [decision] = rate.inspect().decisions
+    [decision] = rate.clients.inspect().decisions
     assert (str(decision.quota), decision.remaining) == ("2/minute", 1)
 
 
@@ -106,7 +111,7 @@ def test_the_cost_of_a_rule_decides_who_is_rejected() -> None:
     """With 2 left and a cost of 3, the next request is rejected."""
     rate, _ = opened(rule("5/minute", "api", cost=3), rule("5/minute", "free", cost=0))
     rate.hit({"ip": "192.0.2.1"})
-    assert shown(rate.inspect(rejected=True).decisions) == [("api", "ip=192.0.2.1", 2, False)]
+    assert shown(rate.clients.inspect(rejected=True).decisions) == [("api", "ip=192.0.2.1", 2, False)]
 
 
 def test_expired_keys_and_keys_of_other_rules_are_not_shown() -> None:
@@ -116,15 +121,15 @@ def test_expired_keys_and_keys_of_other_rules_are_not_shown() -> None:
     other = Limiter([rule("1/minute", "other")], store, clock=clock)
     rate.hit({"ip": "192.0.2.1"})
     other.hit({"ip": "192.0.2.1"})
-    assert [decision.rule for decision in rate.inspect().decisions] == ["api"]
+    assert [decision.rule for decision in rate.clients.inspect().decisions] == ["api"]
     clock.advance(119.0)
-    assert rate.inspect().decisions == []
+    assert rate.clients.inspect().decisions == []
 
 
 def test_slots_and_shadow_rules_are_shown() -> None:
     rate, _ = opened(rule("1 concurrent", "busy"), rule("1/minute", "trial", mode="shadow"))
     with rate.slot({"ip": "192.0.2.1"}):
-        found = rate.inspect(rejected=True).decisions
+        found = rate.clients.inspect(rejected=True).decisions
         assert [(each.rule, each.shadow) for each in found] == [("busy", False), ("trial", True)]
 
 
@@ -134,13 +139,13 @@ def test_a_page_ends_after_many_keys(way: Any) -> None:
     rate, _ = opened(rule("1/minute", "api"), rule("2/minute", "rare", match={"path": "/rare"}))
     for number in range(12_000):
         rate.hit({"ip": f"192.0.2.{number}"})
-    first = way(rate).inspect()
+    first = way(rate.clients).inspect()
     assert len(first.decisions) == 1_000
     assert first.cursor is not None
-    assert len(way(rate).inspect(cursor=first.cursor).decisions) == 1_000
-    empty = way(rate).inspect("rare")
+    assert len(way(rate.clients).inspect(cursor=first.cursor).decisions) == 1_000
+    empty = way(rate.clients).inspect("rare")
     assert (empty.decisions, empty.cursor) == ([], "0:10000")
-    last = way(rate).inspect("rare", cursor=empty.cursor)
+    last = way(rate.clients).inspect("rare", cursor=empty.cursor)
     assert (last.decisions, last.cursor) == ([], None)
 
 
@@ -150,7 +155,7 @@ def test_only_chosen_keys_are_read(way: Any) -> None:
     rate, _ = opened(rule("5/minute", "api"))
     for ip in ("192.0.2.1", "192.0.2.2"):
         rate.hit({"ip": ip})
-    found = way(rate).inspect(only=lambda key: key.endswith("2.2}"))
+    found = way(rate.clients).inspect(only=lambda key: key.endswith("2.2}"))
     assert shown(found.decisions) == [("api", "ip=192.0.2.2", 4, True)]
 
 
@@ -159,12 +164,12 @@ def test_a_key_is_shown_by_all_limits_of_its_rule(way: Any) -> None:
     """These are the keys that a reset forgets. A key without counts has none."""
     rate, _ = opened(rule(["2/minute", "9/hour"], "login"))
     rate.hit({"ip": "192.0.2.1"})
-    [decision, _] = rate.inspect().decisions
-    assert {each.limit for each in way(rate).inspect_key(decision.key)} == {2, 9}
-    rate.reset_key(decision.key)
-    assert way(rate).inspect_key(decision.key) == []
+    [decision, _] = rate.clients.inspect().decisions
+    assert {each.limit for each in way(rate.clients).inspect_key(decision.key)} == {2, 9}
+    rate.clients.reset_key(decision.key)
+    assert way(rate.clients).inspect_key(decision.key) == []
     with pytest.raises(ConfigError, match="key: expected a key"):
-        way(rate).inspect_key("any text")
+        way(rate.clients).inspect_key("any text")
 
 
 class Damaged(Listing):
@@ -185,36 +190,39 @@ def test_a_damaged_state_hides_no_other_key() -> None:
     other = Limiter([rule("5/minute", "api")], store.states, clock=ManualClock(1_000_000.0))
     for ip in ("good", "bad"):
         other.hit({"ip": ip})
-    assert shown(rate.inspect().decisions) == [("api", "ip=good", 4, True)]
+    assert shown(rate.clients.inspect().decisions) == [("api", "ip=good", 4, True)]
     store.names = False
     with pytest.raises(StoreError, match="a damaged state"):
-        rate.inspect()
+        rate.clients.inspect()
 
 
 @ways
 def test_mistakes_are_errors(way: Any) -> None:
     """They name what was given."""
     rate, _ = opened(rule("5/minute", "api"))
-    for call in (lambda: way(rate).inspect("apy"), lambda: way(rate).reset_key("1|apy|fixed-window|1m|ip=1")):
+    for call in (
+        lambda: way(rate.clients).inspect("apy"),
+        lambda: way(rate.clients).reset_key("1|apy|fixed-window|1m|ip=1"),
+    ):
         with pytest.raises(ConfigError, match=r"unknown rule 'apy'\. Did you mean 'api'"):
             call()
     with pytest.raises(ConfigError, match=r"key: expected a key as inspect\(\).*got 'any text'"):
-        way(rate).reset_key("any text")
+        way(rate.clients).reset_key("any text")
     with pytest.raises(ConfigError, match="the key of rule 'api' needs"):
-        Limiter([rule("5/minute", "api", key=["user"])]).inspect("api", {})
+        Limiter([rule("5/minute", "api", key=["user"])]).clients.inspect("api", {})
     with pytest.raises(ConfigError, match=r"^rule: features name a client of one rule\. Name the rule, too$"):
-        way(rate).inspect(features={"ip": "192.0.2.7"})
+        way(rate.clients).inspect(features={"ip": "192.0.2.7"})
     with pytest.raises(ConfigError, match="cursor: expected the cursor of an earlier page; got 'x'"):
-        way(rate).inspect(cursor="x")
+        way(rate.clients).inspect(cursor="x")
 
 
 def test_a_rule_with_an_odd_name_is_reset() -> None:
     """The name is escaped in keys."""
     rate, _ = opened(rule("1/minute", "a|b%7C"))
     rate.hit({"ip": "192.0.2.7"})
-    [decision] = rate.inspect("a|b%7C").decisions
-    rate.reset_key(decision.key)
-    assert rate.inspect().decisions == []
+    [decision] = rate.clients.inspect("a|b%7C").decisions
+    rate.clients.reset_key(decision.key)
+    assert rate.clients.inspect().decisions == []
 
 
 def test_a_coroutine_that_waits_for_a_loop_is_not_run() -> None:

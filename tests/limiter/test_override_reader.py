@@ -29,7 +29,7 @@ def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
 ) -> None:
     store = Recording()
     limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
+    limiter.clients.override("api", ACME, "7/minute")
     data = store.states.read_record("overrides")
     assert data is not None
     store.states.write_record("overrides", damage(data), data)
@@ -42,17 +42,17 @@ def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
         f"store {store.name}: cannot read the overrides (the record of overrides is damaged, or of another version)."
         " The last known overrides stay active. To remove all overrides, run `ratelimit-mw override clear`"
     )
-    for call in (limiter.overrides, lambda: limiter.set_override("api", ACME, "5/minute")):
+    for call in (limiter.clients.overrides, lambda: limiter.clients.override("api", ACME, "5/minute")):
         with pytest.raises(StoreError, match=r"damaged.*clear_overrides\(\), or the command `override clear`"):
             call()
-    limiter.clear_overrides()
+    limiter.clients.clear_overrides()
     assert limits(limiter) == ["100/minute"]
 
 
 def test_a_store_that_is_away_keeps_the_last_overrides(caplog: pytest.LogCaptureFixture) -> None:
     store = Recording()
     limiter = limiter_of(store=store)
-    limiter.set_override("api", ACME, "7/minute")
+    limiter.clients.override("api", ACME, "7/minute")
     store.down = True
     wait_for(lambda: limiter.match(ACME) and store.messages(caplog), "a failed read")
     reads = store.reads
@@ -175,7 +175,7 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
     store = Recording()
     operator, worker = limiter_of(store=store), limiter_of(store=store)
     for expected in ("70/minute", "80/minute"):
-        operator.set_override("api", ACME, expected)
+        operator.clients.override("api", ACME, expected)
         worker.override_record, worker.rules = None, bare_rules(worker.rules)  # it has another process
         found = requests(worker)
         assert [str(verdict.decisions[0].source.quota) for verdict in found] == [expected] * 8
@@ -185,7 +185,7 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
 def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
     """The first request waits for one call. Later reads find the overrides, even if no later change is looked for."""
     store = Recording()
-    limiter_of(store=store).set_override("api", ACME, "7/minute")
+    limiter_of(store=store).clients.override("api", ACME, "7/minute")
     worker = limiter_of(store=store, reload_interval=0)
     worker.override_record, worker.rules = None, bare_rules(worker.rules)
     store.down, reads = True, store.reads
@@ -314,4 +314,4 @@ def test_a_record_with_a_damaged_state_names_the_repair(monkeypatch: pytest.Monk
     limiter = limiter_of(store=store)
     monkeypatch.setattr(store.states, "read_record", fail)
     with pytest.raises(StoreError, match=r"a damaged state\..*`override clear`"):
-        limiter.overrides()
+        limiter.clients.overrides()

@@ -25,30 +25,30 @@ def test_an_override_changes_the_limits_of_one_client(way: type[Blocking]) -> No
     limiter = limiter_of()
     for _ in range(3):
         limiter.hit(ACME)
-    override = way(limiter).set_override("api", ACME, "1000/minute; 20000/day")
+    override = way(limiter.clients).override("api", ACME, "1000/minute; 20000/day")
     assert override == ClientOverride("api", "{user=acme}", "1000/minute; 20000/day")
-    assert way(limiter).overrides() == [override]
+    assert way(limiter.clients).overrides() == [override]
     assert (override.client, override.until) == ("user=acme", None)
     assert [(d.limit, d.remaining) for d in limiter.peek(ACME, cost=0).decisions] == [(1000, 997), (20_000, 20_000)]
     assert limits(limiter, OTHER) == ["100/minute"]
-    assert way(limiter).remove_override("api", ACME)
+    assert way(limiter.clients).remove_override("api", ACME)
     assert limits(limiter) == ["100/minute"]
-    assert not way(limiter).remove_override("api", ACME)
-    assert way(limiter).overrides() == []
+    assert not way(limiter.clients).remove_override("api", ACME)
+    assert way(limiter.clients).overrides() == []
 
 
 def test_an_override_ends_to_the_microsecond() -> None:
     """No store is read: each worker knows the end."""
     clock = ManualClock(1_000_000.0)
     limiter = limiter_of(clock=clock)
-    assert limiter.set_override("api", ACME, "7/minute", duration="1m").until == 1_000_060.0
+    assert limiter.clients.override("api", ACME, "7/minute", duration="1m").until == 1_000_060.0
     clock.advance(59.999999)
     assert limits(limiter) == ["7/minute"]
-    assert [each.limits for each in limiter.overrides()] == ["7/minute"]
+    assert [each.limits for each in limiter.clients.overrides()] == ["7/minute"]
     clock.advance(0.000001)
     assert limits(limiter) == ["100/minute"]
-    assert limiter.overrides() == []
-    limiter.set_override("api", OTHER, "5/minute")
+    assert limiter.clients.overrides() == []
+    limiter.clients.override("api", OTHER, "5/minute")
     assert [each.client for each in load_overrides(limiter.store.read_record("overrides"))] == ["user=other"]
 
 
@@ -63,9 +63,9 @@ def test_decisions_follow_overrides(way: type[Blocking], consistency: Any, store
     rule = Rule(name="api", key=["user"], limits=texts, consistency=consistency)
     limiter = limiter_of(rule, store="memory://" if store == "memory" else Recording(), clock=clock)
     for user, own in {"one": "7/minute", "two": "7/minute; 8/hour", "slots": "3 concurrent"}.items():
-        limiter.set_override("api", {"user": user}, own)
-    limiter.set_override("api", {"user": "free"}, "unlimited")
-    limiter.set_override("api", {"user": "past"}, "5/minute", duration="1m")
+        limiter.clients.override("api", {"user": user}, own)
+    limiter.clients.override("api", {"user": "free"}, "unlimited")
+    limiter.clients.override("api", {"user": "past"}, "5/minute", duration="1m")
     decide = way(limiter).hit
     for user, remaining in {"one": [6], "two": [6, 7], "slots": [2], "free": [], "past": [4]}.items():
         decisions = decide({"user": user}).decisions
@@ -82,11 +82,11 @@ def test_unlimited_frees_a_client_from_all_limits_of_the_rule() -> None:
     plan = Rule(name="plan", key=["user"], limits=lambda user: "2/minute")
     limiter = limiter_of(API, shadow, plan)
     for name in ("api", "new", "plan"):
-        limiter.set_override(name, ACME, "unlimited")
+        limiter.clients.override(name, ACME, "unlimited")
         assert name not in limiter.hit(ACME)
         assert name in limiter.hit(OTHER)
     assert limiter.hit(ACME).allowed
-    assert limiter.inspect("api", ACME).decisions == []
+    assert limiter.clients.inspect("api", ACME).decisions == []
 
 
 def test_an_override_precedes_tables_and_functions() -> None:
@@ -102,7 +102,7 @@ def test_an_override_precedes_tables_and_functions() -> None:
     limiter = limiter_of(by_table, by_plan, by_function)
     assert limits(limiter, features) == ["2/minute", "2/minute", "3/minute"]
     for name in ("table", "plan", "function"):
-        limiter.set_override(name, ACME, "9/minute")
+        limiter.clients.override(name, ACME, "9/minute")
     calls.clear()
     assert limits(limiter, features) == ["9/minute"] * 3
     assert calls == []
@@ -124,19 +124,19 @@ def test_the_client_is_spelled_as_requests_spell_it() -> None:
     ]
     for key, given, request in keys:
         limiter = limiter_of(Rule(name="api", key=key, limits="100/minute"))
-        limiter.set_override("api", given, "7/minute")
+        limiter.clients.override("api", given, "7/minute")
         assert limits(limiter, request) == ["7/minute"], key
-        assert limiter.remove_override("api", request)
+        assert limiter.clients.remove_override("api", request)
 
 
 def test_a_secret_keeps_personal_data_out_of_the_record() -> None:
     secret = load_settings({"secret": SECRET}).secret
     limiter = limiter_of(secret=secret)
-    override = limiter.set_override("api", ACME, "7/minute")
+    override = limiter.clients.override("api", ACME, "7/minute")
     assert limits(limiter) == ["7/minute"]
     assert b"acme" not in (limiter.store.read_record("overrides") or b"")
     assert override.key.startswith("{user#")
-    assert limiter.remove_override("api", {"user": "Acme"})
+    assert limiter.clients.remove_override("api", {"user": "Acme"})
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -160,8 +160,8 @@ def test_a_mistake_is_named_and_changes_nothing(changed: dict[str, Any], message
     number = Rule(name="number", key=["path:id as int"], limits="9/minute")
     limiter = limiter_of(API, dear, number)
     with pytest.raises(ConfigError, match=message):
-        limiter.set_override(**{"rule": "api", "features": ACME, "limits": "5/minute", **changed})
-    assert limiter.overrides() == []
+        limiter.clients.override(**{"rule": "api", "features": ACME, "limits": "5/minute", **changed})
+    assert limiter.clients.overrides() == []
 
 
 def limits_of(limiter: Limiter, name: str) -> Any:
@@ -175,10 +175,10 @@ def test_a_reload_and_decorators_keep_overrides(tmp_path: Path) -> None:
     text = 'key = ["user"]\nlimits = "100/minute"\n'
     file.write_text(f'[[rules]]\nname = "api"\n{text}')
     limiter = Limiter.from_settings(str(file))
-    limiter.set_override("api", ACME, "7/minute")
+    limiter.clients.override("api", ACME, "7/minute")
     mark = limit("1/minute", key=["user"], name="login")(lambda: None)
     limiter.adopt(marks_of(mark).marks)
-    limiter.set_override("login", ACME, "8/minute")
+    limiter.clients.override("login", ACME, "8/minute")
     assert [str(each.quota) for each in limits_of(limiter, "login")] == ["8/minute"]
     file.write_text(f'[[rules]]\nname = "api"\n{text}mode = "shadow"\n[[rules]]\nname = "more"\n{text}')
     limiter.reload()
@@ -189,11 +189,11 @@ def test_a_reload_and_decorators_keep_overrides(tmp_path: Path) -> None:
 def test_limits_of_clients_that_stay_the_same_are_the_same_objects() -> None:
     """So leases and cached rejections of all other clients survive a change."""
     limiter = limiter_of()
-    limiter.set_override("api", ACME, "7/minute")
+    limiter.clients.override("api", ACME, "7/minute")
     before = limits_of(limiter, "api")
-    limiter.set_override("api", OTHER, "8/minute")
+    limiter.clients.override("api", OTHER, "8/minute")
     assert limits_of(limiter, "api") is before
-    limiter.clear_overrides()
+    limiter.clients.clear_overrides()
     assert limiter.rules.by_name["api"].overrides is None
 
 
@@ -204,7 +204,7 @@ def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(
     file = tmp_path / "ratelimit.toml"
     file.write_text('[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "100/minute"\n')
     limiter = Limiter.from_settings(str(file))
-    limiter.set_override("api", ACME, "7/minute")
+    limiter.clients.override("api", ACME, "7/minute")
     for _ in range(2):
         file.write_text(file.read_text() + "cost = 9\n" * ("cost" not in file.read_text()))
         limiter.reload()
@@ -222,10 +222,10 @@ def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(
 def test_inspect_and_reset_follow_an_override() -> None:
     limiter = limiter_of(Rule(name="api", key=["user"], limits="2/minute", algorithm="fixed-window"))
     limiter.hit(ACME)
-    limiter.set_override("api", ACME, "9/minute; 50/hour")
+    limiter.clients.override("api", ACME, "9/minute; 50/hour")
     limiter.hit(ACME)
     limiter.hit(OTHER)
-    listed = {(d.client, str(d.source.quota)): d.remaining for d in limiter.inspect("api").decisions}
+    listed = {(d.client, str(d.source.quota)): d.remaining for d in limiter.clients.inspect("api").decisions}
     assert listed == {("user=acme", "9/minute"): 7, ("user=acme", "50/hour"): 49, ("user=other", "2/minute"): 1}
     limiter.reset("api", ACME)
     assert [d.remaining for d in limiter.peek(ACME, cost=0).decisions] == [9, 50]
@@ -235,20 +235,20 @@ def test_a_client_with_an_override_can_be_banned() -> None:
     """The ban of a rule stays, unless the client has no limits of the rule."""
     ban = {"after": 2, "within": "10m", "for": "1h"}
     limiter = limiter_of(Rule(name="api", key=["user"], limits="5/minute", ban=ban))
-    limiter.set_override("api", ACME, "1/minute")
+    limiter.clients.override("api", ACME, "1/minute")
     outcomes = [limiter.hit(ACME).allowed for _ in range(3)]
     assert outcomes == [True, False, False]
     assert (limiter.hit(ACME).retry_after or 0) > 3_000
-    assert {decision.client for decision in limiter.inspect("api", rejected=True).decisions} == {"user=acme"}
-    limiter.set_override("api", ACME, "unlimited")
+    assert {decision.client for decision in limiter.clients.inspect("api", rejected=True).decisions} == {"user=acme"}
+    limiter.clients.override("api", ACME, "unlimited")
     assert limiter.hit(ACME).allowed
-    assert limiter.inspect("api").decisions == []
+    assert limiter.clients.inspect("api").decisions == []
 
 
 def test_an_override_may_have_slots() -> None:
     """A plan is built anew, so that slots are returned."""
     limiter = limiter_of()
-    limiter.set_override("api", ACME, "1 concurrent")
+    limiter.clients.override("api", ACME, "1 concurrent")
     with limiter.slot(ACME):
         assert not limiter.hit(ACME).allowed
     assert limiter.hit(ACME).allowed
@@ -259,7 +259,7 @@ def test_a_rejected_client_is_allowed_at_once(url: str) -> None:
     limiter = Limiter([Rule(name="api", key=["user"], limits="30/minute")], url, settings=Settings())
     while limiter.hit(ACME).allowed:
         pass
-    limiter.set_override("api", ACME, "1000/minute")
+    limiter.clients.override("api", ACME, "1000/minute")
     assert limiter.hit(ACME).allowed
     limiter.close()
 
@@ -267,6 +267,6 @@ def test_a_rejected_client_is_allowed_at_once(url: str) -> None:
 def test_the_log_of_a_change_has_no_client(caplog: pytest.LogCaptureFixture) -> None:
     limiter = limiter_of()
     with caplog.at_level(logging.DEBUG):
-        limiter.set_override("api", ACME, "7/minute")
-        limiter.remove_override("api", ACME)
+        limiter.clients.override("api", ACME, "7/minute")
+        limiter.clients.remove_override("api", ACME)
     assert "acme" not in caplog.text

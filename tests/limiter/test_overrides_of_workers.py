@@ -24,14 +24,14 @@ from ratelimit_mw.stores import MemoryStore
 
 
 class AwaitedAlone(Blocking):
-    """A limiter through its async methods, whose event loops leave no connection open."""
+    """The clients of a limiter through async methods, whose event loops leave no connection open."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
             try:
                 return await getattr(self.rate, f"a{name}")(*args)
             finally:
-                await self.rate.store.aclose()
+                await self.rate._limiter.store.aclose()
 
         return lambda *args: asyncio.run(call(*args))
 
@@ -40,16 +40,16 @@ class AwaitedAlone(Blocking):
 def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way: type[Blocking]) -> None:
     first, second = workers
     assert limits(second) == ["100/minute"]
-    way(first).set_override("api", ACME, "7/minute")
+    way(first.clients).override("api", ACME, "7/minute")
     assert limits(first) == ["7/minute"]
     learns(second, ["7/minute"])
-    way(second).set_override("api", OTHER, "unlimited")
+    way(second.clients).override("api", OTHER, "unlimited")
     learns(first, [], OTHER)
-    assert [(each.client, each.limits) for each in way(first).overrides()] == [
+    assert [(each.client, each.limits) for each in way(first.clients).overrides()] == [
         ("user=acme", "7/minute"),
         ("user=other", "unlimited"),
     ]
-    way(first).clear_overrides()
+    way(first.clients).clear_overrides()
     assert limits(first) == ["100/minute"]
     learns(second, ["100/minute"])
 
@@ -63,10 +63,10 @@ async def astart(limiter: Limiter) -> None:
 def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Limiter], None]) -> None:
     """As an ASGI application does at its start: the first request has them."""
     first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
-    first.set_override("api", ACME, "7/minute")
+    first.clients.override("api", ACME, "7/minute")
     start(second)
     assert limits(second) == ["7/minute"]
-    first.remove_override("api", ACME)
+    first.clients.remove_override("api", ACME)
     assert limits(second) == ["7/minute"]  # it never looks again
     first.close()
     second.close()
@@ -75,7 +75,7 @@ def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Lim
 def test_the_first_request_knows_the_overrides(url: str) -> None:
     """A WSGI application is never started. Its first request reads the overrides, as it opens the store."""
     first, second = limiter_of(store=url), limiter_of(store=url)
-    first.set_override("api", ACME, "7/minute")
+    first.clients.override("api", ACME, "7/minute")
     assert second.hit(ACME).decisions[0].limit == 7
     first.close()
     second.close()
@@ -86,20 +86,20 @@ def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limite
 
     def change(limiter: Limiter, name: str) -> None:
         for number in range(10):
-            limiter.set_override("api", {"user": f"{name}{number}"}, "7/minute")
+            limiter.clients.override("api", {"user": f"{name}{number}"}, "7/minute")
 
     threads = [threading.Thread(target=change, args=pair) for pair in zip(workers, "ab", strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {each.client for each in workers[0].overrides()} == {f"user={n}{i}" for n in "ab" for i in range(10)}
+    assert {each.client for each in workers[0].clients.overrides()} == {f"user={n}{i}" for n in "ab" for i in range(10)}
 
 
 def test_limiters_with_one_store_object_learn_at_once() -> None:
     store = MemoryStore()
     first, second = limiter_of(store=store), limiter_of(store=store)
-    first.set_override("api", ACME, "7/minute")
+    first.clients.override("api", ACME, "7/minute")
     assert limits(second) == ["7/minute"]
     assert limits(limiter_of(store=store)) == ["7/minute"]
     assert limits(limiter_of()) == ["100/minute"]
@@ -109,7 +109,7 @@ def test_a_store_without_records_is_not_asked() -> None:
     limiter = limiter_of(store=SharedStore())
     assert limiter.watch is None
     with pytest.raises(ConfigError, match="keeps no records"):
-        limiter.set_override("api", ACME, "7/minute")
+        limiter.clients.override("api", ACME, "7/minute")
 
 
 @pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
@@ -121,9 +121,9 @@ def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server,
         with pytest.raises(
             StoreError, match=r"the key 'record\|overrides' does not hold a record.*clear_overrides\(\)"
         ):
-            way(limiter).set_override("api", ACME, "7/minute")
-        way(limiter).clear_overrides()
-        way(limiter).set_override("api", ACME, "8/minute")
+            way(limiter.clients).override("api", ACME, "7/minute")
+        way(limiter.clients).clear_overrides()
+        way(limiter.clients).override("api", ACME, "8/minute")
         assert limits(limiter) == ["8/minute"]
     limiter.close()
 
@@ -131,7 +131,7 @@ def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server,
 def test_a_change_that_always_loses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = limiter_of()
     monkeypatch.setattr(limiter.store, "write_record", lambda *_: False)
-    for change in (lambda: limiter.set_override("api", ACME, "7/minute"), limiter.clear_overrides):
+    for change in (lambda: limiter.clients.override("api", ACME, "7/minute"), limiter.clients.clear_overrides):
         with pytest.raises(StoreError, match="other processes kept changing the overrides"):
             change()
 
@@ -145,7 +145,7 @@ def test_too_many_overrides_are_an_error_that_names_the_alternative() -> None:
     with pytest.raises(
         ConfigError, match=rf"^the override record is full \({most:,} overrides\)\. Put the limits of many clients into"
     ):
-        limiter.set_override("api", {"user": "x" * 64}, "7/minute")
+        limiter.clients.override("api", {"user": "x" * 64}, "7/minute")
 
 
 def test_two_processes_agree_on_the_record() -> None:
@@ -185,10 +185,10 @@ def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(body: 
         load_overrides(head + b"\n" + body)
     limiter = limiter_of(store=store)
     with pytest.raises(StoreError, match=rf"^store {store.name}: the record of .* is damaged.* `override clear`"):
-        way(limiter).overrides()
+        way(limiter.clients).overrides()
     assert limits(limiter) == ["100/minute"]
-    way(limiter).clear_overrides()
-    assert way(limiter).overrides() == []
+    way(limiter.clients).clear_overrides()
+    assert way(limiter.clients).overrides() == []
 
 
 @pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
@@ -208,13 +208,13 @@ def test_a_change_without_a_reply_may_be_in_effect(
         monkeypatch.setattr(override_record, "dump_overrides", pause)
         try:
             with pytest.raises(StoreError, match=r"The change of the overrides may be in effect\. To be sure"):
-                way(first).set_override("api", ACME, "7/minute")
+                way(first.clients).override("api", ACME, "7/minute")
         finally:
             server.resume()
         monkeypatch.undo()
         learns(second, ["7/minute"])
-        way(first).set_override("api", ACME, "7/minute")
-        assert [each.limits for each in second.overrides()] == ["7/minute"]
+        way(first.clients).override("api", ACME, "7/minute")
+        assert [each.limits for each in second.clients.overrides()] == ["7/minute"]
         first.close()
         second.close()
 
@@ -224,4 +224,4 @@ def test_a_change_that_was_not_sent_is_not_in_effect() -> None:
     limiter = limiter_of(store=store)
     store.down = True
     with pytest.raises(StoreError, match=r"^it does not answer$"):
-        limiter.set_override("api", ACME, "7/minute")
+        limiter.clients.override("api", ACME, "7/minute")

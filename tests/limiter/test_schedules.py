@@ -64,7 +64,8 @@ def play(request: pytest.FixtureRequest) -> Callable[[Limiter, Callable[[Any], A
 
     async def run_on(limiter: Limiter, scenario: Callable[[Any], Awaitable[None]]) -> None:
         async def call(name: str, *arguments: Any) -> Any:
-            result = getattr(limiter, request.param + name)(*arguments)
+            owner = limiter.clients if name == "inspect" else limiter
+            result = getattr(owner, request.param + name)(*arguments)
             return await result if request.param else result
 
         try:
@@ -107,7 +108,7 @@ def test_a_client_with_limits_of_its_own_keeps_them() -> None:
     """An override comes before ``per_key``, then ``per``, then the schedule, then ``limits``."""
     options: Any = {"per_key": {"bob": "7/hour"}, "per": {"plan": {"pro": "9/hour"}}}
     limiter, clock = limiter_of(**options)
-    limiter.set_override("exports", {"user": "eve"}, "3/hour")
+    limiter.clients.override("exports", {"user": "eve"}, "3/hour")
     cases: list[tuple[dict[str, Any], str]] = [
         (BOB, "7/hour"),
         ({"user": "ann", "plan": "pro"}, "9/hour"),
@@ -118,7 +119,7 @@ def test_a_client_with_limits_of_its_own_keeps_them() -> None:
         assert [limits(limiter, features) for features, _ in cases] == [[expected] for _, expected in cases]
         clock.advance(1)
     clock.advance(-2)
-    assert limiter.remove_override("exports", {"user": "eve"})
+    assert limiter.clients.remove_override("exports", {"user": "eve"})
     assert limits(limiter, {"user": "eve"}) == ["50/hour"]
 
 
@@ -149,7 +150,7 @@ def test_a_ban_lasts_beyond_its_range(store: str) -> None:
     clock.advance(1)
     banned = limiter.hit(ANN)
     assert (banned.allowed, banned.rejected_by[0].banned, banned.retry_after) == (False, True, 3599.0)
-    assert [each.banned for each in limiter.inspect("exports", ANN, rejected=True).decisions] == [True]
+    assert [each.banned for each in limiter.clients.inspect("exports", ANN, rejected=True).decisions] == [True]
     limiter.close()
 
 

@@ -61,7 +61,7 @@ def test_an_idle_worker_knows_an_override_before_it_decides(
     """All requests that arrive at once wait for it, whatever the store."""
     operator, worker = (limiter_of(store=url, reload_interval=HOUR) for _ in range(2))
     hits(worker)
-    operator.set_override("api", ACME, "7/minute")
+    operator.clients.override("api", ACME, "7/minute")
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
@@ -99,7 +99,7 @@ def test_a_ban_applies_to_the_next_decision_of_each_worker(url: str, hits: Calla
     rule = Rule(name="api", key=["user"], limits="100/minute", ban={"after": 10, "within": "10m", "for": "1h"})
     operator, worker = (limiter_of(rule, store=url, reload_interval=HOUR) for _ in range(2))
     assert [verdict.allowed for verdict in hits(worker)] == [True] * 4
-    operator.ban("api", ACME)
+    operator.clients.ban("api", ACME)
     assert [verdict.banned for verdict in hits(worker)] == [True] * 4
     operator.close()
     worker.close()
@@ -175,9 +175,9 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
     worker.adopt([])
     assert limits(Limiter.from_settings(str(file))) == ["7/minute"]
-    worker.set_override("api", ACME, "8/minute")
+    worker.clients.override("api", ACME, "8/minute")
     assert limits(worker) == ["8/minute"]
-    worker.clear_overrides()
+    worker.clients.clear_overrides()
     may_end.set()
     wait_for(lambda: limits(worker) == ["7/minute"], "the end of the read")
 

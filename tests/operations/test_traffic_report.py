@@ -124,4 +124,4 @@ def test_a_secret_keeps_clients_out_of_the_log() -> None:
         rate.hit(ANN)
     ((_, client, number),) = top(rate)
     assert (number, "192.0.2.7" in client) == (1, False)
-    assert client.removeprefix("ip=") in rate.inspect().decisions[0].client
+    assert client.removeprefix("ip=") in rate.clients.inspect().decisions[0].client

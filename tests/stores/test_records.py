@@ -58,4 +58,4 @@ def test_inspect_shows_no_records() -> None:
     limiter.store.write_record("overrides", b"1", None)
     limiter.hit({"ip": "192.0.2.7"})
     assert limiter.store.list_keys("record|").keys == ["record|overrides"]
-    assert [decision.client for decision in limiter.inspect().decisions] == ["ip=192.0.2.7"]
+    assert [decision.client for decision in limiter.clients.inspect().decisions] == ["ip=192.0.2.7"]

@@ -36,9 +36,9 @@ def renewed(rate: Limiter) -> int:
 
 
 class Blocking:
-    """A limiter through its blocking methods."""
+    """A limiter, or its clients, through the blocking methods."""
 
-    def __init__(self, rate: Limiter) -> None:
+    def __init__(self, rate: Any) -> None:
         self.rate = rate
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ class Blocking:
 
 
 class Awaited(Blocking):
-    """A limiter through its async methods, each call on its own event loop."""
+    """A limiter, or its clients, through the async methods, each call on its own event loop."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.rate, f"a{name}")

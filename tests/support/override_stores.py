@@ -81,7 +81,7 @@ def set_elsewhere(store: Recording, limit: str) -> None:
     """Change the override as another process does, which has a store object of its own."""
     other = Recording()
     other.states = store.states
-    limiter_of(store=other).set_override("api", ACME, limit)
+    limiter_of(store=other).clients.override("api", ACME, limit)
 
 
 def limits_of(verdict: Any) -> list[str]:

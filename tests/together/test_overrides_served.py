@@ -126,9 +126,9 @@ def test_workers_follow_overrides_under_load(server: str, store: str, tmp_path: 
             for version in itertools.islice(itertools.count(2_000_000), CHANGES):
                 before = sum(clients.seen.values())
                 if version % 5:
-                    limiter.set_override("api", {"header:x-user": "acme"}, f"{version}/hour")
+                    limiter.clients.override("api", {"header:x-user": "acme"}, f"{version}/hour")
                 else:
-                    limiter.remove_override("api", {"header:x-user": "acme"})
+                    limiter.clients.remove_override("api", {"header:x-user": "acme"})
                 wait_for(lambda before=before: sum(clients.seen.values()) > before + 25 or clients.errors, "requests")
         limiter.close()
         assert clients.errors == []

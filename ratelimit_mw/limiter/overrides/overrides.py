@@ -1,35 +1,21 @@
-"""``RunTimeOverrides``: the part of a ``Limiter`` that gives single clients other limits, kept in the store."""
+"""``RunTimeOverrides``: the part of a ``Limiter`` that applies the overrides in the store. ``Clients`` changes them."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
-from ...errors import ConfigError, error_path
-from ...keys.features import Features
-from ...quota import parse_duration
-from ...rules.lookup import UNLIMITED
-from ...rules.overrides import (
-    CheckLimits,
-    ClientOverride,
-    OverriddenRules,
-    Overrides,
-    bare_rules,
-    limits_of,
-    load_overrides,
-    with_overrides,
-)
+from ...rules.overrides import CheckLimits, OverriddenRules, Overrides, bare_rules, load_overrides, with_overrides
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from ...stores import redacted_url
-from ...stores.blocking import Call, twins
+from ...stores.blocking import Call
 from ..registry import Registry
 from ..reloads import Reloads
 from ..remote.breaker import Breaker
 from ..resets import Resets
 from ..watch import Watch
 from .reader import OverrideReader
-from .record import change_override, clear_overrides, read_overrides
 
 _log = logging.getLogger("ratelimit_mw")
 _limiters: Final = Registry["RunTimeOverrides"]()
@@ -47,86 +33,6 @@ class RunTimeOverrides(Reloads, Resets):
     _check_override: CheckLimits = staticmethod(lambda _: None)
     """Raises ``ConfigError`` for the limits of an override that this process cannot decide."""
     _reported: frozenset[tuple[str, str]] = frozenset()
-
-    async def _set_override(
-        self, call: Call, rule: str, features: Features, limits: Any, duration: float | str | None = None
-    ) -> ClientOverride:
-        """Change the limits of one client: these replace all limits that the rule has for it.
-
-        All workers that share the store apply the change within ``reload_interval``. The client keeps its counts if
-        the period and the algorithm stay the same. An earlier override of the client is replaced.
-
-        Args:
-            rule: The name of the rule.
-            features: The features of its key, for example ``{"user": "acme"}``.
-            limits: The limits as for ``Rule``, such as ``"1000/minute"``, or ``"unlimited"``.
-            duration: The length of the override, in seconds or as text such as ``"7d"``. By default it has no end.
-
-        Returns:
-            The override.
-
-        Raises:
-            ConfigError: There is no such rule, a feature of its key is missing, the rule cannot have the limits, or
-                the store keeps no records.
-            StoreError: The store is unreachable. Without a reply of the store, the change may be in effect.
-
-        Example:
-            >>> from ratelimit_mw import Limiter, Rule
-            >>> limiter = Limiter([Rule(name="api", key=["user"], limits="1/minute")])
-            >>> limiter.set_override("api", {"user": "acme"}, "1000/minute", duration=7 * 86_400).client
-            'user=acme'
-            >>> limiter.hit({"user": "acme"}).decisions[0].remaining
-            999
-        """
-        override = self._override(rule, features, limits, duration)
-        await self._change(call, override.rule, override.key, override)
-        return override
-
-    set_override, aset_override = twins(_set_override)
-
-    async def _remove_override(self, call: Call, rule: str, features: Features) -> bool:
-        """Remove the override of a client, so that it has the limits of the rule again.
-
-        Args:
-            rule: The name of the rule.
-            features: The features of its key.
-
-        Returns:
-            Whether there was an override.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-            StoreError: The store is unreachable.
-        """
-        compiled, key = self._client(rule, features)
-        return await self._change(call, compiled.name, key)
-
-    remove_override, aremove_override = twins(_remove_override)
-
-    async def _clear_overrides(self, call: Call) -> None:
-        """Remove the overrides of all clients and rules, even where their record is damaged.
-
-        Raises:
-            StoreError: The store is unreachable.
-        """
-        await clear_overrides(call, self.store)
-        await self._follow(call)
-
-    clear_overrides, aclear_overrides = twins(_clear_overrides)
-
-    async def _overrides(self, call: Call) -> list[ClientOverride]:
-        """Read the overrides of all clients from the store, without those that have ended.
-
-        Returns:
-            The overrides, in the order in which they were set.
-
-        Raises:
-            ConfigError: The store keeps no records.
-            StoreError: The store is unreachable, or the record is damaged.
-        """
-        return list(await read_overrides(call, self.store, self._time()))
-
-    overrides, aoverrides = twins(_overrides)
 
     def _watched(self, settings: Settings) -> list[Watch]:
         own = [self._override_reader] if self._override_reader is not None and self.waits else []
@@ -178,28 +84,12 @@ class RunTimeOverrides(Reloads, Resets):
             self._reported = frozenset(problems)
         return rules
 
-    def _override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
-        rule, key = self._client(name, features)
-        with error_path("limits"):
-            text = limits.strip().lower() if isinstance(limits, str) else ""
-            if text != UNLIMITED:
-                text = "; ".join(map(str, rule.source.parse_limits(limits)))
-            for limit in limits_of(rule, text, self._check_override):
-                self.store.check(limit)
-        with error_path("duration"):
-            span = None if duration is None else parse_duration(duration)
-            if span == 0:
-                raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
-        return ClientOverride(rule.name, key, text, None if span is None else self._time() + span)
+    async def follow_change(self, call: Call) -> None:
+        """Put a change into effect in the limiters of this process that share the store object.
 
-    async def _change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
-        """Replace the override of a client, or remove it. Return whether there was one."""
-        was_there = await change_override(call, self.store, self._time(), rule, key, new)
-        await self._follow(call)
-        return was_there
-
-    async def _follow(self, call: Call) -> None:
-        """Put a change into effect in the limiters of this process that share the store object."""
+        Args:
+            call: Calls a method of the store, blocking or async.
+        """
         for limiter in _limiters:
             if limiter.store is self.store and limiter._override_reader:
                 await limiter._override_reader.follow(call)

@@ -83,7 +83,7 @@ def test_no_ban_starts_without_room(path: Path) -> None:
     assert env.info()["last_txnid"] == before
     assert limiter.hit(known).banned
     with pytest.raises(StoreError, match="nearly full, or another process has just lifted the ban"):
-        limiter.ban("login", new)
+        limiter.clients.ban("login", new)
     store.close()
 
 

@@ -1,0 +1,452 @@
+"""``Clients``: what an operator does with single clients, as ``limiter.clients``.
+
+Each method has an async twin, whose name starts with ``a``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ..algorithms.limit import FORMAT, BanLimit, Limit, client_of, prefix_of, prefix_of_rule, rule_of
+from ..clock import SECOND
+from ..decision import Decision, Hit, show_bans, with_added_hits
+from ..errors import ConfigError, StateError, StoreError, error_path
+from ..keys.features import Features
+from ..quota import parse_duration
+from ..receipt import Correction
+from ..rules import lookup
+from ..rules.client_key import client_key
+from ..rules.compiled import CompiledRule
+from ..rules.lookup import UNLIMITED
+from ..rules.overrides import ClientOverride, limits_of
+from ..stores import redacted_url
+from ..stores.blocking import Call, twins
+from ..testmode import testmode
+from .overrides.record import change_override, clear_overrides, read_overrides
+
+if TYPE_CHECKING:
+    from .limiter import Limiter
+
+_BARS: Final = 4
+"""The minimum number of | in a key, all of them before the client."""
+_KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
+_MOST: Final = 100
+"""A page ends after this number of decisions."""
+_MOST_CALLS: Final = 10
+"""The maximum number of calls of the store that list keys for one page."""
+_AT_ONCE: Final = 100
+"""The maximum number of keys that one call of the store decides."""
+
+Only = Callable[[str], bool] | None
+
+
+class KeyStates(NamedTuple):
+    """The decisions on some keys of a store.
+
+    Args:
+        decisions: A decision on the next request under each key. Nothing is consumed.
+        cursor: The cursor of the next page, None after the last page.
+    """
+
+    decisions: list[Decision]
+    cursor: str | None
+
+
+class Clients:
+    """Shows the clients of a limiter, resets and bans them, and gives them limits of their own.
+
+    Args:
+        limiter: The limiter.
+    """
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+
+    async def _inspect(
+        self,
+        call: Call,
+        rule: str | None = None,
+        features: Features | None = None,
+        cursor: str = "",
+        rejected: bool = False,
+        only: Only = None,
+    ) -> KeyStates:
+        """Show how much remains for each client in the store, a page at a time. Consume nothing.
+
+        The store reads at most 10,000 keys for a page, so a page may be empty before the last page. If the limits of a
+        rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have. Limits
+        from a function are known only for a client whose features you pass.
+
+        Args:
+            rule: The name of the only rule to show.
+            features: The features of the only client to show, for example ``{"ip": "192.0.2.7"}``. Every store can show
+                one key of one rule.
+            cursor: The ``cursor`` of the page before. Default: the first page.
+            rejected: Show only clients whose next request would be rejected.
+            only: Called with each key that is listed. If it returns False, the key is not read and not shown.
+
+        Returns:
+            The decisions, and the cursor of the next page.
+
+        Raises:
+            ConfigError: There is no such rule, a feature of its key is missing, or the store cannot list its keys.
+            StoreError: The store is unreachable.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> limiter = Limiter([Rule(name="api", limits="1/minute")])
+            >>> limiter.hit({"ip": "192.0.2.7"}).allowed
+            True
+            >>> for decision in limiter.clients.inspect(rejected=True).decisions:
+            ...     print(decision.rule, decision.client)
+            ...     limiter.clients.reset_key(decision.key)
+            api ip=192.0.2.7
+        """
+        await call(self._limiter, "start")
+        if features is None:
+            return await self._list(call, rule, cursor, rejected, only)
+        if rule is None:
+            raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
+        find = partial(self._limiter.rules.hits, rule, self._limiter._as_counted(features))
+        hits = await call(lookup, "run", find, self._limiter._time)
+        return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
+
+    inspect, ainspect = twins(_inspect)
+
+    async def _inspect_key(self, call: Call, key: str) -> list[Decision]:
+        """Show how much remains under a key of the store, by all limits of its rule. Consume nothing.
+
+        Args:
+            key: The key, as the store has it: ``decision.key``.
+
+        Returns:
+            The decisions on the keys that ``reset_key`` would forget. A key without counts has none.
+
+        Raises:
+            ConfigError: The key belongs to no rule.
+            StoreError: The store is unreachable.
+        """
+        await call(self._limiter, "start")
+        return await self._decide_counted(call, self._same_client(key), False)
+
+    inspect_key, ainspect_key = twins(_inspect_key)
+
+    async def _reset_key(self, call: Call, key: str) -> None:
+        """Reset the counts under a key of the store, by all limits of its rule, and lift its ban.
+
+        Args:
+            key: The key, as the store has it: ``decision.key`` of ``inspect``.
+
+        Raises:
+            ConfigError: The key belongs to no rule.
+            StoreError: The store is unreachable.
+        """
+        await call(self._limiter._counts, "forget", self._same_client(key))
+
+    reset_key, areset_key = twins(_reset_key)
+
+    async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None = None) -> float:
+        """Ban a client from a rule now. The ban replaces an active one, and does not make later bans longer.
+
+        Args:
+            rule: The name of the rule. It must have the option ``ban``.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+            duration: The length of the ban, in seconds or as text such as ``"7d"``. Default: ``for`` of the rule's ban.
+
+        Returns:
+            The end of the ban, in seconds since 1970 by the clock of the store.
+
+        Raises:
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients share
+                it, or the client is on the allow list or has the override ``"unlimited"``, so no ban applies to it.
+            StoreError: The store is unreachable, or has no room for the ban.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> terms = {"after": 10, "within": "10m", "for": "1h"}
+            >>> limiter = Limiter([Rule(name="api", limits="9/minute", ban=terms)])
+            >>> end = limiter.clients.ban("api", {"ip": "192.0.2.7"}, "1d")
+            >>> limiter.hit({"ip": "192.0.2.7"}).banned
+            True
+            >>> [decision.client for decision in limiter.clients.bans().decisions]
+            ['ip=192.0.2.7']
+            >>> limiter.clients.unban("api", {"ip": "192.0.2.7"})
+            True
+        """
+        await call(self._limiter, "start")
+        us, hit, correction = self._new_ban(rule, features, duration)
+        (at,) = await call(self._limiter._counts, "correct", [correction], self._limiter._now())
+        decision = await self._decide(call, hit)
+        if decision.allowed and decision.at_us < at + us:
+            causes = "the store is nearly full, or another process has just lifted the ban"
+            raise StoreError(f"the ban is not in {redacted_url(self._limiter.store)}: {causes}")
+        return (at + us) / SECOND  # type: ignore[no-any-return]
+
+    ban, aban = twins(_ban)
+
+    async def _unban(self, call: Call, rule: str, features: Features) -> bool:
+        """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
+
+        Args:
+            rule: The name of the rule. It must have the option ``ban``.
+            features: The features of its key.
+
+        Returns:
+            Whether the client was banned.
+
+        Raises:
+            ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
+            StoreError: The store is unreachable.
+        """
+        await call(self._limiter, "start")
+        hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
+        decision = await self._decide(call, hit)
+        await call(self._limiter._counts, "forget", [hit.key])
+        return not decision.allowed
+
+    unban, aunban = twins(_unban)
+
+    async def _bans(self, call: Call, rule: str | None = None, cursor: str = "") -> KeyStates:
+        """Show the clients that are banned now, a page at a time.
+
+        Args:
+            rule: The name of the only rule to show.
+            cursor: The ``cursor`` of the page before. Default: the first page.
+
+        Returns:
+            A decision on each banned client. Its ``retry_after`` is the end of the ban. A page may be empty before the
+            last page.
+
+        Raises:
+            ConfigError: There is no such rule, or the store cannot list its keys.
+            StoreError: The store is unreachable.
+        """
+        prefixes = {rule.ban.prefix for rule in self._limiter.rules.rules if rule.ban is not None}
+        return await self._inspect(call, rule, None, cursor, True, lambda key: prefix_of(key) in prefixes)
+
+    bans, abans = twins(_bans)
+
+    async def _override(
+        self, call: Call, rule: str, features: Features, limits: Any, duration: float | str | None = None
+    ) -> ClientOverride:
+        """Change the limits of one client: these replace all limits that the rule has for it.
+
+        All workers that share the store apply the change within ``reload_interval``. The client keeps its counts if
+        the period and the algorithm stay the same. An earlier override of the client is replaced.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"user": "acme"}``.
+            limits: The limits as for ``Rule``, such as ``"1000/minute"``, or ``"unlimited"``.
+            duration: The length of the override, in seconds or as text such as ``"7d"``. By default it has no end.
+
+        Returns:
+            The override.
+
+        Raises:
+            ConfigError: There is no such rule, a feature of its key is missing, the rule cannot have the limits, or
+                the store keeps no records.
+            StoreError: The store is unreachable. Without a reply of the store, the change may be in effect.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> limiter = Limiter([Rule(name="api", key=["user"], limits="1/minute")])
+            >>> limiter.clients.override("api", {"user": "acme"}, "1000/minute", duration=7 * 86_400).client
+            'user=acme'
+            >>> limiter.hit({"user": "acme"}).decisions[0].remaining
+            999
+        """
+        override = self._new_override(rule, features, limits, duration)
+        await self._change(call, override.rule, override.key, override)
+        return override
+
+    override, aoverride = twins(_override)
+
+    async def _remove_override(self, call: Call, rule: str, features: Features) -> bool:
+        """Remove the override of a client, so that it has the limits of the rule again.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key.
+
+        Returns:
+            Whether there was an override.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store is unreachable.
+        """
+        compiled, key = self._client(rule, features)
+        return await self._change(call, compiled.name, key)
+
+    remove_override, aremove_override = twins(_remove_override)
+
+    async def _clear_overrides(self, call: Call) -> None:
+        """Remove the overrides of all clients and rules, even where their record is damaged.
+
+        Raises:
+            StoreError: The store is unreachable.
+        """
+        await clear_overrides(call, self._limiter.store)
+        await self._limiter.follow_change(call)
+
+    clear_overrides, aclear_overrides = twins(_clear_overrides)
+
+    async def _overrides(self, call: Call) -> list[ClientOverride]:
+        """Read the overrides of all clients from the store, without those that have ended.
+
+        Returns:
+            The overrides, in the order in which they were set.
+
+        Raises:
+            ConfigError: The store keeps no records.
+            StoreError: The store is unreachable, or the record is damaged.
+        """
+        return list(await read_overrides(call, self._limiter.store, self._limiter._time()))
+
+    overrides, aoverrides = twins(_overrides)
+
+    def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
+        """Return a rule, and the part of its keys that names a client."""
+        rule = self._limiter.rules.named(name)
+        return rule, client_key(rule, self._limiter._as_counted(features))
+
+    def _same_client(self, key: str) -> list[str]:
+        """Return a key, and the keys of the same client under the other limits of its rule."""
+        name, client = rule_of(key), key[len(prefix_of(key)) :]
+        if not name or key.count("|") < _BARS:
+            example = f"as inspect() and GET /v1/keys show it, such as {_KEY!r}"
+            raise ConfigError(f"expected a key {example}; got {key[:200]!r}", "key")
+        limits = self._limiter.rules.named(name).all_limits()
+        return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
+
+    async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Only) -> KeyStates:
+        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._limiter.rules.named(rule).name)
+        found: list[Decision] = []
+        for _ in range(_MOST_CALLS):
+            keys, following = await call(self._limiter.store, "list_keys", prefix, cursor)
+            found += await self._decide_counted(call, keys, rejected, only)
+            if following is None or len(found) >= _MOST:
+                return KeyStates(found, following)
+            cursor = following
+        return KeyStates(found, cursor)
+
+    async def _decide_counted(
+        self, call: Call, keys: Iterable[str], rejected: bool, only: Only = None
+    ) -> list[Decision]:
+        """Decide the next request of each key by its override or the lowest limit, without expired keys."""
+        limits = self._lowest_limits()
+
+        def hits_of(keys: Iterable[str]) -> dict[str, Hit]:
+            wanted = filter(only, keys) if only else keys
+            return {key: Hit(limit, key, 0) for key in wanted if (limit := self._limit_of(key, limits))}
+
+        hits = await self._with_bans(call, hits_of(keys), hits_of)
+        return [decision for decision in await self._decide_next(call, hits, rejected) if decision.reset_us]
+
+    async def _with_bans(
+        self, call: Call, hits: dict[str, Hit], hits_of: Callable[[Iterable[str]], dict[str, Hit]]
+    ) -> list[Hit]:
+        """Return hits with those on the bans of their clients. A page need not have all keys of a client.
+
+        A ban without its limits is left out if they are on another page, which then shows it.
+        """
+        apart = {hit.key: self._same_client(hit.key) for hit in hits.values() if hit.limit.is_ban}
+        others = hits_of(key for keys in apart.values() for key in keys if key not in hits)
+        counted = {each.key for each in await self._peek(call, list(others.values())) if each.reset_us}
+        kept = [hit for hit in hits.values() if counted.isdisjoint(apart.get(hit.key, ()))]
+        bans = [Hit(ban, ban.key_of(hit.limit, hit.key), 0) for hit in kept if (ban := hit.limit.ban)]
+        return list({hit.key: hit for hit in (*bans, *kept)}.values())
+
+    def _lowest_limits(self) -> dict[str, Limit]:
+        """Return a limit for the keys of each prefix: the lowest one that applies now."""
+        limits = (limit for rule in self._limiter.rules.rules for limit in rule.all_limits(self._limiter._time()))
+        return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
+
+    def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:
+        """Return the limit of a listed key: that of the client's override, else the lowest one."""
+        prefix, rule = prefix_of(key), self._limiter.rules.by_name.get(rule_of(key))
+        other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
+        found = lowest.get(prefix)
+        if not other or (found and found.is_ban):
+            return None if other == () else found
+        return next((limit for limit in other if limit.prefix == prefix), None)
+
+    async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
+        """Decide the next request of each key. ``remaining`` is the current amount, before the cost of that request."""
+        states = await self._peek(call, hits)
+        costs = {name: rule.least_cost for name, rule in self._limiter.rules.by_name.items()}
+        full = [decision for decision in states if decision.remaining < costs[decision.rule]]
+        rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
+        decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}
+        return show_bans(list(decided.values()))
+
+    async def _peek(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        decisions: list[Decision] = []
+        for start in range(0, len(hits), _AT_ONCE):
+            decisions += await self._peek_once(call, hits[start : start + _AT_ONCE])
+        return decisions
+
+    async def _peek_once(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        """Decide hits at one instant, without the keys whose state cannot be decoded."""
+        try:
+            return await self._apply(call, hits)
+        except StateError as error:
+            readable = [hit for hit in hits if hit.key not in error.keys]
+            if len(readable) == len(hits):
+                raise
+            return await self._peek(call, readable)
+
+    async def _decide(self, call: Call, hit: Hit) -> Decision:
+        return (await self._apply(call, [hit]))[0]
+
+    async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        """Return what the store decides now. Consume nothing."""
+        now = self._limiter._now()
+        return await call(self._limiter.store, "apply", hits, now, False)  # type: ignore[no-any-return]
+
+    def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
+        rule, client = self._client(name, features)
+        ban, key = self._ban_key(rule, client)
+        if rule.overrides is not None and rule.overrides.find(client) == ():
+            hint = "Remove it first, with remove_override() or the command `override remove`"
+            raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
+        if not rule.key.names_client(client):
+            raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
+        if self._limiter.rules.lists.allows(features):
+            raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
+        with error_path("duration"):
+            us = ban.terms.first if duration is None else parse_duration(duration)
+            if us == 0:
+                raise ConfigError("expected more than 0. Leave the argument out for the length of the rule's ban")
+        return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, ban.limit, None)
+
+    def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:
+        if rule.ban is None:
+            hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or add the client to lists.deny'
+            raise ConfigError(f"rule {rule.name!r} has no ban option, so a ban would have no effect. {hint}")
+        suffix = testmode.key_suffix if self._limiter._clock is None else ""
+        return rule.ban, f"{rule.ban.prefix}{client}{suffix}"
+
+    def _new_override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
+        rule, key = self._client(name, features)
+        with error_path("limits"):
+            text = limits.strip().lower() if isinstance(limits, str) else ""
+            if text != UNLIMITED:
+                text = "; ".join(map(str, rule.source.parse_limits(limits)))
+            for limit in limits_of(rule, text, self._limiter._check_override):
+                self._limiter.store.check(limit)
+        with error_path("duration"):
+            span = None if duration is None else parse_duration(duration)
+            if span == 0:
+                raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
+        return ClientOverride(rule.name, key, text, None if span is None else self._limiter._time() + span)
+
+    async def _change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
+        """Replace the override of a client, or remove it. Return whether there was one."""
+        limiter = self._limiter
+        was_there = await change_override(call, limiter.store, limiter._time(), rule, key, new)
+        await limiter.follow_change(call)
+        return was_there
