@@ -17,8 +17,7 @@ from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .access import Allow, Mount, is_open
 from .changes import LONGEST_FORM
-from .core import respond
-from .response import PageResponse, redirect_into
+from .core import PageResponse, redirect_into, respond
 
 _CLOSED: Final = 1008
 

@@ -1,10 +1,10 @@
-"""``respond``: the response to a request below the mount. It knows no framework, and may wait for the store."""
+"""``respond``: the response to a request below the mount, as every framework can send it. It may wait for the store."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 from ..errors import ConfigError, StoreError
 from ..http.request import Request
@@ -14,8 +14,7 @@ from ..rules.describe import function_name
 from .access import CHANGE, Mount
 from .changes import change, is_own_form, read_form, result_of, token_of
 from .data import forget_store, read_data
-from .page import dashboard_page, message_page
-from .response import PageResponse, build_response, find_asset
+from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset
 from .view import parse_view
 
 _METHODS: Final = ("GET", "HEAD")
@@ -25,6 +24,24 @@ _NOT_OWN: Final = (
     " the form once more. Behind a proxy without HTTPS, let the proxy keep the header Host."
 )
 _HTML: Final = "text/html; charset=utf-8"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
+    " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_SECURITY: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class PageResponse(NamedTuple):
+    """A response. The headers include ``Content-Type`` and ``Content-Length``."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
 
 def respond(mount: Mount, limiter: Limiter, request: Request, path: str, opens: bool) -> PageResponse:
@@ -44,16 +61,28 @@ def respond(mount: Mount, limiter: Limiter, request: Request, path: str, opens: 
     methods = ("POST",) if is_change else _METHODS
     if request.method not in methods:
         what = b"Send a form of the page.\n" if is_change else b"This page is read-only: use GET.\n"
-        return build_response(405, "text/plain", what, Allow=", ".join(methods))
+        return _build(405, "text/plain", what, Allow=", ".join(methods))
     if is_change:
         return _change(limiter, request) if opens else _closed(mount, path)
-    response = find_asset(path) or (_show(mount, limiter, request, path) if opens else _closed(mount, path))
+    response = _find_asset(path) or (_show(mount, limiter, request, path) if opens else _closed(mount, path))
     return response if request.method == "GET" else response._replace(body=b"")
+
+
+def redirect_into(path: str, query: str) -> PageResponse:
+    """Return a redirect to the mount with a trailing slash, which the relative URLs of the page need.
+
+    The location is relative: a proxy may have its own prefix.
+
+    >>> redirect_into("/a b/limits", "range=week").headers["Location"]
+    './limits/?range=week'
+    """
+    location = f"./{quote(path.rpartition('/')[2])}/" + (f"?{quote(query, safe='=&%+')}" if query else "")
+    return _build(307, "text/plain", b"", Location=location)
 
 
 def _show(mount: Mount, limiter: Limiter, request: Request, path: str) -> PageResponse:
     if path not in ("", _DATA):
-        return build_response(404, "text/plain", b"There is no such page. Open the dashboard itself.\n")
+        return _build(404, "text/plain", b"There is no such page. Open the dashboard itself.\n")
     try:
         view = parse_view(request.query_string)
         data = read_data(limiter, view)
@@ -62,8 +91,8 @@ def _show(mount: Mount, limiter: Limiter, request: Request, path: str) -> PageRe
     if path == _DATA:
         return _json(200, data)
     token, cookie = token_of(request) if mount.writes else (None, "")
-    response = build_response(200, _HTML, dashboard_page(data, view, token, result_of(request.query_string)))
-    return response._replace(headers={**response.headers, "Set-Cookie": cookie}) if cookie else response
+    page = dashboard_page(data, view, token, result_of(request.query_string))
+    return _build(200, _HTML, page, **({"Set_Cookie": cookie} if cookie else {}))
 
 
 def _change(limiter: Limiter, request: Request) -> PageResponse:
@@ -79,29 +108,42 @@ def _change(limiter: Limiter, request: Request) -> PageResponse:
         return _problem(503, CHANGE, "The change failed", str(error))
     forget_store(limiter)
     query = urlencode([*view.fields, ("done" if is_done else "unchanged", form["operation"])])
-    return build_response(303, "text/plain", b"", Location=f"./?{query}")
+    return _build(303, "text/plain", b"", Location=f"./?{query}")
 
 
 def _closed(mount: Mount, path: str) -> PageResponse:
     """Return the response to a client that may not see the dashboard. The advice is for developers."""
     has_check = mount.allow is not None
+    status, headers = (403, {}) if has_check else (401, {"WWW_Authenticate": CHALLENGE})
     if path == _DATA:
-        response = _json(403 if has_check else 401, {"error": "This dashboard is closed to you."})
-    else:
-        page = message_page("This dashboard is closed", has_check=has_check)
-        response = build_response(403 if has_check else 401, _HTML, page)
-    return response if has_check else response._replace(headers={**response.headers, "WWW-Authenticate": CHALLENGE})
+        return _json(status, {"error": "This dashboard is closed to you."}, **headers)
+    return _build(status, _HTML, message_page("This dashboard is closed", has_check=has_check), **headers)
 
 
 def _problem(status: int, path: str, title: str, problem: str) -> PageResponse:
     """Return why there is no page; as JSON for the programs that read ``data.json``."""
     if path == _DATA:
         return _json(status, {"error": problem})
-    return build_response(status, _HTML, message_page(title, problem, "./" if path == CHANGE else "?"))
+    return _build(status, _HTML, message_page(title, problem, "./" if path == CHANGE else "?"))
 
 
-def _json(status: int, content: dict[str, Any]) -> PageResponse:
-    return build_response(status, "application/json", f"{json.dumps(content, default=_text_of)}\n".encode())
+def _find_asset(path: str) -> PageResponse | None:
+    """Return the file of a path below the mount; None for any other path."""
+    name = path.removeprefix(STATIC)
+    if path == name or name not in ASSETS:
+        return None
+    return _build(200, ASSETS[name], read_asset(name), "public, max-age=31536000, immutable")
+
+
+def _build(status: int, content_type: str, body: bytes, cache: str = "no-store", **headers: str) -> PageResponse:
+    """Return a response with the headers of every response."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    sizes = {"Content-Type": content_type, "Content-Length": str(len(body)), "Cache-Control": cache}
+    return PageResponse(status, {**sizes, **named, **_SECURITY}, body)
+
+
+def _json(status: int, content: dict[str, Any], **headers: str) -> PageResponse:
+    return _build(status, "application/json", f"{json.dumps(content, default=_text_of)}\n".encode(), **headers)
 
 
 def _text_of(value: object) -> str:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtraError
 from ..operations.times import span_text
-from .response import asset_url
 from .traffic import LABELS
 from .view import RANGES, View
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+STATIC: Final = "static/"
+ASSETS: Final = {
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
+    "uPlot.min.css": "text/css; charset=utf-8",
+}
 _LONGEST: Final = 300
 """Longer texts are cut on the page. JSON contains the full text."""
 
@@ -47,6 +56,17 @@ def templates() -> Environment:
     found.globals |= {"asset_url": asset_url, "LABELS": LABELS, "RANGES": RANGES}
     found.filters |= {"at": value_at, "shown": shown, "key": row_key, "span": span_text}
     return found
+
+
+def asset_url(name: str) -> str:
+    """Return the URL of a file, relative to the page. It has a digest, so browsers may keep the file."""
+    return f"{STATIC}{name}?v={blake2b(read_asset(name), digest_size=6).hexdigest()}"
+
+
+@cache
+def read_asset(name: str) -> bytes:
+    """Return the content of a file of the page."""
+    return (Path(__file__).parent / STATIC / name).read_bytes()
 
 
 def _render(name: str, **values: Any) -> bytes:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from typing import Final, NamedTuple, get_args
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from ..errors import ConfigError, suggestion
+from ..http.request import parse_pairs
 from ..operations.times import seconds_of
 from ..operations.traffic_report import Kind
 
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
 """The time ranges that end now, in seconds."""
 _DEFAULT: Final = "day"
-_MOST_FIELDS: Final = 50
+_NAMES: Final = {"start": "from", "end": "to", "kind": "by"}
+"""The fields of a query whose names differ from those of a view."""
 _LONGEST_NAME: Final = 300
 """No rule, endpoint or event of a log has a longer name."""
 _EXPECTED: Final = "a date such as 2026-01-31, or a time in UTC such as 2026-01-31T12:00"
@@ -51,15 +53,8 @@ class View(NamedTuple):
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The fields of the query that shows this view."""
-        texts = {
-            "range": self.range,
-            "from": self.start,
-            "to": self.end,
-            "by": self.kind if self.kind != "rule" else "",
-            "name": self.name,
-            "clients": "yes" if self.clients else "",
-        }
-        return [(name, text) for name, text in texts.items() if text or (name == "name" and text is not None)]
+        changed = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+        return [(_NAMES.get(name, name), "yes" if value is True else value) for name, value in changed.items()]
 
     def link(self, page: str = "", **changes: str | bool | None) -> str:
         """Return the relative URL of this view with other fields."""
@@ -68,10 +63,10 @@ class View(NamedTuple):
 
 def parse_view(query: str) -> View:
     """Return the view of a query. Raises ``ConfigError`` for a value that no link of the page has."""
-    try:
-        fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
-    except ValueError:
-        raise ConfigError("the query has too many fields") from None
+    pairs = parse_pairs(query)
+    if pairs is None:
+        raise ConfigError("the query has too many fields")
+    fields = {name: values[-1] for name, values in pairs.items()}
     start, end = fields.get("from", ""), fields.get("to", "")
     if end and not start:
         raise ConfigError("expected a date or a time, because to is set. Write both, or only from", "from")

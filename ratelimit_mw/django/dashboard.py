@@ -8,8 +8,7 @@ from django.http import HttpResponse
 from django.urls import path
 
 from ..dashboard.access import Allow, Mount, is_open
-from ..dashboard.core import respond
-from ..dashboard.response import redirect_into
+from ..dashboard.core import redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .admission import resolve

@@ -6,8 +6,7 @@ import flask
 from flask import Blueprint, Flask
 
 from ..dashboard.access import Allow, Mount, is_open
-from ..dashboard.core import respond
-from ..dashboard.response import redirect_into
+from ..dashboard.core import redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .extension import hooks_of

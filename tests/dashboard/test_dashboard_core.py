@@ -10,7 +10,7 @@ from dashboard_pages import Elements, ask, page, shown
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.dashboard.response import PageResponse
+from ratelimit_mw.dashboard.core import PageResponse
 from ratelimit_mw.testing import ManualClock
 
 NOW = 1_767_268_820.0

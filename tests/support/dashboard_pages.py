@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.dashboard.access import Allow, Mount
-from ratelimit_mw.dashboard.core import respond
-from ratelimit_mw.dashboard.response import PageResponse
+from ratelimit_mw.dashboard.core import PageResponse, respond
 from ratelimit_mw.wsgi.request import WSGIRequest
 
 _VOID: Final = {"link", "meta", "input"}
