@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
 
 import pytest
 from browser import Browser, is_outside
+from dashboard_site import served
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.keys import Keys
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+from tables import each
 
 pytestmark = pytest.mark.thorough
 
@@ -18,30 +21,17 @@ ICON = "<link rel=icon href=data:,>"
 CLEAN = "<main><h1>Rules</h1><button onclick=\"this.textContent = 'Pressed'\">Press</button></main>"
 
 
-class _Page(BaseHTTPRequestHandler):
-    """Responds with a page whose content is the path."""
-
-    def do_GET(self) -> None:
-        content = unquote(self.path.removeprefix("/"))
-        page = f"<!doctype html><html lang=en><title>Page</title>{ICON}{content}".encode()
-        self.send_response(404 if content == "missing" else 200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *values: object) -> None:
-        pass
+def page_of(request: Request) -> HTMLResponse:
+    """Return a page whose content is the path."""
+    content = request.path_params["content"]
+    page = f"<!doctype html><html lang=en><title>Page</title>{ICON}{content}"
+    return HTMLResponse(page, 404 if content == "missing" else 200)
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with served(Starlette(routes=[Route("/{content:path}", page_of)])) as url:
+        yield f"{url}/"
 
 
 def problems_of(browser: Browser) -> list[str]:
@@ -59,7 +49,7 @@ def test_a_clean_page_has_no_problems(browser: Browser, site: str) -> None:
     assert (browser.problems(), browser.violations()) == ([], [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "problem"),
     [
         ("<script>console.error('not good')</script>", "not good"),
@@ -77,7 +67,7 @@ def test_errors_in_the_console_are_problems(browser: Browser, site: str, content
     assert browser.problems() == []
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         "<img src=http://192.0.2.1/a.png alt=''>",
@@ -94,7 +84,7 @@ def test_requests_to_other_machines_are_problems(browser: Browser, site: str, co
     browser.reset()  # the error may come later
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "cdn.example", "169.254.169.254"])
+@each("host", ["192.0.2.1", "cdn.example", "169.254.169.254"])
 def test_other_machines_cannot_be_reached(browser: Browser, host: str) -> None:
     """A request to another machine fails at once, even with an address that needs no look-up."""
     with pytest.raises(WebDriverException, match="ERR_NAME_NOT_RESOLVED"):

@@ -11,6 +11,7 @@ import pytest
 from dashboard_pages import ask, data, page, shown
 from flask import Flask
 from http_servers import free_port
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.flask import RateLimiter, limit
@@ -69,13 +70,12 @@ def test_a_damaged_log_is_shown_and_the_page_still_works(tmp_path: Path) -> None
     assert "To start a new log, move the file away" in page(limiter)
 
 
-@pytest.mark.parametrize("settings", [{}, {"traffic_clients": True}, {"traffic_log": "memory://"}])
+@each("settings", [{}, {"traffic_clients": True}, {"traffic_log": "memory://"}])
 def test_the_page_names_the_settings_that_it_needs(settings: dict[str, Any]) -> None:
     """The rest of the page is there."""
     text = shown(page(limiter_of(**settings), "clients=yes"))
-    assert ('add this to your settings: traffic_log = "sqlite:///traffic.db"' in text) == (
-        "traffic_log" not in settings
-    )
+    has_advice = 'add this to your settings: traffic_log = "sqlite:///traffic.db"' in text
+    assert has_advice == ("traffic_log" not in settings)
     assert "Clients need traffic_log and traffic_clients = true" in text
     assert "The rules that apply now" in text
 
@@ -157,25 +157,17 @@ def test_a_shared_limit_names_all_its_views() -> None:
 
 
 def test_clients_of_the_log_are_hidden_by_default() -> None:
-    """The view shows them with their counts, in JSON, too."""
-    limiter = limiter_of(traffic_clients=True, traffic_log="memory://")
-    for _ in range(5):
-        limiter.hit({"ip": "192.0.2.7"})
-    for name in ("", "data.json"):
-        assert b"192.0.2.7" not in ask(limiter, name, "").body
-        assert b"192.0.2.7" in ask(limiter, name, "clients=yes").body
-    (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
-    assert (client["rule"], client["client"], client["total"]) == ("api", "ip=192.0.2.7", 3)
-
-
-def test_a_client_is_listed_once_with_all_its_rejections() -> None:
-    """Those of a ban count together with those of the limit."""
+    """The view shows each client once, in JSON, too. Rejections by a ban and by the limit count together."""
     rule = Rule(name="api", limits="2/minute", ban={**BAN, "after": 3})
     limiter = limiter_of([rule], traffic_clients=True, traffic_log="memory://")
     for _ in range(8):
         limiter.hit({"ip": "192.0.2.7"})
+    limiter.hit({"ip": "192.0.2.8"})  # has no ban, which is shown
+    for query in ("", "clients=yes"):
+        bodies = [ask(limiter, name, query).body for name in ("", "data.json")]
+        assert [b"192.0.2.8" in body for body in bodies] == [bool(query), bool(query)]
     (client,) = data(limiter, "clients=yes")["clients"]["rejected"]
-    assert (client["client"], client["total"]) == ("ip=192.0.2.7", 6)
+    assert (client["rule"], client["client"], client["total"]) == ("api", "ip=192.0.2.7", 6)
 
 
 def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
@@ -204,23 +196,18 @@ def test_a_log_that_cannot_be_read_is_asked_once(tmp_path: Path, monkeypatch: py
     assert (shown(page(limiter, "clients=yes")).count(f"{file} is damaged"), calls) == (2, ["events"])
 
 
-def test_a_long_endpoint_keeps_its_outcome() -> None:
-    """Otherwise its requests would be an event of their own."""
-    limiter = limiter_of(traffic_log="memory://")
+def test_a_long_name_keeps_its_outcome() -> None:
+    """Otherwise its requests would be an event of their own. The log shortens both names, and knows the rule."""
+    limiter = limiter_of([Rule(name="x" * 200, limits="2/minute")], traffic_log="memory://")
     assert limiter.traffic_log is not None
     (event,) = _events_at("/" + "x" * 500, "rejected")
     limiter.traffic_log.record(event, n=7)
-    (total,) = data(limiter, "by=endpoint")["traffic"]["totals"]
-    assert (len(total["endpoint"]), total["rejected"]) == (100, 7)
-
-
-def test_a_long_rule_keeps_its_outcome() -> None:
-    """A rule with the longest name is a rule on the page, although the log shortens the name."""
-    limiter = limiter_of([Rule(name="x" * 200, limits="2/minute")], traffic_log="memory://")
     for _ in range(3):
         limiter.hit({})
-    (total,) = data(limiter)["traffic"]["totals"]
-    assert (total["rule"], total["mode"], total["allowed"], total["rejected"]) == ("x" * 200, "enforce", 2, 1)
+    (of_endpoint,) = data(limiter, "by=endpoint")["traffic"]["totals"]
+    (of_rule,) = data(limiter)["traffic"]["totals"]
+    assert (len(of_endpoint["endpoint"]), of_endpoint["rejected"]) == (100, 7)
+    assert (of_rule["rule"], of_rule["mode"], of_rule["allowed"], of_rule["rejected"]) == ("x" * 200, "enforce", 2, 1)
 
 
 def test_many_pages_ask_the_store_once() -> None:
