@@ -94,7 +94,7 @@ def test_the_page_shows_true_numbers(served: Served, browser: Browser) -> None:
     site = row_of(browser, "Totals per rule", "site")
     assert (site["Allowed"], site["Rejected"], site["Would be rejected"]) == ("3", "2", "0")
     assert row_of(browser, "Totals per rule", "trial")["Would be rejected"] == "4"
-    assert browser.all(".plot canvas")
+    browser.wait(lambda: browser.all(".plot canvas"), "the curves")
     for scheme in ("light", "dark"):
         browser.set_scheme(scheme)
         assert browser.violations() == []
