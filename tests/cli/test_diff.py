@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SITE, Files, line, request_log, run
+from command_line import SITE, Files, answer_of, line, lines_of, request_log, rows_of, run
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
-from ratelimit_mw import load_settings
+from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.report import Comparison
 from ratelimit_mw.cli.replay.simulation import Simulation
 
@@ -90,11 +91,9 @@ def toml(limits: str, more: str = "") -> str:
 
 
 def changes(old: Path, new: Path) -> list[tuple[Any, ...]]:
-    result = run("diff", old, new, "--json")
-    assert result.exit_code == 0, result.stderr
-    report = json.loads(result.stdout)
-    assert report["effect"] is None
-    return [tuple(change.values()) for change in report["changes"]]
+    answer = answer_of("diff", old, new)
+    assert (answer.json["effect"], answer.found_wrong) == (None, False)
+    return [tuple(change.values()) for change in answer.json["changes"]]
 
 
 def test_all_changes_with_their_places(pair: Pair) -> None:
@@ -122,34 +121,53 @@ def test_a_changed_password_is_a_change(pair: Pair) -> None:
 
 def test_changes_as_a_table(pair: Pair) -> None:
     """The table has a row for each field."""
-    result = run("diff", *pair(OLD, NEW))
-    rows = [" ".join(row.split()) for row in result.stdout.splitlines()]
-    assert rows[:2] == ["Changes", "change rule field old new place"]
-    assert any(row.startswith('changed site limits ["3/minute"] ["2/minute"]') for row in rows)
-    assert any(row.startswith("changed (settings) ipv6_prefix - 56") for row in rows)
-    assert "password" not in result.stdout
-    assert (result.exit_code, result.stderr) == (0, "")
+    old, new = pair(OLD, NEW)
+    answer = answer_of("diff", old, new)
+    fields = {(row["rule"], row["field"]): (row["change"], row["old"], row["new"]) for row in rows_of(answer)}
+    assert fields["site", "limits"] == ("changed", '["3/minute"]', '["2/minute"]')
+    assert fields["(settings)", "ipv6_prefix"] == ("changed", "-", "56")
+    assert rows_of(answer)[0]["place"] == f"{new}:2"
+    assert len(fields) == len(answer.json["changes"]) == 8
 
 
 def test_equal_files(pair: Pair) -> None:
     """Nothing differs, and the exit code is 0."""
-    result = run("diff", *pair(OLD, OLD))
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "No rule and no setting differs.\n", "")
+    answer = answer_of("diff", *pair(OLD, OLD))
+    assert (lines_of(answer), rows_of(answer)) == (["No rule and no setting differs."], [])
+    assert (answer.notes, answer.found_wrong) == ((), False)
 
 
-def test_changes_of_the_defaults_are_changes_of_the_rules(pair: Pair) -> None:
-    """A rule that takes a default changes with it."""
-    old, new = pair(toml("3/minute"), f'[defaults]\nmode = "shadow"\n{toml("3/minute")}')
-    assert [change[:5] for change in changes(old, new)] == [
-        ("changed", "", "defaults.mode", None, '"shadow"'),
-        ("changed", "site", "mode", '"enforce"', '"shadow"'),
-    ]
+BAN = 'ban = {{ after = 3, within = "{}", for = "{}" }}'
+TABLE = '[rules.per_key]\n"a b.c" = "{}/minute"\n[rules.match]\n"header:x-a" = "1"'
 
 
-def test_limits_of_the_settings(pair: Pair) -> None:
-    """The setting ``limits`` is the rule named default."""
-    old, new = pair('limits = "3/minute"', 'enabled = true\nlimits = "4/minute"')
-    assert ("changed", "default", "limits", '["3/minute"]', '["4/minute"]', f"{new}:2") in changes(old, new)
+@each(
+    ("old", "new", "found"),
+    [
+        # A rule that takes a default changes with it.
+        (
+            toml("3/minute"),
+            f'[defaults]\nmode = "shadow"\n{toml("3/minute")}',
+            [("", "defaults.mode", None, '"shadow"'), ("site", "mode", '"enforce"', '"shadow"')],
+        ),
+        # The setting ``limits`` is the rule named default.
+        ('limits = "3/minute"', 'limits = "4/minute"', [("default", "limits", '["3/minute"]', '["4/minute"]')]),
+        # Each client of a table is a field, whatever its name is.
+        (
+            toml("3/minute", TABLE.format(5)),
+            toml("3/minute", TABLE.format(6)),
+            [("site", "per_key['a b.c']", '["5/minute"]', '["6/minute"]')],
+        ),
+        # Durations are compared as durations.
+        (
+            toml("3/minute", BAN.format("10m", "1h")),
+            toml("3/minute", BAN.format("600s", "2h")),
+            [("site", "ban.for", '"1h"', '"2h"')],
+        ),
+    ],
+)
+def test_changed_fields(pair: Pair, old: str, new: str, found: list[tuple[Any, ...]]) -> None:
+    assert [change[:5] for change in changes(*pair(old, new))] == [("changed", *field) for field in found]
 
 
 def test_rules_in_other_formats(files: Files) -> None:
@@ -162,33 +180,17 @@ def test_rules_in_other_formats(files: Files) -> None:
     ]
 
 
-def test_tables_by_client(pair: Pair) -> None:
-    """Each client of a table is a field, whatever its name is."""
-    table = '[rules.per_key]\n"a b.c" = "{}/minute"\n[rules.match]\n"header:x-a" = "1"'
-    old, new = pair(toml("3/minute", table.format(5)), toml("3/minute", table.format(6)))
-    assert [change[:5] for change in changes(old, new)] == [
-        ("changed", "site", "per_key['a b.c']", '["5/minute"]', '["6/minute"]')
-    ]
-
-
-def test_spellings_of_a_ban(pair: Pair) -> None:
-    """Durations are compared as durations."""
-    ban = 'ban = {{ after = 3, within = "{}", for = "{}" }}'
-    old, new = pair(toml("3/minute", ban.format("10m", "1h")), toml("3/minute", ban.format("600s", "2h")))
-    assert [change[:5] for change in changes(old, new)] == [("changed", "site", "ban.for", '"1h"', '"2h"')]
-
-
-def effect(old: Path, new: Path, *logs: Path, code: int) -> dict[str, Any]:
-    result = run("diff", old, new, *logs, "--json")
-    assert result.exit_code == code, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)["effect"]
+def effect(old: Path, new: Path, *logs: Path, is_wrong: bool) -> dict[str, Any]:
+    answer = answer_of("diff", old, new, *logs)
+    assert answer.found_wrong == is_wrong
+    found: dict[str, Any] = answer.json["effect"]
     return found
 
 
 def test_effect_of_a_lower_limit(pair: Pair, files: Files) -> None:
-    """The requests that are newly rejected, by rule and client, and exit code 1."""
+    """The requests that are newly rejected, by rule and client, are wrong."""
     lines = [line("192.0.2.1")] * 5 + [line("192.0.2.2")] * 2 + [line("192.0.2.3")] * 3
-    found = effect(*pair(toml("4/minute"), toml("2/minute")), files.log(lines), code=1)
+    found = effect(*pair(toml("4/minute"), toml("2/minute")), files.log(lines), is_wrong=True)
     assert found == {
         "requests": 10,
         "first": "2017-07-14T02:40:00+00:00",
@@ -210,13 +212,6 @@ def test_effect_of_a_lower_limit(pair: Pair, files: Files) -> None:
     }
 
 
-def test_effect_of_a_higher_limit(pair: Pair, files: Files) -> None:
-    """Requests that are newly allowed are no problem: the exit code is 0."""
-    found = effect(*pair(toml("2/minute"), toml("4/minute")), files.log([line()] * 5), code=0)
-    assert (found["newly_rejected"], found["newly_allowed"]) == (0, 2)
-    assert found["most_newly_allowed"] == [{"client": "192.0.2.1", "requests": 5, "count": 2, "rules": ["site"]}]
-
-
 def test_effect_as_tables(pair: Pair, files: Files) -> None:
     """The tables show rules and clients of both directions."""
     old = toml("2/minute", 'key = "user"\n') + '[[rules]]\nname = "gone"\nlimits = "1/minute"\nkey = "header:referer"\n'
@@ -224,25 +219,29 @@ def test_effect_as_tables(pair: Pair, files: Files) -> None:
         toml("4/minute", 'key = "user"\n') + '[[rules]]\nname = "new"\nlimits = "1/minute"\nkey = "header:user-agent"\n'
     )
     lines = [line("192.0.2.1", user="alice")] * 4 + [line("192.0.2.2", agent="bot")] * 3
-    result = run("diff", *pair(old, new), files.log(lines))
-    assert result.exit_code == 1
-    rows = [" ".join(row.split()) for row in result.stdout.splitlines()]
-    start = rows.index("2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC")
-    assert rows[start + 1 : start + 6] == [
+    answer = answer_of("diff", *pair(old, new), files.log(lines))
+    assert lines_of(answer) == [
+        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
         "format: combined",
         "7 requests from 2 clients",
         "2 rejected before, 2 after",
         "2 newly rejected (28.6%) from 1 client",
         "2 newly allowed (28.6%) from 1 client",
+        "",
     ]
-    for row in ("site 2 0 0 2", "new - 2 2 0", "gone 0 - 0 0", "192.0.2.2 3 2 66.7% new", "192.0.2.1 4 2 50.0% site"):
-        assert row in rows
+    assert [tuple(row.values()) for row in rows_of(answer)[-5:]] == [
+        ("site", "2", "0", 0, 2),
+        ("new", "-", "2", 2, 0),
+        ("gone", "0", "-", 0, 0),
+        ("192.0.2.2", 3, 2, 2 / 3, "new"),
+        ("192.0.2.1", 4, 2, 0.5, "site"),
+    ]
 
 
 def test_effect_of_a_deny_list(pair: Pair, files: Files) -> None:
     """A rejection by a list has a row of its own."""
     deny = '[lists.deny]\nip = ["192.0.2.1"]\n'
-    found = effect(*pair(toml("9/minute"), deny + toml("9/minute")), files.log([line()]), code=1)
+    found = effect(*pair(toml("9/minute"), deny + toml("9/minute")), files.log([line()]), is_wrong=True)
     assert found["rules"][0] == {
         "name": "(deny list)",
         "rejected_old": None,
@@ -282,22 +281,22 @@ def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:
     """To enforce a shadow rule is to reject."""
     shadow, enforce = toml("2/minute", 'mode = "shadow"'), toml("2/minute")
     log = files.log([line()] * 3)
-    assert effect(*pair(shadow, enforce), log, code=1)["newly_rejected"] == 1
-    assert effect(*pair(enforce, shadow), log, code=0)["newly_allowed"] == 1
+    assert effect(*pair(shadow, enforce), log, is_wrong=True)["newly_rejected"] == 1
+    assert effect(*pair(enforce, shadow), log, is_wrong=False)["newly_allowed"] == 1
 
 
 def test_several_logs(pair: Pair, files: Files) -> None:
     """Logs are merged, as by replay."""
     one, two = files.log([line(at=i * 10) for i in range(3)], "one"), files.log([line(at=5)], "two")
-    found = effect(*pair(toml("9/minute"), toml("3/minute")), two, one, code=1)
+    found = effect(*pair(toml("9/minute"), toml("3/minute")), two, one, is_wrong=True)
     assert (found["requests"], found["newly_rejected"]) == (4, 1)
 
 
 def test_features_that_the_log_does_not_have(pair: Pair, files: Files) -> None:
-    """Each note is printed once, for both files."""
+    """The notes are those of both files."""
     old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["plan", "region"]'))
-    result = run("diff", old, new, files.log([line()]), "--json")
-    assert result.stderr.splitlines() == [
+    answer = answer_of("diff", old, new, files.log([line()]))
+    assert list(dict.fromkeys(answer.notes)) == [
         "the log does not contain plan: missing in every request for site",
         "the log does not contain region: missing in every request for site",
     ]
@@ -308,7 +307,7 @@ def test_mistakes(pair: Pair, files: Files, tmp_path: Path) -> None:
     old, new = pair(toml("9/minute"), toml("9/minut"))
     assert run("diff", old, tmp_path / "none.toml").exit_code == 2
     assert run("diff", old).exit_code == 2
-    invalid = run("diff", old, new, "--json")
-    assert invalid.exit_code == 1
-    assert "new.toml:3" in json.loads(invalid.stdout)["error"]
-    assert run("diff", old, old, files.log([])).exit_code == 1
+    with pytest.raises(ConfigError, match=r"new\.toml:3"):
+        answer_of("diff", old, new)
+    with pytest.raises(Failure, match="contains no request"):
+        answer_of("diff", old, old, files.log([]))

@@ -7,9 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SITE, START, Files, Write, line, replayed, request_log, run
+from command_line import (
+    SITE,
+    START,
+    Files,
+    Write,
+    answer_of,
+    line,
+    lines_of,
+    replayed,
+    request_log,
+    rows_of,
+    titles_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.cli.replay.report import ReplayReport
@@ -79,42 +92,34 @@ def test_report_as_json(rules: Write, log: Write) -> None:
 def test_report_as_tables(rules: Write, log: Write) -> None:
     """The tables show the rules, and the clients with most rejections."""
     lines = [line(f"192.0.2.{i}") for i in range(1, 5) for _ in range(3 + i)]
-    result = run(
-        "replay",
-        rules(SITE, {"name": "api", "limits": ["9/s", "10/h"], "match": {"path": "/api"}}),
-        log(lines),
-        "--limit",
-        2,
-    )
-    assert result.exit_code == 0
-    words = [" ".join(row.split()) for row in result.stdout.splitlines()]
-    assert words[:4] == [
+    api = {"name": "api", "limits": ["9/s", "10/h"], "match": {"path": "/api"}}
+    answer = answer_of("replay", rules(SITE, api), log(lines), "--limit", 2)
+    assert lines_of(answer) == [
         "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
         "format: combined",
         "22 requests from 4 clients",
         "10 rejected (45.5%) from 4 clients",
+        "",
     ]
-    assert "site 3/minute 22 10 45.5% 4" in words
-    assert "api 9/second: 0 0 0 0.0% 0" in words
-    assert "2 clients with most rejections" in words
-    assert words[-3:-1] == ["192.0.2.4 7 4 site 57.1%", "192.0.2.3 6 3 site 50.0%"]
-    assert result.stderr == ""
+    assert titles_of(answer) == ["Rules", "2 clients with most rejections"]
+    of_api = {"rule": "api", "limit": ["9/second: 0", "10/hour: 0"]}
+    assert rows_of(answer) == [
+        {"rule": "site", "limit": ["3/minute"], "matched": 22, "rejected": 10, "share": 10 / 22, "clients": 4},
+        {**of_api, "matched": 0, "rejected": 0, "share": 0, "clients": 0},
+        {"client": "192.0.2.4", "requests": 7, "rejected": 4, "rules": "site", "share": 4 / 7},
+        {"client": "192.0.2.3", "requests": 6, "rejected": 3, "rules": "site", "share": 0.5},
+    ]
+    assert answer.notes == []
 
 
-def test_one_client_rejected(rules: Write, log: Write) -> None:
-    """Numbers of one have a singular noun."""
-    result = run("replay", rules(SITE), log([line()] * 4))
-    assert "4 requests from 1 client\n1 rejected (25.0%) from 1 client\n" in result.stdout
-    assert "Clients with most rejections" in result.stdout
-
-
-def test_no_rules_and_no_rejections(rules: Write, log: Write) -> None:
-    """There are no empty tables."""
-    result = run("replay", rules(), log([line()]))
-    assert result.stdout == (
-        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\nformat: combined\n"
-        "1 request from 1 client\n0 rejected (0.0%) from 0 clients\n\n"
-    )
+def test_one_client_and_no_rules(rules: Write, log: Write) -> None:
+    """Numbers of one have a singular noun, and there are no empty tables."""
+    answer = answer_of("replay", rules(SITE), log([line()] * 4))
+    assert lines_of(answer)[2:4] == ["4 requests from 1 client", "1 rejected (25.0%) from 1 client"]
+    assert titles_of(answer) == ["Rules", "Clients with most rejections"]
+    answer = answer_of("replay", rules(), log([line()]))
+    assert lines_of(answer)[2:4] == ["1 request from 1 client", "0 rejected (0.0%) from 0 clients"]
+    assert titles_of(answer) == []
 
 
 def test_all_rules_that_reject_are_named(rules: Write, log: Write) -> None:
@@ -133,10 +138,9 @@ def test_shadow_rules_never_reject(rules: Write, log: Write) -> None:
     report = replayed(settings, access_log)
     assert (report["rejected"], report["clients_rejected"], report["clients_rejected_most"]) == (0, 0, [])
     assert report["rules"][0] | {"mode": "shadow", "rejected": 2} == report["rules"][0]
-    result = run("replay", settings, access_log)
-    assert "Shadow rules, which never reject" in result.stdout
-    assert "would reject" in result.stdout
-    assert "\nRules" not in result.stdout
+    answer = answer_of("replay", settings, access_log)
+    assert titles_of(answer) == ["Shadow rules, which never reject"]
+    assert rows_of(answer)[0]["would reject"] == 2
 
 
 def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
@@ -151,9 +155,9 @@ def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
 
 def test_a_log_has_no_marks(rules: Write, log: Write) -> None:
     """A note names the rules that count what views mark."""
-    result = run("replay", rules({**SITE, "count_when": {"marked": True}}), log([line()] * 9))
-    assert "the log does not contain marks, so no request is marked for site" in result.stderr
-    assert "0 rejected" in result.stdout
+    answer = answer_of("replay", rules({**SITE, "count_when": {"marked": True}}), log([line()] * 9))
+    assert answer.notes == ["the log does not contain marks, so no request is marked for site"]
+    assert answer.json["rejected"] == 0
 
 
 def test_limits_of_some_clients(rules: Write, log: Write) -> None:
@@ -174,11 +178,11 @@ def test_queues_delay(rules: Write, log: Write) -> None:
     queue = {"name": "queue", "limits": "60/minute burst 5", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
     settings, access_log = rules(queue), log([line()] * 4)
     assert replayed(settings, access_log)["rules"][0]["delayed"] == 3
-    assert "delayed" in run("replay", settings, access_log).stdout
-    assert "delayed" not in run("replay", rules(SITE), access_log).stdout
+    assert rows_of(answer_of("replay", settings, access_log))[0]["delayed"] == 3
+    assert "delayed" not in rows_of(answer_of("replay", rules(SITE), access_log))[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("same", "count"),
     [
         (["192.0.2.1", "::ffff:192.0.2.1"], 1),
@@ -195,12 +199,11 @@ def test_clients_are_distinguished_as_in_the_application(rules: Write, log: Writ
 
 def test_ipv6_prefix_of_the_settings(rules: Write, log: Write) -> None:
     """The prefix of the settings is used."""
-    assert (
-        replayed(rules(SITE, ipv6_prefix=128), log(line(ip) for ip in ("2001:db8::1", "2001:db8::2")))["clients"] == 2
-    )
+    lines = [line("2001:db8::1"), line("2001:db8::2")]
+    assert replayed(rules(SITE, ipv6_prefix=128), log(lines))["clients"] == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "hit", "missed"),
     [
         ({"match": {"path": "/a b"}}, {"path": "/a%20b?x=1"}, {"path": "/a%2520b"}),
@@ -235,28 +238,28 @@ def test_missing_features_are_noted(rules: Write, log: Write) -> None:
         {"name": "b", "limits": "5/s", "key": "email", "match": {"host": "example.com", "header:x-a": "1"}},
         {"name": "c", "limits": "5/s", "key": ["ip", "user", "query:a"], "match": {"header:referer": "x"}},
     )
-    result = run("replay", settings, log([line()]), "--json")
-    assert result.stderr.splitlines() == [
+    answer = answer_of("replay", settings, log([line()]))
+    assert answer.notes == [
         "the log does not contain email: missing in every request for a, b",
         "the log does not contain region: missing in every request for a",
         "the log does not contain header:x-a: missing in every request for b",
         "the log does not contain host: missing in every request for b",
     ]
-    assert json.loads(result.stdout)["requests"] == 1
+    assert answer.json["requests"] == 1
 
 
 def test_overrides_are_noted(rules: Write, log: Write) -> None:
     """The other rules are replayed."""
-    result = run("replay", rules({"overrides": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
-    assert result.stderr == "rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app\n"
-    assert json.loads(result.stdout)["rejected"] == 2
+    answer = answer_of("replay", rules({"overrides": "login", "limits": "1/s"}, SITE), log([line()] * 5))
+    assert answer.notes == ["rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app"]
+    assert answer.json["rejected"] == 2
 
 
 def test_store_of_the_settings_is_not_used(rules: Write, log: Write) -> None:
     """The replay counts in memory, with a note."""
-    result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")
-    assert json.loads(result.stdout)["rejected"] == 2
-    assert result.stderr == "counting in memory, not in redis\n"
+    answer = answer_of("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5))
+    assert answer.json["rejected"] == 2
+    assert answer.notes == ["counting in memory, not in redis"]
 
 
 def test_snapshot_of_live_counts_is_not_used(rules: Write, log: Write, tmp_path: Path) -> None:
@@ -278,15 +281,15 @@ def test_deny_list(rules: Write, log: Write) -> None:
     report = replayed(settings, access_log)
     assert (report["rejected"], report["denied"], report["rules"][0]["matched"]) == (2, 2, 1)
     assert report["clients_rejected_most"][0]["rules"] == ["(deny list)"]
-    assert "2 of them by the deny list" in run("replay", settings, access_log).stdout
+    assert "2 of them by the deny list" in lines_of(answer_of("replay", settings, access_log))
 
 
 def test_attributes_of_a_feature(rules: Write, log: Write) -> None:
     """A log has no attributes, unless a field of JSON lines has them."""
     settings = rules({**SITE, "key": "user.id", "limits": "1/minute"})
-    result = run("replay", settings, log([line(user="alice")] * 2), "--json")
-    assert result.stderr == "the log does not contain user.id: missing in every request for site\n"
-    assert json.loads(result.stdout)["rules"][0]["matched"] == 0
+    answer = answer_of("replay", settings, log([line(user="alice")] * 2))
+    assert answer.notes == ["the log does not contain user.id: missing in every request for site"]
+    assert answer.json["rules"][0]["matched"] == 0
     entry = {"time": START, "ip": "192.0.2.1", "method": "GET", "path": "/", "status": 200, "account": {"number": 7}}
     json_log = log([json.dumps(entry) + "\n"] * 2, "app.log")
     report = replayed(settings, json_log, "--field", "user.id=account.number")
@@ -295,9 +298,9 @@ def test_attributes_of_a_feature(rules: Write, log: Write) -> None:
 
 def test_a_log_without_routes_has_one_endpoint_for_the_paths_of_a_rule(rules: Write, log: Write) -> None:
     settings = rules({**SITE, "match": {"path": ["/a", "/b"]}, "key": "endpoint", "limits": "1/minute"})
-    result = run("replay", settings, log([line(path="/a"), line(path="/b")]), "--json")
-    assert result.stderr == "the log does not contain routes, so all paths of a rule are one endpoint for site\n"
-    assert json.loads(result.stdout)["rejected"] == 1
+    answer = answer_of("replay", settings, log([line(path="/a"), line(path="/b")]))
+    assert answer.notes == ["the log does not contain routes, so all paths of a rule are one endpoint for site"]
+    assert answer.json["rejected"] == 1
 
 
 @given(

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import SITE, Files, line, request_log, run
+from command_line import SITE, Files, answer_of, line, lines_of, request_log, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,15 +31,15 @@ def test_a_curve_has_every_request(tmp_path_factory: pytest.TempPathFactory, tim
 def test_all_clients_of_a_log_are_counted(tmp_path: Path) -> None:
     files = Files(tmp_path)
     lines = [line(f"192.0.{i // 250}.{i % 250}") for i in range(5_000)] + [line("198.51.100.1")] * 5
-    result = run("replay", files.rules(SITE), files.log(lines))
-    assert "5,005 requests from 5,001 clients" in result.stdout
-    assert result.stdout.split()[-5:] == ["198.51.100.1", "5", "2", "site", "40.0%"]
+    answer = answer_of("replay", files.rules(SITE), files.log(lines))
+    assert "5,005 requests from 5,001 clients" in lines_of(answer)
+    assert tuple(rows_of(answer)[-1].values()) == ("198.51.100.1", 5, 2, "site", 0.4)
 
 
 def test_more_keys_than_the_store_has(tmp_path: Path) -> None:
     """A note says that the counts are not those of each client."""
     files = Files(tmp_path)
     log = files.log(line(f"192.0.2.{i}") for i in range(9))
-    full = run("replay", files.rules(SITE, store="memory://?max_keys=5"), log)
-    assert full.stderr.startswith("more than 5 keys at once: some clients share counts")
-    assert run("replay", files.rules(SITE, store="memory://?max_keys=50"), log).stderr == ""
+    (note,) = answer_of("replay", files.rules(SITE, store="memory://?max_keys=5"), log).notes
+    assert note.startswith("more than 5 keys at once: some clients share counts")
+    assert not answer_of("replay", files.rules(SITE, store="memory://?max_keys=50"), log).notes

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SITE, Files, Write, line, replayed, run
+from command_line import SITE, Files, Write, answer_of, line, lines_of, replayed, run
+from tables import each
 
 from ratelimit_mw import load_settings
 
@@ -26,7 +27,7 @@ LOG = [line(f"192.0.2.{n}", at=i) for n in range(1, 14) for i in range(n)] + [
 ]
 
 
-@pytest.mark.parametrize(("share", "limit"), [("0%", "13/minute"), ("1%", "12/minute"), ("3%", "11/minute")])
+@each(("share", "limit"), [("0%", "13/minute"), ("1%", "12/minute"), ("3%", "11/minute")])
 def test_lowest_limit_for_a_share(rules: Write, log: Write, share: str, limit: str) -> None:
     """One less would reject more than the share."""
     found = suggested(rules({**SITE, "algorithm": "fixed-window"}), log(LOG), share)
@@ -34,8 +35,8 @@ def test_lowest_limit_for_a_share(rules: Write, log: Write, share: str, limit: s
     assert found["rules"][0]["rejected"] <= float(share[:-1])
 
 
-@pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window", "sliding-window-log", "gcra", "token-bucket"])
-@pytest.mark.parametrize("share", ["0%", "10%"])
+@each("algorithm", ["fixed-window", "sliding-window", "sliding-window-log", "gcra", "token-bucket"])
+@each("share", ["0%", "10%"])
 def test_suggestions_are_verified(rules: Write, log: Write, tmp_path: Path, algorithm: str, share: str) -> None:
     """A replay with the suggested limits rejects as many requests as promised, at most the share."""
     rng = random.Random(algorithm)
@@ -73,9 +74,9 @@ def test_rules_without_a_suggestion(rules: Write, log: Write) -> None:
     settings, access_log = rules(slots, both, nowhere), log([line()] * 9)
     found = suggested(settings, access_log, "0%")
     assert [rule["suggested"] for rule in found["rules"]] == [None, ["2 concurrent", "9/minute"], None]
-    text = run("replay", settings, access_log, "--suggest", "0%")
-    assert "# nowhere: no suggestion, because no limit of this rule decides a request of the log" in text.stdout
-    assert "concurrency limits reject none for slots, both" in text.stderr
+    answer = answer_of("replay", settings, access_log, "--suggest", "0%")
+    assert "# nowhere: no suggestion, because no limit of this rule decides a request of the log" in lines_of(answer)
+    assert "concurrency limits reject none for slots, both" in answer.notes[0]
 
 
 def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,18 +106,17 @@ def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogC
 
 def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> None:
     """The lines below the title are TOML that a rule takes."""
-    result = run("replay", rules(SITE), log(LOG), "--suggest", "1%")
-    _, _, text = result.stdout.partition(
-        "Suggested limits: the lowest that reject at most 1% of the requests of a rule\n"
-    )
-    block, _, rest = text.partition("\n\n")
-    settings = load_settings(Files(tmp_path).settings(f'[[rules]]\nname = "site"\n{block}\n', "copied.toml"))
+    lines = lines_of(answer_of("replay", rules(SITE), log(LOG), "--suggest", "1%"))
+    start = lines.index("Suggested limits: the lowest that reject at most 1% of the requests of a rule")
+    comment, limits, *rest = lines[start + 1 :]
+    text = f'[[rules]]\nname = "site"\n{comment}\n{limits}\n'
+    settings = load_settings(Files(tmp_path).settings(text, "copied.toml"))
     assert str(settings.rules[0].quotas[0]) == "12/minute"
-    assert block.startswith("# site: rejects 1 of 100 requests (1.0%) instead of 61 of 100 requests (61.0%)\n")
-    assert rest == "With all of them: 1 rejected (1.0%) from 1 client\n"
+    assert comment == "# site: rejects 1 of 100 requests (1.0%) instead of 61 of 100 requests (61.0%)"
+    assert rest == ["", "With all of them: 1 rejected (1.0%) from 1 client"]
 
 
-@pytest.mark.parametrize("share", ["", "1", "100%", "-1%", "1.234%", "one%", "1 %"])
+@each("share", ["", "1", "100%", "-1%", "1.234%", "one%", "1 %"])
 def test_invalid_share(rules: Write, log: Write, share: str) -> None:
     """A share is a percentage below 100%."""
     result = run("replay", rules(SITE), log([line()]), "--suggest", share)
@@ -133,5 +133,10 @@ def test_a_pipe_is_read_once(rules: Write, log: Write) -> None:
 
 def test_no_rules(rules: Write, log: Write) -> None:
     """Without a rule there is nothing to suggest."""
-    found = json.loads(run("replay", rules(), log([line()]), "--suggest", "1%", "--json").stdout)["suggested"]
-    assert found == {"share": 0.01, "requests": 1, "rejected": 0, "clients_rejected": 0, "rules": []}
+    assert suggested(rules(), log([line()]), "1%") == {
+        "share": 0.01,
+        "requests": 1,
+        "rejected": 0,
+        "clients_rejected": 0,
+        "rules": [],
+    }

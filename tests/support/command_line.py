@@ -69,6 +69,11 @@ def rows_of(answer: Answer) -> list[dict[str, Any]]:
     return [dict(row) for part in answer.shown if isinstance(part, Table) for row in part.rows]
 
 
+def titles_of(answer: Answer) -> list[str]:
+    """Return the titles of the tables that have rows."""
+    return [part.title for part in answer.shown if isinstance(part, Table) and part.rows]
+
+
 def lines_of(answer: Answer) -> list[str]:
     """Return the lines of an answer outside its tables."""
     parts = (part for part in answer.shown if not isinstance(part, Table))
@@ -82,10 +87,8 @@ def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
-    """Return the JSON of a successful replay."""
-    result = run("replay", settings, access_log, "--json", *args)
-    assert result.exit_code == 0, result.stderr
-    report: dict[str, Any] = json.loads(result.stdout)
+    """Return the JSON of a replay."""
+    report: dict[str, Any] = answer_of("replay", settings, access_log, *args).json
     return report
 
 

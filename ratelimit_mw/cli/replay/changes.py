@@ -15,7 +15,6 @@ from ..toml import toml
 _OF_RULES: Final = ("rules", "limits", "$schema")
 _NOT_SHOWN: Final = "(not shown)"
 _Fields = dict[str, Any]
-_PlaceOf = Callable[[str], str]
 
 
 class Change(NamedTuple):
@@ -30,47 +29,39 @@ class Change(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A rule, or the settings besides the rules, with its path in the file and its fields by path."""
+    """A rule, or the settings besides the rules: its fields by path, and the place of each; "" is that of the rule."""
 
-    path: str
     fields: _Fields
+    place_of: Callable[[str], str]
 
 
 def compare(old: Settings, new: Settings) -> list[Change]:
     """Return the changes from one settings file to another, in the order of the new one."""
     before, after = _named(old), _named(new)
-    place_in_old, place_in_new = places_in(old.source), places_in(new.source)
     changes = []
     for name in (*after, *(name for name in before if name not in after)):
         if name not in after:
-            changes.append(_whole("removed", name, place_in_old, before[name]))
+            changes.append(Change("removed", name, "", _limits(before[name]), None, before[name].place_of("")))
         elif name not in before:
-            changes.append(_whole("added", name, place_in_new, after[name]))
+            changes.append(Change("added", name, "", None, _limits(after[name]), after[name].place_of("")))
         else:
-            changes += _fields_that_differ(name, before[name], after[name], place_in_old, place_in_new)
+            changes += _fields_that_differ(name, before[name], after[name])
     return changes
 
 
-def _whole(kind: str, name: str, place_of: _PlaceOf, rule: _Named) -> Change:
-    """Return the change of a whole rule, with its limits."""
-    limits = toml(rule.fields["limits"]) if "limits" in rule.fields else None
-    old, new = (None, limits) if kind == "added" else (limits, None)
-    return Change(kind, name, "", old, new, place_of(rule.path))
+def _limits(rule: _Named) -> str | None:
+    return toml(rule.fields["limits"]) if "limits" in rule.fields else None
 
 
-def _fields_that_differ(
-    name: str, before: _Named, after: _Named, place_in_old: _PlaceOf, place_in_new: _PlaceOf
-) -> Iterator[Change]:
+def _fields_that_differ(name: str, before: _Named, after: _Named) -> Iterator[Change]:
     for field in dict.fromkeys((*after.fields, *before.fields)):
         old, new = before.fields.get(field), after.fields.get(field)
         if old != new:
-            # A field that was removed is in the old file only.
-            place_of, path = (place_in_old, before.path) if new is None else (place_in_new, after.path)
-            place = place_of(f"{path}.{field}" if path else field)
-            texts = [None if value is None else _text(field, value) for value in (old, new)]
-            if texts[0] == texts[1]:  # the URLs of a store that differ in a password
-                texts = [_NOT_SHOWN, _NOT_SHOWN]
-            yield Change("changed", name, field, texts[0], texts[1], place)
+            place = (before if new is None else after).place_of(field)  # a removed field is in the old file only
+            before_text, after_text = (None if value is None else _text(field, value) for value in (old, new))
+            if before_text == after_text:  # the URLs of a store that differ in a password
+                before_text = after_text = _NOT_SHOWN
+            yield Change("changed", name, field, before_text, after_text, place)
 
 
 def _text(field: str, value: Any) -> str:
@@ -80,23 +71,25 @@ def _text(field: str, value: Any) -> str:
 
 def _named(settings: Settings) -> dict[str, _Named]:
     """Return all rules by name, those that override a decorator's rule, and the other settings under an empty name."""
-    data = read(Path(settings.source))
+    data, place_of = read(Path(settings.source)), places_in(settings.source)
+
+    def named(path: str, fields: _Fields) -> _Named:
+        return _Named(fields, lambda field: place_of(".".join(filter(None, (path, field)))))
+
     amending = {amendment.position for amendment in settings.amendments.values()}
-    positions = iter([i for i in range(len(data.get("rules", ()))) if i not in amending])
-    rules = {rule.name or f"rule-{i + 1}": rule for i, rule in enumerate(settings.rules)}
+    paths = (f"rules[{i}]" for i in range(len(data.get("rules", ()))) if i not in amending)
     return {
-        "": _Named("", _flat({name: value for name, value in data.items() if name not in _OF_RULES})),
-        **{name: _Named(_path(next(positions, None)), _rule_fields(rule)) for name, rule in rules.items()},
+        "": named("", _flat({name: value for name, value in data.items() if name not in _OF_RULES})),
         **{
-            f"overrides {name}": _Named(f"rules[{amendment.position}]", _flat(amendment.options))
+            # The rule of the setting ``limits`` comes after those of ``rules``.
+            rule.name or f"rule-{i + 1}": named(next(paths, "limits"), _rule_fields(rule))
+            for i, rule in enumerate(settings.rules)
+        },
+        **{
+            f"overrides {name}": named(f"rules[{amendment.position}]", _flat(amendment.options))
             for name, amendment in settings.amendments.items()
         },
     }
-
-
-def _path(position: int | None) -> str:
-    """Return the path of a rule: that of the setting ``limits`` is not among the rules."""
-    return "limits" if position is None else f"rules[{position}]"
 
 
 def _rule_fields(rule: Rule) -> _Fields:

@@ -1,6 +1,6 @@
 """The decisions of rules about a log, in tables of its database: by rule, by client and over time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -62,41 +62,13 @@ class RuleCounts:
         self.rejected_by_limit = {str(limit.quota): 0 for limit in rule.limits}
 
 
-class RulesCounts:
-    """The counts of all rules."""
-
-    def __init__(self, rules: Sequence[CompiledRule]) -> None:
-        self.by_name = {rule.name: RuleCounts(rule) for rule in rules}
-
-    def add(self, verdict: Verdict) -> list[str]:
-        """Count a verdict. Return the rules that reject, even in shadow mode."""
-        name, rejecting, delays = "", list[str](), False
-        for decision in verdict.decisions:
-            rule = decision.hit[0].rule
-            if rule != name:  # the decisions of a rule follow each other
-                name, delays = rule, False
-                counts = self.by_name[name]
-                counts.matched += 1
-            if not decision.allowed:
-                quota = str(decision.quota)
-                counts.rejected_by_limit[quota] = counts.rejected_by_limit.get(quota, 0) + 1
-                if name not in rejecting:
-                    rejecting.append(name)
-                    counts.rejected += 1
-                    counts.banned += decision.banned
-            if decision.delay_us and not delays and verdict.delay:
-                delays = True
-                counts.delayed += 1
-        return rejecting
-
-
 class ReplayReport:
     """The decisions of one rule set about a log. ``side`` is the number of the rule set in a comparison."""
 
     def __init__(self, log: RequestLog, simulation: Simulation, action: str = "replaying", side: int = 0) -> None:
         self.log, self.simulation = log, simulation
         self._db, self._side = log.db, side
-        self._rules = RulesCounts(simulation.rules)
+        self._rules = {rule.name: RuleCounts(rule) for rule in simulation.rules}
         self._db.execute(f"CREATE TABLE decided{side} (number INTEGER PRIMARY KEY, time, client, rejected)")
         self._db.execute(f"CREATE TABLE rejection{side} (number, client, rule, enforced)")
         rows = self._decide(action)
@@ -111,14 +83,14 @@ class ReplayReport:
         )
 
     def _decide(self, action: str) -> Iterator[tuple[Any, ...]]:
-        decide, client_of, add = self.simulation.decide, self.simulation.client, self._rules.add
+        decide, client_of = self.simulation.decide, self.simulation.client
         rejections: list[tuple[Any, ...]] = []
         insert = f"INSERT INTO rejection{self._side} VALUES (?, ?, ?, ?)"  # noqa: S608
-        shadow = {name for name, rule in self._rules.by_name.items() if rule.mode == "shadow"}
+        shadow = {name for name, rule in self._rules.items() if rule.mode == "shadow"}
         for number, entry in self.log.requests(action):
             verdict, client = decide(entry), client_of(entry)
             allowed = verdict.allowed
-            rejecting = add(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]
+            rejecting = self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]
             if rejecting:
                 rejections += [(number, client, rule, rule not in shadow) for rule in rejecting]
                 if len(rejections) >= _AT_ONCE:
@@ -126,6 +98,27 @@ class ReplayReport:
                     rejections.clear()
             yield number, int(entry.time), client, not allowed
         self._db.executemany(insert, rejections)
+
+    def _count(self, verdict: Verdict) -> list[str]:
+        """Count a verdict. Return the rules that reject, even in shadow mode."""
+        name, rejecting, delays = "", list[str](), False
+        for decision in verdict.decisions:
+            rule = decision.hit[0].rule
+            if rule != name:  # the decisions of a rule follow each other
+                name, delays = rule, False
+                counts = self._rules[name]
+                counts.matched += 1
+            if not decision.allowed:
+                quota = str(decision.quota)
+                counts.rejected_by_limit[quota] = counts.rejected_by_limit.get(quota, 0) + 1
+                if name not in rejecting:
+                    rejecting.append(name)
+                    counts.rejected += 1
+                    counts.banned += decision.banned
+            if decision.delay_us and not delays and verdict.delay:
+                delays = True
+                counts.delayed += 1
+        return rejecting
 
     def _row(self, statement: str, **values: Any) -> tuple[Any, ...]:
         row: tuple[Any, ...] = self._db.execute(statement, values).fetchone()
@@ -155,7 +148,7 @@ class ReplayReport:
                 "clients_rejected": clients.get(rule.name, 0),
                 "limits": [{"limit": limit, "rejected": n} for limit, n in rule.rejected_by_limit.items()],
             }
-            for rule in self._rules.by_name.values()
+            for rule in self._rules.values()
         ]
 
     def as_json(self, limit: int) -> dict[str, Any]:
@@ -193,7 +186,7 @@ class ReplayReport:
         """Return the deny list and the rules that reject a client, in their order."""
         statement = f"SELECT DISTINCT rule FROM rejection{self._side} WHERE client = ? AND enforced"  # noqa: S608
         found = {rule for (rule,) in self._db.execute(statement, [client])}
-        return [name for name in (_DENY_LIST, *self._rules.by_name) if name in found]
+        return [name for name in (_DENY_LIST, *self._rules) if name in found]
 
     def notes(self, source: Source) -> Iterator[str]:
         """Yield which counts are shared by clients."""
