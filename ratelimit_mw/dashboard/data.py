@@ -49,17 +49,6 @@ def forget_store(limiter: Limiter) -> None:
     _kept.pop(limiter, None)
 
 
-def rule_places(limiter: Limiter) -> dict[str, str]:
-    """Return where each rule is declared: its decorator, the file and line of the settings, or both."""
-    rules, of_settings = limiter.rules, limiter.settings.rule_places
-    places = defaultdict[str, dict[str, None]](dict)
-    for mark in rules.marks:  # several views may have one limit
-        places[rules.rule_of(mark).name][mark.place.rpartition(" at ")[2]] = None
-    for name, place in of_settings.items():
-        places[name][place] = None
-    return {name: ", ".join(filter(None, places[name])) for name in rules.by_name}
-
-
 def _read_traffic(limiter: Limiter, view: View, now: float) -> Json:
     log = limiter.traffic_log
     if log is None:
@@ -79,16 +68,23 @@ def _read_clients(limiter: Limiter, view: View, now: float, traffic: Json) -> Js
 
 
 def _read_rules(limiter: Limiter) -> list[Json]:
-    """Return the rules, as the command ``check`` shows them, with the place that each comes from."""
+    """Return the rules, as the command ``check`` shows them, with the place that each comes from.
+
+    A place is a decorator, a file and line of the settings, or both.
+    """
     rules, overview = limiter.rules, Overview(limiter.rules, limiter.settings.amendments)
-    places, views = rule_places(limiter), defaultdict[Any, list[str]](list)
-    for mark in rules.marks:
-        views[rules.rule_of(mark)].append(mark.view)
+    places, views = defaultdict[str, dict[str, None]](dict), defaultdict[Any, set[str]](set)
+    for mark in rules.marks:  # several views may have one limit
+        rule = rules.rule_of(mark)
+        places[rule.name][mark.place.rpartition(" at ")[2]] = None
+        views[rule].add(mark.view)
+    for name, place in limiter.settings.rule_places.items():
+        places[name][place] = None
     return [
         {
             **overview.as_json(rule),
-            "shown": overview.row(rule) | ({"applies to": sorted(set(views[rule]))} if rule in views else {}),
-            "place": places.get(rule.name, ""),
+            "shown": overview.row(rule) | ({"applies to": sorted(views[rule])} if rule in views else {}),
+            "place": ", ".join(filter(None, places[rule.name])),
             "on_store_error": rule.source.on_store_error or limiter.settings.on_store_error,
         }
         for rule in rules.rules
