@@ -218,7 +218,8 @@ class Comparison:
     def as_json(self, limit: int) -> dict[str, Any]:
         first, last = self.new.span
         changes = {"newly_allowed": 0, "newly_rejected": 1}
-        clients = "SELECT count(DISTINCT client) FROM changed WHERE rejected = ?"
+        counted = "SELECT count(*), count(DISTINCT client) FROM changed WHERE rejected = ?"
+        counts = {name: self._db.execute(counted, [side]).fetchone() for name, side in changes.items()}
         by_rule = {
             name: dict(self._db.execute(_CHANGES_OF_RULES.format(side=side), {"side": side}))
             for name, side in changes.items()
@@ -230,14 +231,11 @@ class Comparison:
             "clients": self.new.clients,
             "rejected_old": self.old.rejected,
             "rejected_new": self.new.rejected,
-            **{name: self._count(side) for name, side in changes.items()},
-            **{f"clients_{name}": self._db.execute(clients, [side]).fetchone()[0] for name, side in changes.items()},
+            **{name: requests for name, (requests, _) in counts.items()},
+            **{f"clients_{name}": clients for name, (_, clients) in counts.items()},
             "rules": list(self._rules(by_rule)),
             **{f"most_{name}": self._most(side, limit) for name, side in changes.items()},
         }
-
-    def _count(self, side: int) -> int:
-        return int(self._db.execute("SELECT count(*) FROM changed WHERE rejected = ?", [side]).fetchone()[0])
 
     def _rules(self, by_rule: Mapping[str, Mapping[str, int]]) -> Iterator[dict[str, Any]]:
         """Yield the counts of each rule; None for those of a rule that one side does not have."""
