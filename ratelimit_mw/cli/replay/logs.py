@@ -7,6 +7,7 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any, Final
+from weakref import finalize
 
 import click
 import msgspec
@@ -141,7 +142,8 @@ class RequestLog:
 
     def __init__(self, paths: Sequence[str], parser: LineParser) -> None:
         self.logs = AccessLogs(paths, parser)
-        self.db = sqlite3.connect("", isolation_level=None)
+        self.db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        finalize(self, self.db.close)
         for pragma in ("journal_mode = OFF", f"cache_size = -{_CACHE}", "temp_store = FILE"):
             self.db.execute(f"PRAGMA {pragma}")
         self.db.execute("CREATE TABLE request (number INTEGER PRIMARY KEY, file, time, data)")
