@@ -83,6 +83,21 @@ def test_an_ended_lease_is_returned_with_the_next_share() -> None:
     assert store.calls == 2 + 1 + 2 + 1
 
 
+def test_a_lease_serves_no_hit_from_its_end_on() -> None:
+    """It ends after a twentieth of the period. The hit at that instant asks the store, which gets the rest back."""
+    (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
+    for _ in range(3):
+        limiter.hit(WHO)
+    before = store.calls
+    clock.advance(2.9)
+    limiter.hit(WHO)
+    assert store.calls == before
+    clock.advance(0.1)
+    limiter.hit(WHO)
+    assert store.calls == before + 2
+    assert left(limiter, WHO) == 100 - 4 - 50
+
+
 def test_the_lease_of_an_idle_key_is_returned_with_another_key() -> None:
     """The next request that asks the store returns the unused part of an ended lease."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
