@@ -1,4 +1,4 @@
-"""Bans and schedules have the same statuses and headers, wherever the rule stands."""
+"""Bans, schedules and random waits have the same statuses and headers in all frameworks."""
 
 from __future__ import annotations
 
@@ -43,3 +43,13 @@ def test_headers_show_the_limits_in_force(place: Build, store: Any) -> None:
         "retry-after": [None, "60", None],
     }.items():
         assert [response.headers.get(header) for response in responses] == expected
+
+
+def test_a_random_wait_is_the_same_in_the_headers_and_the_body(site: Build) -> None:
+    """The client may read either of them."""
+    served = site({"limits": "1/minute"}, headers=["ratelimit"], retry_jitter="1h")
+    served.call()
+    for rejected in [served.call() for _ in range(3)]:
+        wait = rejected.headers["retry-after"]
+        assert str(rejected.json()["retry-after"]) == wait
+        assert rejected.headers["ratelimit"] == f'"default";r=0;t={wait}'

@@ -55,6 +55,12 @@ def test_an_allowed_response_shows_all_limits_and_the_smallest_share() -> None:
     assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["small", "large"]
 
 
+def test_of_equal_shares_the_first_limit_is_shown() -> None:
+    """Two limits with the same amount have equal shares as long as no cost expires."""
+    scene = Scene(rule("5/minute; 5/hour", algorithm="fixed-window"))
+    assert [scene.hit()["x-ratelimit-reset"] for _ in range(3)] == ["20"] * 3
+
+
 def test_a_cost_that_never_fits_has_no_retry_after() -> None:
     """Retry-After and ``t`` are left out, even when another limit has a wait."""
     scene = Scene(rule("5/minute", "small"), rule("50/minute", "large", algorithm="fixed-window"))
@@ -114,6 +120,9 @@ def test_the_reset_may_be_an_epoch() -> None:
     assert allowed["x-ratelimit-reset"] == rejected["x-ratelimit-reset"] == "1000020"
     assert allowed["ratelimit"] == rejected["ratelimit"] == '"login";r=0;t=20'
     assert rejected["retry-after"] == "20"
+    later = Scene(rule("1/minute", algorithm="gcra"), reset="epoch")
+    later.clock.advance(0.25)
+    assert later.hit()["x-ratelimit-reset"] == "1000061"
 
 
 def test_times_are_rounded_up_and_at_least_one() -> None:
