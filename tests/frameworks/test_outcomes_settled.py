@@ -177,9 +177,11 @@ def test_a_slot_is_held_while_the_response_streams(site: Build, method: str) -> 
     assert (set(left), served.left()) == ({0}, [1])
 
 
-def test_a_queue_delays_requests(place: Build, delays: list[float]) -> None:
+@each("limits", ["10/s burst 3", lambda _: "10/s burst 3"])
+def test_a_queue_delays_requests(place: Build, delays: list[float], limits: Any) -> None:
     """A leaky-bucket queue delays a request until the earlier ones are released. A full queue rejects."""
-    served = place({"name": "login", "limits": "10/s burst 3", **QUEUE}, 200)
+    delays.clear()
+    served = place({"name": "login", "limits": limits, **QUEUE}, 200)
     assert served.statuses(4) == [200, 200, 200, 429]
     assert delays == [0.1, 0.2]
 

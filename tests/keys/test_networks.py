@@ -7,7 +7,7 @@ import random
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tables import expect_error
 
@@ -31,6 +31,8 @@ IPV6 = st.builds(
     lambda n, bits: ipaddress.IPv6Network((0x3 << 124 | n << 92, bits), strict=False), NUMBERS, st.integers(4, 128)
 )
 
+ONE_CLIENT = ipaddress.IPv6Network("2001:db8:1:2::/64")
+
 
 def is_in_one(client: Network, networks: list[Network]) -> bool:
     """Compare with every address range in turn. Networks that touch count together, as they do for a client."""
@@ -39,6 +41,7 @@ def is_in_one(client: Network, networks: list[Network]) -> bool:
 
 
 @given(st.lists(IPV4 | IPV6, max_size=12), st.lists(IPV4 | IPV6, min_size=1, max_size=12))
+@example([*ONE_CLIENT.subnets()], [ONE_CLIENT])
 def test_bisection_agrees_with_a_comparison_of_each_network(networks: list[Network], clients: list[Network]) -> None:
     """Networks may overlap, touch or repeat, in both versions and in any order."""
     merged = Networks(networks)

@@ -16,11 +16,14 @@ from ratelimit_mw.testing import ManualClock
 ERRORS = [KeyError("alice@example.com"), "5/minit", None, 7, []]
 
 
+@pytest.mark.parametrize("limits_ttl", ["1m", "100ms"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_an_error_rejects_a_client_without_limits(error: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_rejects_a_client_without_limits(
+    error: Any, limits_ttl: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The limit never goes missing. The function is not called again within a second."""
     clock, plans = ManualClock(1_000_000.0), Plans(error)
-    limiter = build(plans, clock)
+    limiter = build(plans, clock, limits_ttl=limits_ttl)
     for _ in range(3):
         verdict = limiter.hit(ALICE)
         assert (verdict.allowed, verdict.unavailable, verdict.status, verdict.retry_after) == (False, True, 503, 1.0)
