@@ -17,7 +17,7 @@ from django_calls import MIDDLEWARE, hello, one_rule, project, still, urls
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Event, Limiter, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.django.drf import Throttle
@@ -259,12 +259,14 @@ def test_a_throttle_counts_by_features_of_the_middleware() -> None:
 
 
 def test_denied_clients_and_store_failures_have_their_own_status() -> None:
-    """A denied client gets 403, and a store failure gives 503."""
+    """A denied client gets 403 and has an event, and a store failure gives 503."""
     view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
     denying = {"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}, "allow": {"user": ["ann"]}}}
-    with project(still(denying), path("", view)) as served:
+    events: list[Event] = []
+    with project(Limiter.from_settings(denying, observers=[events.append]), path("", view)) as served:
         assert served.ask(headers={"x-token": "bob"}).status_code == 403
         assert served.statuses(headers={"x-token": "ann"}) == [200] * 3
+    assert [event.outcome for event in events] == ["denied"] + ["allowed"] * 3
     store = SharedStore()
     store.down = True
     rule = Rule(name="uploads", limits="2/minute", match={"scope": "uploads"}, on_store_error="deny")

@@ -42,6 +42,16 @@ def test_a_later_rejection_keeps_earlier_costs() -> None:
     assert [remainder, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [5, 5, 0]
 
 
+def test_the_innermost_middleware_decides_a_later_limit() -> None:
+    """Both know the limit, but only one of them counts it."""
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(by_user())])
+    inner, outer = (Limiter([Rule(name=name, limits="9/minute")], clock=ManualClock(1e6)) for name in ("in", "out"))
+    limited(limited(app, limiter=inner), limiter=outer)
+    assert statuses(app, "/", headers={"x-user": "ann"}) == [200]
+    assert [*remaining(inner, "users", user="ann"), *remaining(outer, "users", user="ann")] == [1, 2]
+
+
 @pytest.mark.slow
 def test_a_client_over_its_limit_cannot_authenticate_without_a_limit() -> None:
     """Each request authenticates before the limit by user rejects it. The limit by IP address holds all the same."""

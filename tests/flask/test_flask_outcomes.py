@@ -79,3 +79,10 @@ def test_a_slot_is_held_until_a_file_is_closed(method: str) -> None:
     assert ask(app).status_code == 429
     response.close()
     held_response(app).close()
+
+
+def test_redirects_and_errors_of_the_framework_hold_no_slot() -> None:
+    """Werkzeug streams them, and a client of tests does not close them."""
+    app = app_of(one_rule("1 concurrent"), {"/folder/": lambda: "hello"})
+    unread = [ask(app, path) for path in ("/folder", "/nowhere", "/folder", "/nowhere")]
+    assert [response.status_code for response in unread] == [308, 404, 308, 404]

@@ -233,15 +233,27 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
 
 @each(("steps", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
 def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], expected: list[Any]) -> None:
-    """A rejection that a view raises rejects the handshake, or closes an accepted connection."""
+    """It rejects the handshake, or closes an accepted connection. It waits for no message of the client."""
     own = Limiter([Rule(name="own", limits="1/hour")])
+    received: list[str] = []
 
     async def view(websocket: Any) -> None:
         for step in steps:
             await getattr(websocket, step)()
         own.hit({}, cost=2).raise_for_limit()
 
-    assert kinds(connect(application([WebSocketRoute("/ws", view)], Rule(limits="9/minute")))) == expected
+    app = application([WebSocketRoute("/ws", view)], Rule(limits="9/minute"))
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        async def receive_noted() -> Any:
+            message = await receive()
+            received.append(message["type"])
+            return message
+
+        await app(scope, receive_noted, send)
+
+    assert kinds(connect(noting)) == expected
+    assert received == ["websocket.connect"]
 
 
 def test_any_asgi_websocket_application_is_limited() -> None:
