@@ -57,8 +57,8 @@ class Heartbeat(Generic[_Item]):
                         self._is_warned = True
 
     def release(self, item: _Item) -> None:
-        with self._lock:
-            self._held.discard(item)
+        """Call the function for an item no longer. A finalizer may call this, because it takes no lock."""
+        self._held.discard(item)
 
     def items(self) -> list[_Item]:
         with self._lock:

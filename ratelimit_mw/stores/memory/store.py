@@ -16,7 +16,7 @@ from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
-from weakref import finalize, ref
+from weakref import ref
 
 from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
@@ -85,8 +85,8 @@ class MemoryStore(Store):
         self._snapshot = path
         self._saving = create_lock(self, "_saving", threading.Lock)
         self._saver = Heartbeat(_save, _seconds(snapshot_interval, path), "write the snapshot", "it has older counts")
-        self._me = ref(self)
-        finalize(self, self._saver.close)
+        self._me = ref(self, self._saver.release)
+        hash(self._me)  # a reference to an object that is gone has only the hash of before
         if path and (saved := read(path)):
             self._load(saved)
 

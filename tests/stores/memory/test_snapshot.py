@@ -209,6 +209,21 @@ def test_the_snapshot_is_written_at_an_interval(tmp_path: Path) -> None:
     store_module._save(dead)
 
 
+def test_a_store_may_end_while_its_locks_are_held_for_a_fork(tmp_path: Path) -> None:
+    """The garbage collector may run at any time, so the end of a store waits for no lock."""
+    store = MemoryStore(snapshot=tmp_path / "limits", snapshot_interval=600)
+    limiter(store).hit({"ip": "192.0.2.7"})
+    saver = store._saver
+    thread = saver._thread
+    assert thread is not None
+    with saver._lock:
+        del store
+        gc.collect()
+        assert len(saver) == 0
+    saver.close()
+    thread.join()
+
+
 def test_a_write_of_the_thread_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next request and the next write succeed."""
     store = MemoryStore(snapshot=tmp_path / "limits", snapshot_interval=0.01)
