@@ -49,6 +49,7 @@ def seconds_until_rejected(call: Callable[[], object]) -> float:
     return min(times)
 
 
+@pytest.mark.thorough
 def test_stopped_worker_delays_calls_by_at_most_their_budget(tmp_path: Path) -> None:
     """Each call raises a StoreError in time. When the worker continues, all calls succeed again."""
     limit = limit_of("20/300 days", "signalling")
@@ -63,6 +64,7 @@ def test_stopped_worker_delays_calls_by_at_most_their_budget(tmp_path: Path) -> 
         assert hit(store, limit).remaining == 11
 
 
+@pytest.mark.thorough
 def test_stopped_worker_does_not_block_an_event_loop(tmp_path: Path) -> None:
     """The loop runs while calls wait. When the worker is killed, the lock is free and its hit is not counted."""
     limit = limit_of("20/300 days", "signalling")

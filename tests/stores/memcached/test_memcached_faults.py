@@ -76,6 +76,7 @@ async def failing(store: MemcachedStore, hits: list[Any]) -> None:
         await store.aapply(hits, NOW)
 
 
+@pytest.mark.thorough
 def test_a_paused_server_is_an_error_within_the_budget(server: Server) -> None:
     """With an open connection and without one. The limits work again after the pause."""
     limit = limit_of("1000/hour", "tiered-window")
@@ -98,6 +99,7 @@ def works(store: MemcachedStore, limit: Any) -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clients", [20, 1])
 def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: int) -> None:
     """Twenty requests at once fail within the budget while the event loop keeps running, including those that wait for
@@ -218,6 +220,7 @@ def count_or_none(store: MemcachedStore, limit: Any, client: str) -> int | None:
         return None
 
 
+@pytest.mark.thorough
 def test_threads_do_not_wait_for_each_other_when_the_server_pauses(server: Server) -> None:
     """Eight threads with the same key each fail within the budget: no thread waits for another one."""
     limit = limit_of("1000/hour")
@@ -255,6 +258,7 @@ def test_an_unknown_host_name_is_a_store_error() -> None:
         store.ping()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slow_name_lookup_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """A silent resolver delays no call beyond its budget, and one thread waits for it."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from memcached_handles import NOW, closing, commands, hit, opened
 from memcached_meddling import Meddling
 from own_time import hurried
@@ -49,6 +50,7 @@ def test_requests_with_several_keys_do_not_wait_for_each_other_for_ever(memcache
         assert [store.apply([hit(limit, 0)], NOW)[0].remaining for limit in (one, two)] == [960, 960]
 
 
+@pytest.mark.thorough
 def test_a_request_without_its_turn_in_time_is_rejected(tmp_path: Path) -> None:
     """The server replied to the first request. The second one has no reply, and the third one no turn."""
     limit = limit_of("100/day")

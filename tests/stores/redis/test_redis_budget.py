@@ -44,6 +44,7 @@ def silent(name: str, port: int) -> Store:
     return open_store(f"{scheme}://ann:s3cret@{places}{'/mymaster' if 'sentinel' in scheme else ''}", 50_000)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SILENT)
 def test_every_step_to_a_silent_server_is_within_the_budget(name: str) -> None:
     """Blocking: an error after 50 ms, whatever the call was at; the same for a ping."""
@@ -63,6 +64,7 @@ def test_every_step_to_a_silent_server_is_within_the_budget(name: str) -> None:
         store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SILENT)
 def test_every_step_to_a_silent_server_leaves_the_loop_alone(name: str) -> None:
     """On a loop: an error after 50 ms for each of many requests, and the loop turns on."""
@@ -111,6 +113,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     found.answers.set()
 
 
+@pytest.mark.thorough
 def test_a_silent_name_server_blocks_no_call(names: Names, redis_server: Server) -> None:
     """Blocking and on a loop: an error in time, and one lookup for all callers. Its late result is used at once."""
     names.known["redis.test"] = [HOST]
@@ -161,6 +164,7 @@ def test_of_several_addresses_of_a_name_a_silent_one_is_left(names: Names, redis
             assert [send(hit(limit_of("5/hour")))[0].remaining for send in both] == [4, 4]
 
 
+@pytest.mark.thorough
 def test_no_thread_waits_for_the_connection_of_another(redis_server: Server) -> None:
     """Of 30 threads whose server is silent each has its answer in time: there is no pool to queue for."""
     store = open_store(address(redis_server), 50_000)

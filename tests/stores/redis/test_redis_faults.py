@@ -44,6 +44,7 @@ async def afailing(store: Store) -> float:
     return clock() - start
 
 
+@pytest.mark.thorough
 def test_a_silent_server_is_given_up_in_time(server: Server) -> None:
     """A stopped process keeps its connections open: blocking calls end by their budget, on old and new connections."""
     with opened(server) as store:
@@ -57,6 +58,7 @@ def test_a_silent_server_is_given_up_in_time(server: Server) -> None:
             assert patient.apply([hit(limit)])[0].remaining == 4
 
 
+@pytest.mark.thorough
 def test_a_silent_server_does_not_stall_the_loop(server: Server) -> None:
     """While requests wait for a stopped server the loop turns on, and each fails by its budget."""
 

@@ -51,12 +51,14 @@ def held(watch: Callable[[Outage], Watched], name: str, folder: Path) -> None:
     raise AssertionError(f"late by, stalled for, back after: {late}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OUTAGES)
 def test_applications_go_on_without_their_store(name: str, tmp_path: Path) -> None:
     """Behind the ASGI middleware: no stall over 20 ms, no answer 20 ms over the budget, no 500, limits back in 2 s."""
     held(lambda outage: asyncio.run(watched_on_a_loop(outage)), name, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OUTAGES)
 def test_threads_go_on_without_their_store(name: str, tmp_path: Path) -> None:
     """Blocking calls keep the same promises."""
