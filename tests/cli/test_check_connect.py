@@ -183,6 +183,7 @@ def test_the_state_of_a_redis_is_judged(info: dict[str, str], problem: str) -> N
     assert judged(Facts("replica", "a:1", {**usual, "role": "slave"}))[PROBLEM] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_each_server_of_a_cluster_is_examined(tmp_path: Path) -> None:
     """A dead replica is a note, and a dead primary whose slots are missing is a problem."""

@@ -231,6 +231,7 @@ def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: P
         assert log.count(f"rule {rule!r}: overrides of clients are not active: {problem}") == 2, log
 
 
+@pytest.mark.thorough
 def test_a_request_that_has_begun_is_finished(tmp_path: Path) -> None:
     """The service stops after the response of a request that waits in a queue."""
     algorithm = '{ name = "leaky-bucket", mode = "queue" }'
