@@ -77,8 +77,8 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         decided = admission.throttles.get(view)
         if decided is None or type(self) not in decided:
             group = [self] if decided is not None else self._group_of(view)
-            asked = [plan for throttle in group if (plan := throttle.asked(admission, request, view))]
-            verdict = admission.throttle(asked)
+            plans = [plan for throttle in group if (plan := throttle.plan_for(admission, request, view))]
+            verdict = admission.throttle(plans)
             decided = dict.fromkeys(map(type, group), verdict)
             if group != [self]:
                 admission.throttles[view] = decided
@@ -99,7 +99,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         """
         return self.scope or getattr(view, "throttle_scope", None)
 
-    def asked(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
+    def plan_for(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
         """Return the plan to decide, and its features; None where the throttle does not apply. Internal.
 
         Args:
@@ -184,7 +184,7 @@ class UserRateThrottle(Throttle):
         address: Any = resolve(admission.limits.reader.value("ip", admission.request))
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
-    def asked(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
+    def plan_for(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
         """Return the plan of the rate, and its features. Internal.
 
         Args:

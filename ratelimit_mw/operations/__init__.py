@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ..limiter.limiter import Limiter
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, twins
 from . import clients, traffic
 from .answer import Answer, Cell, Line, Table
 from .arguments import (
@@ -180,7 +180,7 @@ OPERATIONS: Final = {each.name: each for each in _OPERATIONS}
 """The operations by name."""
 
 
-def run(limiter: Limiter, name: str, arguments: Mapping[str, Any]) -> Answer:
+async def _run(limiter: Limiter, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer:
     """Perform an operation.
 
     Args:
@@ -196,10 +196,7 @@ def run(limiter: Limiter, name: str, arguments: Mapping[str, Any]) -> Answer:
         StoreError: The store is unreachable.
     """
     operation = OPERATIONS[name]
-    return run_blocking(operation.perform(blocking_call, limiter, decode(operation.arguments, arguments)))
+    return await operation.perform(call, limiter, decode(operation.arguments, arguments))
 
 
-async def arun(limiter: Limiter, name: str, arguments: Mapping[str, Any]) -> Answer:
-    """Async form of ``run``."""
-    operation = OPERATIONS[name]
-    return await operation.perform(async_call, limiter, decode(operation.arguments, arguments))
+run, arun = twins(_run)

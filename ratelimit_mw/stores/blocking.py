@@ -36,7 +36,7 @@ def async_call(target: object, name: str, *arguments: Any) -> Awaitable[Any]:
 def twins(
     work: Callable[Concatenate[Self, Call, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[Self, P], T], Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]]:
-    """Return the blocking and the async form of a method that is a coroutine over a ``Call``.
+    """Return the blocking and the async form of a method, or of a function of an object, that waits by a ``Call``.
 
     >>> class Door:
     ...     async def _ring(self, call, times=1):
@@ -57,7 +57,7 @@ def twins(
     signature = inspect.signature(work).replace(parameters=[own, *others])
     documents = {blocking: (name, work.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
     for function, (own_name, document) in documents.items():
-        function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}"
+        function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}".lstrip(".")
         function.__doc__, function.__module__ = document, work.__module__
         function.__signature__ = signature  # type: ignore[attr-defined]
     return blocking, waiting
