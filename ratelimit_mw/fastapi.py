@@ -16,8 +16,7 @@ from .asgi.dependencies import DependencyLimit, DependencyObject, check_provided
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
-from .http.checks import AsyncCheck
-from .http.usage import NO_STORE, AsyncUsage, LimitUsage
+from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops
 from .keys.features import checked_name
 from .rules import decorators
 from .rules.decorators import AnyView, call_site, exempt, make_mark, messages
@@ -44,8 +43,7 @@ __all__ = [
 ]
 
 
-check = AsyncCheck("check", attrgetter("scope"))
-usage = AsyncUsage("usage", attrgetter("scope"), partial(JSONResponse, headers=NO_STORE))
+check, usage = on_loops(of_request(attrgetter("scope")), partial(JSONResponse, headers=NO_STORE))
 
 
 _ANNOTATION: Final = "<string>"

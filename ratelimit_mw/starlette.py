@@ -7,13 +7,10 @@ from operator import attrgetter
 
 from .asgi.middleware import RateLimitMiddleware
 from .errors import RateLimitExceeded
-from .http.checks import AsyncCheck
-from .http.usage import NO_STORE, AsyncUsage
+from .http.in_view import NO_STORE, of_request, on_loops
 from .rules.decorators import exempt, limit, messages
 
 __all__ = ["RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages", "usage"]
-
-check = AsyncCheck("check", attrgetter("scope"))
 
 
 def _respond(found: object) -> object:
@@ -22,4 +19,4 @@ def _respond(found: object) -> object:
     return JSONResponse(found, headers=NO_STORE)
 
 
-usage = AsyncUsage("usage", attrgetter("scope"), _respond)
+check, usage = on_loops(of_request(attrgetter("scope")), _respond)

@@ -5,10 +5,10 @@ In ``INSTALLED_APPS``, which is optional, it adds system checks and the command 
 
 from functools import partial
 
+from asgiref.sync import markcoroutinefunction
 from django.http import JsonResponse
 
-from ..http.checks import AsyncCheck, Check
-from ..http.usage import NO_STORE, AsyncUsage, BlockingUsage
+from ..http.in_view import NO_STORE, in_threads, of_request, on_loops
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .limits import limiter
@@ -17,8 +17,8 @@ from .request import data_of
 
 __all__ = ["RateLimitMiddleware", "acheck", "ausage", "check", "dashboard", "exempt", "limit", "limiter", "usage"]
 
-check = Check("check", data_of)
-acheck = AsyncCheck("acheck", data_of)
-_respond = partial(JsonResponse, headers=NO_STORE)
-usage = BlockingUsage("usage", data_of, _respond)
-ausage = AsyncUsage("ausage", data_of, _respond)
+_find, _respond = of_request(data_of), partial(JsonResponse, headers=NO_STORE)
+check, usage = in_threads(_find, _respond)
+acheck, ausage = on_loops(_find, _respond, ("acheck", "ausage"), lambda _, work: work)
+for _call in (acheck, ausage):
+    markcoroutinefunction(_call)  # ``async_to_sync`` asks

@@ -135,6 +135,14 @@ class Admission(LaterDecisions):
     async def _adecide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
         return await adecide(self.limits, plan, self.now, provided)
 
+    def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Read the features of a plan, besides those that are provided."""
+        return read(self.limits, plan, request, provided, self.resolve)
+
+    async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Async form of ``read``."""
+        return await aread(self.limits, plan, request, provided)
+
     def _hold(self, plan: Plan, verdict: Verdict) -> None:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body

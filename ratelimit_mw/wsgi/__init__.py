@@ -3,10 +3,10 @@
 For Werkzeug: ``RateLimitMiddleware(app, url_map=url_map)``, ``limit`` and ``exempt`` on its views, and ``check``.
 """
 
-from ..http.checks import Check
+from ..http.in_view import in_threads, of_request
 from ..rules.decorators import exempt, limit
 from .middleware import RateLimitMiddleware
 
 __all__ = ["RateLimitMiddleware", "check", "exempt", "limit"]
 
-check = Check("check", lambda request: getattr(request, "environ", request))
+check, _ = in_threads(of_request(lambda request: getattr(request, "environ", request)), dict)

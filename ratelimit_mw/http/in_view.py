@@ -1,0 +1,352 @@
+"""``check`` and ``usage``: decide rules by their names in a view, and show what is left. The same for all frameworks.
+
+Each is one coroutine, which a thread runs and an event loop awaits. A framework only finds its request.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast
+
+from ..decision import Decision, Verdict
+from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
+from ..keys.features import checked_name, is_email
+from ..keys.forms import normalized_email
+from ..limiter.slots.queues import is_on_event_loop
+from ..rules.compiled import CompiledRule
+from ..rules.names import printable
+from ..rules.plan import Plan
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..testmode import testmode
+from .admission import Admission
+from .body import UnreadBodyError
+from .features import FeatureReader
+from .rules import DECIDED, HttpRules
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+T = TypeVar("T")
+V = TypeVar("V")
+N = TypeVar("N")
+_Values = Mapping[str, Any]
+Work = Coroutine[Any, Any, T]
+Asked = tuple[_Values, tuple[str, ...], _Values]
+"""The ASGI scope or WSGI environ of a request, names of rules, and features."""
+NO_STORE: Final = {"Cache-Control": "no-store"}
+"""The headers of a response with usage, which differs from client to client."""
+_SIMILAR: Final = 0.75
+
+
+class LimitUsage(TypedDict):
+    """The rest of one rule for a client: of the limit with the smallest share left, where the rule has several.
+
+    ``limit`` and ``remaining`` are in units of the limit. ``reset_after`` is in seconds, until all of it is left again.
+    """
+
+    limit: int
+    remaining: int
+    reset_after: float
+
+
+Usages = dict[str, LimitUsage]
+
+
+class _InView(Generic[P]):
+    """A call in a view. ``find`` returns where its request is, and ``run`` runs the coroutine or returns it."""
+
+    def __init__(self, name: str, find: Callable[P, Asked], call: Call, run: Callable[[str, Any], Any]) -> None:
+        self.__name__ = name
+        self.__signature__ = inspect.signature(find).replace(return_annotation=inspect.Signature.empty)
+        self._find, self._call, self._start = find, call, run
+
+    def _run(self, work: Callable[..., Work[Any]], asked: Asked) -> Any:
+        scope, rules, features = asked
+        return self._start(self.__name__, work(self._call, scope, tuple(map(printable, rules)), features))
+
+
+class Check(_InView[P], Generic[P, V, N]):
+    """Decide a rule of the settings by its name, in a view.
+
+    The features of its key are those of the request, and those that you pass. Of its ``match``, only features are
+    compared. Headers and verdict of the request show the decision too. A rule that is only for ``check`` has
+    ``match = {view = ""}``. Await it in Starlette and FastAPI, and as ``acheck`` of Django.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+        rule: The name of the rule.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        The verdict on this rule.
+
+    Raises:
+        RateLimitExceeded: The rule rejects. The client receives a 429, unless your view catches the error.
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        check(request, "forum-post", thread=7)
+    """
+
+    def __call__(self, *request_and_rule: P.args, **features: P.kwargs) -> V:
+        return cast(V, self._run(_check, self._find(*request_and_rule, **features)))
+
+    def reset(self, *request_and_rule: P.args, **features: P.kwargs) -> N:
+        """Reset the counts of this client under the rule. An unreachable store is logged.
+
+        Args:
+            *request_and_rule: The request of the framework, but in Flask, and the name of the rule.
+            **features: Features that only your view knows.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
+        return cast(N, self._run(_reset, self._find(*request_and_rule, **features)))
+
+
+class UsageReader(_InView[P], Generic[P, V]):
+    """Return how much is left of each rule for the client of the request. Consume nothing.
+
+    Await it in Starlette and FastAPI, and as ``ausage`` of Django.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in this request.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        Without names of rules, a rule has the name that clients see in the headers.
+        A rule without a key in this request, or in shadow mode, is not included.
+
+    Raises:
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        usage(request, "tokens")["tokens"]["remaining"]
+    """
+
+    respond: Callable[[Usages], Any]
+
+    def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
+        return cast(V, self._run(_usage, self._find(*request_and_rules, **features)))
+
+    def view(self, *rules: str) -> Callable[..., Any]:
+        """Return a view that responds with the usage as JSON.
+
+        Args:
+            *rules: The names of rules. Without any: all rules that have a key in the request.
+
+        Returns:
+            A view for your routes.
+        """
+        ask: Callable[..., Any] = self
+
+        def usage(*request: Any) -> Any:
+            return self.respond(ask(*request, *rules))
+
+        async def ausage(*request: Any) -> Any:
+            return self.respond(await ask(*request, *rules))
+
+        ausage.__name__ = "usage"
+        return usage if self._call is blocking_call else ausage
+
+
+class RuleOfRequest(Protocol):
+    """The arguments of ``check``, where the request is one of them."""
+
+    def __call__(self, request: Any, rule: str, /, **features: Any) -> Asked: ...
+
+
+class RulesOfRequest(Protocol):
+    """The arguments of ``usage``, where the request is one of them."""
+
+    def __call__(self, request: Any, /, *rules: str, **features: Any) -> Asked: ...
+
+
+def of_request(scope_of: Callable[[Any], _Values]) -> tuple[RuleOfRequest, RulesOfRequest]:
+    """Return the functions that find a request by the first argument of ``check`` and of ``usage``."""
+
+    def find_rule(request: Any, rule: str, /, **features: Any) -> Asked:
+        return scope_of(request), (rule,), features
+
+    def find_rules(request: Any, /, *rules: str, **features: Any) -> Asked:
+        return scope_of(request), rules, features
+
+    return find_rule, find_rules
+
+
+def in_threads(
+    find: tuple[Callable[P, Asked], Callable[Q, Asked]], respond: Callable[[Usages], Any]
+) -> tuple[Check[P, Verdict, None], UsageReader[Q, Usages]]:
+    """Return ``check`` and ``usage`` for views that wait in their thread."""
+    return _calls(find, respond, ("check", "usage"), blocking_call, lambda _, work: run_blocking(work))
+
+
+def on_loops(
+    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
+    respond: Callable[[Usages], Any],
+    names: tuple[str, str] = ("check", "usage"),
+    start: Callable[[str, Any], Any] | None = None,
+) -> tuple[Check[P, Work[Verdict], Work[None]], UsageReader[Q, Work[Usages]]]:
+    """Return ``check`` and ``usage`` for async views. ``start`` returns the coroutine that the view awaits."""
+    return _calls(find, respond, names, async_call, start or _require_loop)
+
+
+def _calls(
+    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
+    respond: Callable[[Usages], Any],
+    names: tuple[str, str],
+    call: Call,
+    start: Callable[[str, Any], Any],
+) -> tuple[Check[P, Any, Any], UsageReader[Q, Any]]:
+    usage: UsageReader[Q, Any] = UsageReader(names[1], find[1], call, start)
+    usage.respond = respond
+    return Check(names[0], find[0], call, start), usage
+
+
+def _require_loop(name: str, work: Work[T]) -> Work[T]:
+    """Raise ``ConfigError`` in a thread without an event loop, where nothing awaits the coroutine."""
+    if not is_on_event_loop():
+        work.close()
+        blocking = f"anyio.from_thread.run({name}, request, RULE)"
+        raise ConfigError(f"the function that calls it is not async. Write async def, or call {blocking}", name)
+    return work
+
+
+async def _check(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> Verdict:
+    for admission, _ in _find_admissions(scope, rules, "check"):
+        plan = admission.limits.rules.plan_named(rules[0], admission.lists)
+        with _placed("check", rules):
+            given = _checked(features, plan, admission.limits.reader)
+        with _naming("check", rules):
+            return cast(Verdict, await call(admission, "check", plan, given))
+    return Verdict()  # while limits are off
+
+
+async def _reset(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> None:
+    for admission, _ in _find_admissions(scope, rules, "check"):
+        limits = admission.limits
+        plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
+        with _placed("check", rules):
+            given = _checked(features, plan, limits.reader)
+        with _naming("check", rules):
+            read = await call(admission, "read", plan, admission.now, given)
+        await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
+
+
+async def _usage(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> Usages:
+    verdicts: list[Verdict] = []
+    for admission, names in _find_admissions(scope, rules, "usage"):
+        limits, request, found = admission.limits, admission.now, []
+        compiled = (limits.rules.by_name[name] for name in names)
+        shown = [rule for rule in compiled if not rule.shadow]
+        if not rules:
+            shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
+        with _placed("usage", rules):
+            read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
+        for rule in shown:
+            with _leaving_out(is_named=bool(rules)):
+                read = await call(admission, "read", limits.peek_plan((rule,)), request, read)
+                found.append(rule)
+        plans = _keyed_plans(limits, found, read)
+        verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]
+    return _in_order(verdicts, rules)
+
+
+def _keyed_plans(limits: HttpRules, rules: Iterable[CompiledRule], features: _Values) -> list[Plan]:
+    """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
+    keyed = [rule for rule in rules if rule.key.build(features) is not None]
+    alone = [(rule,) for rule in keyed if rule.lookups]
+    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookups), *alone]))
+
+
+def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
+    found: dict[str, Decision] = {}
+    for decision in (decision for verdict in verdicts for decision in verdict.decisions):
+        other = found.get(decision.rule)
+        if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
+            found[decision.rule] = decision
+    shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
+    names = {rule: rule for rule in rules} or shown
+    return {
+        names[rule]: {"limit": of.limit, "remaining": of.remaining, "reset_after": of.reset_after}
+        for rule in names
+        if (of := found.get(rule)) is not None
+    }
+
+
+@contextmanager
+def _leaving_out(is_named: bool) -> Iterator[None]:
+    """Leave out a rule by a field of a body that was not read.
+
+    Without names, leave out a rule by a feature whose function raises an error, too: it may need its own routes.
+    """
+    try:
+        yield
+    except UnreadBodyError:
+        pass
+    except ConfigError:
+        raise
+    except Exception:
+        if is_named:
+            raise
+
+
+def _find_admissions(scope: _Values, rules: tuple[str, ...], called: str) -> list[tuple[Admission, list[str]]]:
+    """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
+
+    The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
+    have all their rules.
+    """
+    admissions: Mapping[object, Admission] = scope.get(DECIDED, {})
+    if not admissions:
+        if testmode.off:
+            return []
+        raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
+    by_rule: dict[str, Admission] = {}
+    for admission in admissions.values():
+        left = by_rule.keys() - {name for name, outer in by_rule.items() if outer.has_decided(name)}
+        by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
+    for name in rules:
+        if name not in by_rule:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
+        by_rule[name].limits.owner.named.add(name)
+    found: dict[Admission, list[str]] = {}
+    for name in rules or by_rule:
+        if by_rule[name].limits.rules.enabled and not testmode.off:
+            found.setdefault(by_rule[name], []).append(name)
+    return list(found.items())
+
+
+def _placed(called: str, rules: Iterable[str]) -> AbstractContextManager[None]:
+    """Name the call in an error."""
+    return error_path(f"{called}({', '.join(map(repr, rules))})")
+
+
+@contextmanager
+def _naming(called: str, rules: Iterable[str]) -> Iterator[None]:
+    """Name the call in the error of a body that was not read ahead. Only ASGI has such bodies."""
+    try:
+        yield
+    except UnreadBodyError:
+        with _placed(called, rules):
+            raise
+
+
+def _checked(given: _Values, plan: Plan, reader: FeatureReader) -> dict[str, Any]:
+    """Return features by canonical name; ``ConfigError`` for one that a rule needs and that has another name here."""
+    features = {checked_name(name): value for name, value in given.items()}
+    for name in plan.needs:
+        close = [] if name in features else get_close_matches(name, features.keys() - {*plan.needs}, 1, _SIMILAR)
+        if close or not (name in features or reader.provides(name)):
+            hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
+            raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
+    return {
+        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
+        for name, value in features.items()
+    }
