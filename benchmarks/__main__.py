@@ -25,6 +25,7 @@ PARTS = {
     "middleware": "middleware",
     "gateway": "gateway",
     "routes": "routes",
+    "django-routes": "django_routes",
     "networks": "networks",
     "redis": "redis_store",
     "arrivals": "fleet",

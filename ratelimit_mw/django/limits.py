@@ -123,8 +123,7 @@ class ProjectLimits:
         self.owned = owned
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
-        self.differences = 0
-        """How often Django chose another route than this package's index of its routes."""
+        self._has_differed = False
 
     @property
     def middleware_needs(self) -> set[str]:
@@ -176,18 +175,17 @@ class ProjectLimits:
         return request
 
     def compare(self, request: DjangoRequest) -> None:
-        """Count the requests for which Django chose another route, and log the first of them."""
+        """Log the first request for which Django chose another route, because middleware below has changed it."""
         match = request.framework_request.resolver_match
-        if request.route is None or match is None or request.route.callback is match.func:
+        if request.route is None or match is None or request.route.callback is match.func or self._has_differed:
             return
-        self.differences += 1
-        if self.differences == 1:
-            _log.error(
-                "the limits of the route %s were applied, but Django chose %s. Move RateLimitMiddleware after all"
-                " middleware that sets request.urlconf or the language.",
-                request.route.template,
-                match.route,
-            )
+        self._has_differed = True
+        _log.error(
+            "the limits of the route %s were applied, but Django chose %s. Move RateLimitMiddleware after all"
+            " middleware that sets request.urlconf or the language.",
+            request.route.template,
+            match.route,
+        )
 
 
 def _root_urlconf() -> Any:

@@ -1,21 +1,20 @@
 """The routes of one URLconf: the route of a path, its template, and the marks on its view.
 
-Django's resolver tries one route after the other. This index tries only the routes that begin with the next segment of
-the path, at each level of ``include``, and a route has one template in all languages.
+Django's own resolver finds the route of a path, behind a bounded cache. A route has one template in all languages.
 """
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import FunctionType
 from typing import Any, Final
 
-import django.conf
-from django.urls import URLResolver
+from django.conf import settings
+from django.urls import Resolver404
 from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
-from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
+from django.urls.resolvers import LocalePrefixPattern, RoutePattern
 from django.utils import translation
 from django.views import View
 
@@ -27,7 +26,9 @@ from ..rules.match import METHODS
 from ..rules.names import class_behind
 from ..rules.paths import deepen
 
-_FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
+_MAX_CACHED: Final = 10_000
+_MAX_PATH: Final = 256
+"""The number of characters of a path that is cached."""
 _NO_METHOD: Final = "django.utils.decorators."
 _LANGUAGE: Final = "<language>/"
 _ANY_LANGUAGE: Final = "/**/"
@@ -62,123 +63,134 @@ class DjangoRoute(Route):
         unprefixed = self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else ""
         is_expression = _EXPRESSION in self.pattern
         return destination(
-            self.template,
-            self.name,
-            marks,
-            is_expression=is_expression,
-            unprefixed=unprefixed,
-            suffix=self.suffix,
+            self.template, self.name, marks, is_expression=is_expression, unprefixed=unprefixed, suffix=self.suffix
         )
 
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
 """The route of requests that no route matches."""
 
-_Match = tuple[DjangoRoute, dict[str, Any]]
-"""A route, and the parameters in the path."""
+_Way = Sequence[Any]
+"""The patterns that lead to a view: each ``include``, and the route itself."""
 
 
 class URLRoutes:
     """The routes behind Django's resolver."""
 
     def __init__(self, resolver: Any) -> None:
+        self._resolver = resolver
+        self._ways = list(_ways(resolver))
         self.all: list[DjangoRoute] = []
-        with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Pattern(resolver, "", ("/",), frozenset(), self.all, "")
+        with translation.override(settings.LANGUAGE_CODE):
+            for way in self._ways:
+                self.all.append(_without_suffix(_read_route(way), self.all[-1:], way[-1].pattern))
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
+        patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
+        self._has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
+        self._by_language: dict[str | None, dict[tuple[str, int], DjangoRoute]] = {}
+        self._cached: dict[tuple[str | None, str], tuple[DjangoRoute, dict[str, Any]]] = {}
 
-    def find(self, path: str) -> _Match:
-        """Return the route of a path in the current language."""
-        return self._top.find(path) or (NO_ROUTE, {})
+    def find(self, path: str) -> tuple[DjangoRoute, dict[str, Any]]:
+        """Return the route of a path in the current language, and the parameters in the path.
 
+        A path without a route is resolved each time: a converter may find it in a database later.
+        """
+        language = translation.get_language() if self._has_languages else None
+        found = self._cached.get((language, path))
+        if found is None:
+            try:
+                match = self._resolver.resolve(path)
+            except Resolver404:
+                return NO_ROUTE, {}
+            found = self._route_of(match, language), match.kwargs
+            if len(path) <= _MAX_PATH:
+                if len(self._cached) >= _MAX_CACHED:
+                    self._cached.clear()
+                self._cached[language, path] = found
+        return found
 
-class _Pattern:
-    """A route, or an ``include`` with its children. These keep their position, because the first match wins."""
-
-    def __init__(
-        self,
-        pattern: Any,
-        template: str,
-        paths: tuple[str, ...],
-        parameters: frozenset[str],
-        routes: list[DjangoRoute],
-        namespace: str,
-        within: tuple[object, ...] = (),
-    ) -> None:
-        is_include = isinstance(pattern, URLResolver)
-        if is_include and isinstance(pattern.urlconf_name, MarkedURLs):
-            within += (pattern.urlconf_name,)
-        if is_include and pattern.namespace:
-            namespace += f"{pattern.namespace}:"
-        name = f"{namespace}{pattern.name}" if not is_include and pattern.name else ""
-        self._match = pattern.pattern.match
-        self._defaults = pattern.default_kwargs if is_include else pattern.default_args
-        parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
-        self._route = None if is_include else _route(pattern.callback, template, paths, parameters, name, within)
-        if self._route and routes:
-            self._route = _without_suffix(self._route, routes[-1], getattr(pattern.pattern, "converters", {}))
-        self._anywhere: list[tuple[int, _Pattern]] = []
-        self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
-        routes += [self._route] if self._route else []
-        for position, child in enumerate(pattern.url_patterns if is_include else ()):
-            part = _LANGUAGE if isinstance(child.pattern, LocalePrefixPattern) else str(child.pattern)
-            segment = _segment_of(child.pattern)
-            children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
-            template_of_child = template + part.removeprefix("^" if template else "")
-            paths_of_child = tuple(dict.fromkeys(start + end for end in _translated(child.pattern) for start in paths))
-            location = (template_of_child, paths_of_child, parameters)
-            children.append((position, _Pattern(child, *location, routes, namespace, within)))
-
-    def find(self, path: str) -> _Match | None:
-        """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
-        match = self._match(path)
-        if match is None:
-            return None
-        rest, _, parameters = match
-        if self._route is not None:
-            return self._route, {**parameters, **self._defaults}
-        for _, child in sorted((*self._anywhere, *self._by_segment.get(rest.partition("/")[0], ()))):
-            if inner := child.find(rest):
-                return inner[0], {**parameters, **self._defaults, **inner[1]}
-        return None
+    def _route_of(self, match: Any, language: str | None) -> DjangoRoute:
+        """Return the route of a ``ResolverMatch``. One of a resolver of your own may be unknown, and has no marks."""
+        routes = self._by_language.get(language)
+        if routes is None:
+            last_first = zip(reversed(self._ways), reversed(self.all), strict=True)
+            routes = {(_joined(map(_text_of, way)), id(way[-1].callback)): route for way, route in last_first}
+            self._by_language[language] = routes
+        known = routes.get((match.route, id(match.func)))
+        return known or replace(NO_ROUTE, template=route_template(match.route), callback=match.func)
 
 
-def _route(
-    view: Any, template: str, paths: tuple[str, ...], parameters: frozenset[str], name: str, within: tuple[object, ...]
-) -> DjangoRoute:
+def _ways(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Way]:
+    for pattern in resolver.url_patterns:
+        way = (*outer, pattern)
+        if hasattr(pattern, "url_patterns"):
+            yield from _ways(pattern, way)
+        else:
+            yield way
+
+
+def _text_of(pattern: Any) -> str:
+    return str(pattern.pattern)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join the texts of patterns as ``ResolverMatch.route`` does."""
+    return functools.reduce(lambda start, text: start + text.removeprefix("^" if start else ""), texts, "")
+
+
+def _read_route(way: _Way) -> DjangoRoute:
+    patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
+    view = last.callback
     _name_marks(view)
+    within = [include.urlconf_name for include in includes if isinstance(include.urlconf_name, MarkedURLs)]
     marked = ViewMarksByMethod(view, within, marks=_marks_of, handlers=_handlers_of)
     if getattr(class_behind(view), "options", None) is View.options:
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
-    views = {method: marked.for_method(method) for method in _methods_of(view)}
-    template = route_template(template)
-    return DjangoRoute(template, views, parameters, name, paths[0], paths[1:], callback=view, marked=marked)
+    namespaces = [include.namespace for include in includes if include.namespace]
+    groups = [getattr(getattr(pattern, "regex", None), "groupindex", ()) for pattern in patterns]
+    defaults = [*(include.default_kwargs for include in includes), last.default_args]
+    pattern, *translations = dict.fromkeys(_paths_of(patterns))
+    return DjangoRoute(
+        route_template(_joined(_LANGUAGE if isinstance(each, LocalePrefixPattern) else str(each) for each in patterns)),
+        {method: marked.for_method(method) for method in _methods_of(view)},
+        frozenset().union(*groups, *defaults),
+        ":".join([*namespaces, last.name]) if last.name else "",
+        pattern,
+        translations,
+        callback=view,
+        marked=marked,
+    )
 
 
-def _without_suffix(route: DjangoRoute, before: DjangoRoute, converters: Mapping[str, Any]) -> DjangoRoute:
+def _without_suffix(route: DjangoRoute, before: Sequence[DjangoRoute], pattern: Any) -> DjangoRoute:
     """Return a route with the template of the one before it, where it only adds a format suffix to its paths.
 
     ``format_suffix_patterns`` of REST framework adds such a route of the same view after each route.
     """
-    start = before.template.rstrip("/")
-    suffix = _SUFFIX.fullmatch(route.template.removeprefix(start)) if route.template.startswith(start) else None
-    if suffix is None or route.callback is not before.callback:
-        return route
-    has_dot = suffix["dot"] or getattr(converters.get(suffix["name"]), "regex", "").startswith(r"\.")
-    return replace(route, template=before.template, suffix=suffix["name"]) if has_dot else route
+    for other in before:
+        start = other.template.rstrip("/")
+        suffix = _SUFFIX.fullmatch(route.template.removeprefix(start)) if route.template.startswith(start) else None
+        if suffix is not None and route.callback is other.callback:
+            converter = getattr(pattern, "converters", {}).get(suffix["name"])
+            if suffix["dot"] or getattr(converter, "regex", "").startswith(r"\."):
+                return replace(route, template=other.template, suffix=suffix["name"])
+    return route
 
 
-def _translated(pattern: Any) -> Iterator[str]:
-    """Yield the paths of a pattern in the current language, then those in all others."""
-    yield _paths_of(pattern)
-    if not isinstance(vars(pattern).get("_route", vars(pattern).get("_regex", "")), str):
-        for language, _ in django.conf.settings.LANGUAGES:
-            with translation.override(language):
-                yield _paths_of(pattern)
+def _paths_of(patterns: Iterable[Any]) -> Iterator[str]:
+    """Yield the paths of a route in the current language, then those in all others."""
+    yield "/" + "".join(map(_path_of, patterns))
+    for language, _ in settings.LANGUAGES if any(map(_is_translated, patterns)) else ():
+        with translation.override(language):
+            yield "/" + "".join(map(_path_of, patterns))
 
 
-def _paths_of(pattern: Any) -> str:
+def _is_translated(pattern: Any) -> bool:
+    return not isinstance(vars(pattern).get("_route", vars(pattern).get("_regex", "")), str)
+
+
+def _path_of(pattern: Any) -> str:
     """Return the part of a route as a pattern that matches at least its paths. An expression may match any rest."""
     if isinstance(pattern, LocalePrefixPattern):
         return "{language}/" if pattern.prefix_default_language else _ANY_LANGUAGE[1:]
@@ -199,19 +211,7 @@ def _methods_of(callback: Any) -> tuple[str, ...]:
     return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
 
 
-def _segment_of(pattern: Any) -> str | None:
-    """Return the first segment of all paths that can match; None where it may be any, or depends on the language."""
-    if isinstance(pattern, RegexPattern):
-        match = _FIRST_SEGMENT.fullmatch(pattern._regex) if isinstance(pattern._regex, str) else None
-        return match[1] if match else None
-    if not isinstance(pattern, RoutePattern) or not isinstance(pattern._route, str):
-        return None
-    start, parameter, _ = pattern._route.partition("<")
-    is_whole = not parameter and pattern._is_endpoint
-    return start.partition("/")[0] if is_whole or "/" in start else None
-
-
-@lru_cache(10_000)
+@functools.lru_cache(10_000)
 def route_template(route: str) -> str:
     r"""Return ``ResolverMatch.route`` as a template, with a leading slash, without converters and patterns.
 

@@ -1,4 +1,4 @@
-"""The index of routes finds the same view and template as Django's resolver."""
+"""The routes of a project are those of Django's resolver, with one template in all languages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpResponse
-from django.urls import Resolver404, get_resolver, include, path, re_path
-from django.urls.resolvers import RegexPattern, RoutePattern
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, include, path, re_path
+from django.urls.resolvers import RoutePattern
 from django.utils.functional import lazy
 from django.utils.translation import get_language, override
 from django_calls import MIDDLEWARE, hello, one_rule, project, urls
@@ -19,7 +19,6 @@ from tables import each
 
 from ratelimit_mw.django import limit
 from ratelimit_mw.django.routes import NO_ROUTE, URLRoutes, route_template
-from ratelimit_mw.keys.features import UNMATCHED
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
@@ -65,7 +64,7 @@ SEGMENTS = (
 
 @given(st.lists(st.sampled_from(["/", "/", "/", "//", "", *SEGMENTS]), max_size=10).map("".join))
 @example("fixed/plain")
-def test_the_index_agrees_with_the_resolver_of_django(path: str) -> None:
+def test_routes_agree_with_the_resolver_of_django(path: str) -> None:
     """For any path, the view, the parameters and the template are those of Django's own resolver."""
     resolver = get_resolver(ZOO)
     route, params = KNOWN.setdefault("routes", URLRoutes(resolver)).find("/" + path)
@@ -80,21 +79,47 @@ def test_the_index_agrees_with_the_resolver_of_django(path: str) -> None:
 KNOWN: dict[str, URLRoutes] = {}
 
 
-def test_a_path_is_compared_with_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 600 routes and 600 more in an include, the index tries only those that begin with the path's segments."""
-    tried: list[Any] = []
+def test_a_path_is_resolved_once() -> None:
+    """Up to 10,000 short paths are remembered, and none without a route: a converter may find it later."""
+    asked: list[str] = []
+    resolver = get_resolver(urls(path("<slug:page>", view())))
 
-    def counting(match: Any) -> Any:
-        return lambda self, path: tried.append(self) or match(self, path)
+    def resolve(path: str) -> Any:
+        asked.append(path)
+        return type(resolver).resolve(resolver, path)
 
-    many = [path(f"r{i}/<int:pk>/", view()) for i in range(600)]
-    routes = URLRoutes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
-    for pattern in (RoutePattern, RegexPattern):
-        monkeypatch.setattr(pattern, "match", counting(pattern.match))
-    routes = URLRoutes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
-    assert routes.find("/api/r599/7/")[0].template == "/api/r599/{pk}/"
-    assert routes.find("/nowhere/at/all")[0].template == UNMATCHED
-    assert len(tried) <= 8
+    resolver.resolve = resolve
+    routes = URLRoutes(resolver)
+
+    def resolved(*paths: str) -> list[str]:
+        asked.clear()
+        for where in paths:
+            routes.find(where)
+        return [*asked]
+
+    assert resolved("/a", "/a", "/b", "/a") == ["/a", "/b"]
+    assert resolved("/no/where", "/no/where") == ["/no/where"] * 2
+    assert resolved("/" + "a" * 256, "/" + "a" * 256) == ["/" + "a" * 256] * 2
+    assert len(resolved(*(f"/{i}" for i in range(10_000)))) == 10_000
+    assert resolved("/9999", "/a") == ["/a"]
+
+
+def test_a_resolver_of_your_own_may_choose_other_views() -> None:
+    """Rules of the settings apply to them by the text of their route. A limit on such a view is an error."""
+    limited = limit("1/minute")(view())
+
+    class Own(URLResolver):
+        def resolve(self, path: str) -> Any:
+            if not path.startswith("own/"):
+                raise Resolver404({"path": path, "tried": []})
+            name = path.removeprefix("own/")
+            return ResolverMatch(limited if name == "limited" else hello, (), {}, route=name, extra_kwargs={})
+
+    own = Own(RoutePattern("own/"), urls())
+    with project(one_rule("1/minute", key=["endpoint"]), own) as site:
+        asked = [site.ask(f"/own/{name}").status_code for name in ("a", "a", "b", "limited", "limited")]
+        assert asked == [200, 429, 200, 500, 429]
+        assert site.ask("/elsewhere").status_code == 404
 
 
 def test_nested_includes_have_the_whole_template() -> None:
