@@ -298,8 +298,7 @@ def body(response: bytes) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interface", ["wsgi", "asgi"])
-@pytest.mark.parametrize("had_requests", [True, False])
+@pytest.mark.parametrize(("interface", "had_requests"), [("wsgi", True), ("asgi", False)])
 def test_five_workers_without_redis_allow_ten_and_one_for_each(
     interface: str, had_requests: bool, tmp_path: Path
 ) -> None:

@@ -70,14 +70,14 @@ def test_sketches_merge_into_that_of_all_names(some: set[str], others: set[str])
 
 @pytest.mark.slow
 def test_a_count_of_the_count_min_sketch_is_within_its_bound() -> None:
-    """No count is too low. With 20,000 names of skewed counts, less than 1% are too high by more than 0.27% of all."""
-    exact = {f"client {i}": 20_000 // i for i in range(1, 20_001)}
+    """No count is too low. With 5,000 names of skewed counts, less than 1% are too high by more than 0.27% of all."""
+    exact = {f"client {i}": 5_000 // i for i in range(1, 5_001)}
     sketch = dropped(exact)
     found = {name: sketch.count_of(name) for name in exact}
     assert all(number <= found[name] for name, number in exact.items())
     beyond = sum(found[name] - number > math.e / 1_024 * sum(exact.values()) for name, number in exact.items())
     assert beyond <= 0.0067 * len(exact)
-    assert sketch.count_of("client 0") < 20_000
+    assert sketch.count_of("client 0") < 5_000
     assert len(bytes(sketch)) < 50_000
 
 
