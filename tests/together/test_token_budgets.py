@@ -190,9 +190,7 @@ def consumed(limiter: Limiter) -> Callable[[str], dict[str, int]]:
 
 
 @pytest.mark.slow
-def test_streams_keep_to_the_three_limits(
-    port: int, tmp_path: Path, own_server: Server, server: redis.Redis
-) -> None:
+def test_streams_keep_to_the_three_limits(port: int, tmp_path: Path, own_server: Server, server: redis.Redis) -> None:
     """No user has three streams. In the end all slots are free, and the counts are those of the application."""
     asyncio.run(asyncio.wait_for(serve_users(port, tmp_path), PATIENCE))
     limiter = Limiter.from_settings(tmp_path / "ratelimit.toml")
