@@ -1,26 +1,21 @@
-"""Reads an access log, plain or gzip. ``parse_line`` reads the common and the combined format of Apache and nginx.
+"""Parses a line of an access log in the common or the combined format of Apache and nginx.
 
 Clients write most of a log, so its text is hostile: memory is bounded, and time grows with the length of a line. A line
 that is not understood is invalid, because any guess at its client gives wrong counts.
 """
 
-import gzip
-import io
 import re
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..http.request import group_values, only_value
 from ..keys.ip import parse_address
-from .output import Failure, note, printable
+from .output import printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
-_READ: Final = LONGEST_LINE + 2  # with the end of the line
 _MISSING: Final = ("-", '""', "")
 _MAX_FIELDS: Final = 1000
 _MAX_CACHED_TEXT: Final = 256
@@ -35,7 +30,7 @@ _LINE = re.compile(
     rf'(?: {_QUOTED} {_LAST_QUOTED}(?:" {_QUOTED}(?!\S))?)?',
     re.ASCII,
 )
-# What other programs, and vhost_combined of Apache, write before a line.
+# Prefixes of a line, by other programs and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
 _SYSLOG: Final = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
 _HOST: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
@@ -46,10 +41,6 @@ _PREFIX = re.compile(
 _HOST_NAME = re.compile(r"localhost|(?:[\w-]+\.)+[a-z][\w-]*", re.ASCII | re.IGNORECASE)
 _MAX_CLIENT: Final = 255
 FORWARDED_FOR: Final = "header:x-forwarded-for"
-FORMATS: Final = (
-    'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
-    " name, or a prefix of syslog or Kubernetes, may precede it. Or expected JSON lines: name their fields with --field"
-)
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
 _TIME = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
@@ -210,91 +201,6 @@ def parse_target(target: str) -> RequestTarget:
             raise NoRequestError("the URL of the request is invalid") from None
     path, _, query = target.partition("?")
     return RequestTarget(unquote(path) if "%" in path else path, query, host)
-
-
-class LogReader:
-    """Iterates over the requests of a log, and keeps invalid lines. ``progress`` gets the lines and bytes so far."""
-
-    def __init__(
-        self,
-        file: IO[bytes],
-        progress: Callable[[int, int], None] = lambda _lines, _bytes: None,
-        parse: Callable[[bytes], LogEntry] = parse_line,
-    ) -> None:
-        self._file = file
-        self._progress = progress
-        self._parse = parse
-        self.lines = 0
-        self.blank = 0
-        self.invalid = 0
-        self.unread = 0
-        self.formats = Counter[str]()
-        self._unread_example = ""
-        self.examples: list[dict[str, int | str]] = []
-
-    def __iter__(self) -> Iterator[LogEntry]:
-        buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
-        is_gzip = buffered.peek(2).startswith(b"\x1f\x8b")
-        try:
-            yield from self._entries(io.BufferedReader(gzip.GzipFile(fileobj=buffered)) if is_gzip else buffered)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise Failure(f"{self._file.name}: cannot read the compressed file to its end: {error}") from None
-        finally:
-            buffered.detach()  # or it would close the file of the caller
-
-    def _entries(self, file: io.BufferedIOBase) -> Iterator[LogEntry]:
-        while line := file.readline(_READ):
-            self.lines += 1
-            if self.lines % 500 == 0:
-                self._progress(self.lines, self._file.tell() if self._file.seekable() else 0)
-            try:
-                entry = self._parse(line)
-            except InvalidLineError as error:
-                self._add_invalid(line, error)
-            else:
-                self.formats[entry.format] += 1
-                yield entry
-            while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
-                line = file.readline(_READ)
-
-    def _add_invalid(self, line: bytes, error: InvalidLineError) -> None:
-        if not line.strip():
-            self.blank += 1
-            return
-        self.invalid += 1
-        text = line[:200].decode("utf-8", "replace").rstrip()
-        if not isinstance(error, NoRequestError):
-            self.unread += 1
-            self._unread_example = self._unread_example or f"line {self.lines}: {error}: {printable(text, 150)}"
-        if len(self.examples) < 5:
-            self.examples.append({"number": self.lines, "reason": str(error), "text": text})
-
-    @property
-    def has_requests(self) -> bool:
-        return self.lines > self.invalid + self.blank
-
-    def show_invalid(self, of: str = "") -> None:
-        """Print the number of invalid lines with examples. ``of`` names the file, where there are several."""
-        if self.invalid:
-            note(f"{of}{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
-        for line in self.examples:
-            note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
-
-    def check_read(self, name: str) -> None:
-        """Raise `Failure` when more than 1% of the lines are in no known format: the other lines are then no sample."""
-        lines = self.lines - self.blank
-        if self.unread * 100 > lines:
-            raise Failure(
-                f"{name}: {self.unread:,} of {lines:,} lines cannot be read, more than 1%."
-                f" The first is {self._unread_example}. {FORMATS}"
-            )
-
-    def finish(self, has_requests: bool) -> None:
-        """Print the number of invalid lines with examples. Raise `Failure` for a log that is not understood."""
-        self.show_invalid()
-        self.check_read(self._file.name)
-        if not has_requests:
-            raise Failure(f"{self._file.name}: contains no request")
 
 
 def parse_field(field: str | None) -> str | None:

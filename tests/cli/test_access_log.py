@@ -13,11 +13,11 @@ from ratelimit_mw.cli.access_log import (
     LONGEST_LINE,
     InvalidLineError,
     LogEntry,
-    LogReader,
     RequestTarget,
     parse_line,
     parse_target,
 )
+from ratelimit_mw.cli.logs import LogFile
 from ratelimit_mw.keys.features import INVALID
 
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
@@ -275,7 +275,7 @@ def test_longest_line() -> None:
     assert len(fits) == LONGEST_LINE
     for end in ("", "\n", "\r\n"):
         assert parse_line(fits + end).status == 200
-        assert len(list(LogReader(io.BytesIO((fits + end).encode())))) == 1
+        assert len(list(LogFile("a", parse_line).read(io.BytesIO((fits + end).encode())))) == 1
     assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 

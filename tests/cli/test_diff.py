@@ -14,7 +14,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, load_settings
 from ratelimit_mw.cli.output import Failure
-from ratelimit_mw.cli.replay.report import Comparison
+from ratelimit_mw.cli.replay.report import ReplayReport, compare
 from ratelimit_mw.cli.replay.simulation import Simulation
 
 OLD = """
@@ -270,7 +270,8 @@ def test_comparison_agrees_with_two_replays(
     for settings in (old, new):
         simulation = Simulation(settings)
         verdicts.append([bool(simulation.decide(entry)) for _, entry in log.requests("alone")])
-    found = Comparison(log, Simulation(old), Simulation(new)).as_json(10)
+    reports = (ReplayReport(log, Simulation(rules), side=side) for side, rules in enumerate((old, new)))
+    found = compare(*reports, 10)
     pairs = list(zip(*verdicts, strict=True))
     assert found["newly_rejected"] == pairs.count((True, False))
     assert found["newly_allowed"] == pairs.count((False, True))

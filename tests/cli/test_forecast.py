@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ratelimit_mw import Rule, clock
 from ratelimit_mw.cli.forecast.model import HOUR, background_settings, forecast
 from ratelimit_mw.cli.output import Failure
-from ratelimit_mw.cli.replay.plot import THEMES
+from ratelimit_mw.cli.plot import THEMES
 from ratelimit_mw.traffic import TrafficLog
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)

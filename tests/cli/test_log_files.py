@@ -15,10 +15,12 @@ from command_line import SITE, Files, line, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratelimit_mw.cli import logs
 from ratelimit_mw.cli.access_log import LogEntry
 from ratelimit_mw.cli.json_lines import LineParser
-from ratelimit_mw.cli.replay import logs
-from ratelimit_mw.cli.replay.logs import RequestLog, size_of
+from ratelimit_mw.cli.logs import size_of
+from ratelimit_mw.cli.replay import request_log
+from ratelimit_mw.cli.replay.request_log import RequestLog
 
 Write = Callable[..., Path]
 
@@ -137,7 +139,8 @@ def test_the_bars_of_a_terminal_reach_the_end(log: Write, monkeypatch: pytest.Mo
     def recorded(action: str, total: int | None, *_: Any, **fields: Any) -> Iterator[Callable[..., None]]:
         yield lambda lines, completed: shown.update({action: (lines, completed)})
 
-    monkeypatch.setattr(logs, "progress", recorded)
+    for module in (logs, request_log):
+        monkeypatch.setattr(module, "progress", recorded)
     paths = [log([line(at=i) for i in range(1000)], name) for name in "ab"]
     assert len(times(*paths)) == 2000
     assert shown == {"reading": (2000, size_of(list(map(str, paths)))), "replaying": (1000, 1000)}

@@ -334,6 +334,6 @@ def test_agrees_with_a_limiter(tmp_path_factory: pytest.TempPathFactory, request
     lines = [line(client, at=at, status=status) for at, client, status in requests]
     log = request_log(Files(tmp_path_factory.mktemp("logs")).log(lines))
     report = ReplayReport(log, Simulation(settings))
-    found = log.db.execute("SELECT time FROM decided0 WHERE rejected ORDER BY 1").fetchall()
+    found = log.db.execute("SELECT time FROM decided WHERE rejected ORDER BY 1").fetchall()
     assert [time for (time,) in found] == rejected
     assert report.rejected == len(rejected)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from command_line import PROGRAM, SITE, START, Files, Write, line, replayed, request_log, run
 
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogReader
+from ratelimit_mw.cli.access_log import LONGEST_LINE, parse_line
+from ratelimit_mw.cli.logs import LogFile
 
 LOGS = Path(__file__).with_name("logs")
 
@@ -304,7 +305,8 @@ def test_reader_reports_progress(tmp_path: Path) -> None:
     content = (line() * 1000).encode()
     for file, position in ((io.BytesIO(content), len(content)), (Pipe(content), 0)):
         told: list[tuple[int, int]] = []
-        assert len(list(LogReader(file, lambda *progress: told.append(progress)))) == 1000  # noqa: B023
+        log_file = LogFile("a", parse_line, lambda *progress: told.append(progress))  # noqa: B023
+        assert len(list(log_file.read(file))) == 1000
         assert [lines for lines, _ in told] == [500, 1000]
         assert told[-1][1] == position
         assert not file.closed

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from command_line import SITE, Write, line, run
 
-from ratelimit_mw.cli.replay.plot import THEMES
+from ratelimit_mw.cli.plot import THEMES
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
 from ...operations import Answer, Line, Table
 from ..output import command, json_flag
-from ..replay.plot import Theme, picture_option, theme_option
+from ..plot import Theme, picture_option, theme_option
 from ..toml import toml
 from .model import DAY, HOUR, Forecast, HourlyCounts, background_settings, count_hours, moment
 from .model import forecast as forecast_of

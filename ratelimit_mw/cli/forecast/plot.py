@@ -1,9 +1,9 @@
 """Draws a forecast with matplotlib: the recorded requests, the back-test, and the next day or week."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ..replay.plot import Theme, edges_of, new_figure, save, style_times
+from ..plot import Theme, edges_of, picture, style_times
 from .model import HOUR, Forecast, HourlyCounts
 
 _SHOWN: Final = 3
@@ -12,22 +12,19 @@ _SHOWN: Final = 3
 
 def draw_forecast(record: HourlyCounts, result: Forecast, path: Path, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file."""
-    figure = new_figure(4.6, theme)
-    axes, period = figure.subplots(), result.period
+    period = result.period
     shown = record.counts[-_SHOWN * period :]
-    start, tested = record.end - len(shown) * HOUR, record.end - period * HOUR
-    axes.stairs(shown, edges_of(start, HOUR, shown), fill=True, color=theme.allowed, label="requests")
-    for name, values in result.tested.items():
-        is_best = name == result.model
-        colour, width = (theme.rejected, 1.6) if is_best else (theme.ink, 0.9)
-        label = f"{name} (error {result.errors[name]:.1%})"
-        edges = edges_of(tested, HOUR, values)
-        axes.stairs(values, edges, baseline=None, color=colour, linewidth=width, label=label)
-    edges = edges_of(record.end, HOUR, result.counts)
-    axes.stairs(result.counts, edges, baseline=None, color=theme.rejected, linewidth=1.6, linestyle="--",
-                label="forecast")  # fmt: skip
-    edges = edges_of(start, HOUR, [*shown, *result.counts])
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, max(*shown, *result.counts, *(max(each) for each in result.tested.values())) * 1.06)
-    style_times(axes, "requests per hour", record.period, "Requests", theme)
-    save(figure, path)
+    edges = edges_of(record.end - len(shown) * HOUR, HOUR, len(shown) + period)
+    last, ahead = edges[len(shown) - period : len(shown) + 1], edges[len(shown) :]
+    with picture(path, 4.6, theme) as figure:
+        axes = figure.subplots()
+        axes.stairs(shown, edges[: len(shown) + 1], fill=True, color=theme.allowed, label="requests")
+        for name, values in result.tested.items():
+            colour, width = (theme.rejected, 1.6) if name == result.model else (theme.ink, 0.9)
+            label = f"{name} (error {result.errors[name]:.1%})"
+            axes.stairs(values, last, baseline=None, color=colour, linewidth=width, label=label)
+        style: dict[str, Any] = {"color": theme.rejected, "linewidth": 1.6, "linestyle": "--"}
+        axes.stairs(result.counts, ahead, baseline=None, label="forecast", **style)
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(0, max(*shown, *result.counts, *(max(each) for each in result.tested.values())) * 1.06)
+        style_times(axes, "requests per hour", record.period, "Requests")

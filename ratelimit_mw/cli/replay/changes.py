@@ -35,7 +35,7 @@ class _Named(NamedTuple):
     place_of: Callable[[str], str]
 
 
-def compare(old: Settings, new: Settings) -> list[Change]:
+def changes_between(old: Settings, new: Settings) -> list[Change]:
     """Return the changes from one settings file to another, in the order of the new one."""
     before, after = _named(old), _named(new)
     changes = []

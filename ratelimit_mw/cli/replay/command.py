@@ -14,12 +14,15 @@ from ...operations import Answer, Cell, Line, Table
 from ...settings import Settings
 from ..clients import check_used
 from ..json_lines import NAMES, LineParser
+from ..logs import field_option, logs_argument
 from ..output import FILE, command, count_text, json_flag, parsed
+from ..plot import Theme, picture_option, theme_option
 from ..source import Source
 from ..toml import toml
-from .logs import RequestLog, field_option, limit_option, logs_argument, notes_on_features, notes_on_replay, show_log
-from .plot import Theme, draw, picture_option, theme_option
+from .notes import limit_option, notes_on, show_log
+from .plot import draw
 from .report import ReplayReport
+from .request_log import RequestLog
 from .simulation import Simulation, forwarded_feature
 from .suggest import suggest
 
@@ -82,7 +85,7 @@ def replay(
     parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)))
     log = RequestLog(access_logs, parser)
     report = ReplayReport(log, Simulation(source.settings))
-    notes = [*notes_on_replay(source), *notes_on_features(source, parser), *report.notes(source)]
+    notes = list(notes_on(source, parser, report))
     summary = {**report.as_json(limit), **log.logs.as_json()}
     shown: list[Table | Line | str] = [*_show(report.period, summary)]
     if share is not None:

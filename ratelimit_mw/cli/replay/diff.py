@@ -8,11 +8,13 @@ import click
 
 from ...operations import Answer, Cell, Table
 from ..json_lines import LineParser
+from ..logs import field_option, logs_argument
 from ..output import FILE, command, count_text, json_flag
 from ..source import Source
-from .changes import Change, compare
-from .logs import RequestLog, field_option, limit_option, logs_argument, notes_on_features, notes_on_replay, show_log
-from .report import Comparison
+from .changes import Change, changes_between
+from .notes import limit_option, notes_on, show_log
+from .report import ReplayReport, compare
+from .request_log import RequestLog
 from .simulation import Simulation, forwarded_feature
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
@@ -40,7 +42,7 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     it is 0.
     """
     sources = [Source.from_file(file) for file in (old, new)]
-    changes = compare(sources[0].settings, sources[1].settings)
+    changes = changes_between(sources[0].settings, sources[1].settings)
     shown: list[Table | str] = [] if changes else ["No rule and no setting differs."]
     shown.append(Table("Changes", list(map(_change_row, changes))))
     summary: dict[str, Any] = {"changes": [change._asdict() for change in changes], "effect": None}
@@ -49,12 +51,13 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     headers = [forwarded_feature(source.settings) for source in sources]
     parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers))
     log = RequestLog(access_logs, parser)
-    comparison = Comparison(log, *(Simulation(source.settings) for source in sources))
-    effect = summary["effect"] = {**comparison.as_json(limit), "formats": log.logs.formats}
-    notes = [text for source in sources for text in notes_on_replay(source)]
-    for source, report in zip(sources, (comparison.old, comparison.new), strict=True):
-        notes += [*notes_on_features(source, parser), *report.notes(source)]
-    return Answer(summary, [*shown, *_show(comparison.new.period, effect)], notes, bool(effect["newly_rejected"]))
+    before, after = (
+        ReplayReport(log, Simulation(source.settings), f"replaying the {age} rules", side)
+        for side, (age, source) in enumerate(zip(("old", "new"), sources, strict=True))
+    )
+    effect = summary["effect"] = {**compare(before, after, limit), "formats": log.logs.formats}
+    notes = [*notes_on(sources[0], parser, before), *notes_on(sources[1], parser, after)]
+    return Answer(summary, [*shown, *_show(after.period, effect)], notes, bool(effect["newly_rejected"]))
 
 
 def _change_row(change: Change) -> dict[str, Cell]:

@@ -16,7 +16,7 @@ from ...errors import ConfigError
 from ...quota import Quota
 from ...rules.rule import Rule
 from ...settings import Settings
-from .logs import RequestLog
+from .request_log import RequestLog
 from .simulation import Simulation
 
 _CANDIDATES: Final = 8

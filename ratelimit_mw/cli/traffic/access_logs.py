@@ -11,8 +11,8 @@ from ...traffic import TrafficLog
 from ..access_log import LogEntry
 from ..clients import open_log
 from ..json_lines import LineParser
+from ..logs import AccessLogs, field_option, format_text, logs_argument, size_of
 from ..output import Failure, command, count_text, json_flag
-from ..replay.logs import AccessLogs, field_option, format_text, logs_argument, size_of
 from ..replay.simulation import LogClients
 
 _AT_ONCE: Final = 10_000
@@ -43,7 +43,7 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
     if size_of(access_logs) is not None:  # a pipe is read once
         _check_logs(access_logs, parser)
     logs = AccessLogs(access_logs, parser, "importing")
-    for entry in logs:
+    for _, entry in logs.read():
         if _record(log, entry, client_of(entry) if clients and entry.client else None):
             counted += 1
             if counted % _AT_ONCE == 0:
@@ -68,7 +68,7 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
 def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:
     """Read the logs, and fail before anything is counted: requests that are imported again would count twice."""
     logs = AccessLogs(paths, parser, "checking")
-    logs.check(sum(1 for _ in logs))
+    logs.check(sum(1 for _ in logs.read()))
 
 
 def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:

@@ -19,7 +19,8 @@ from ...testmode import process_clock
 from ...traffic import Curve, TrafficLog
 from ..clients import open_log
 from ..output import command, json_flag, parsed, wants_json
-from ..replay.plot import Theme, ascii_text, edges_of, new_figure, picture_option, save, style_times, theme_option
+from ..plot import Theme, ascii_text, edges_of, picture_option, style_times, theme_option
+from ..plot import picture as open_picture
 from .access_logs import import_logs
 
 _WIDTH: Final = 50
@@ -184,16 +185,15 @@ def _cell(value: object) -> object:
 
 def _draw(curve: Curve, title: str, path: Path, theme: Theme) -> None:
     """Write a PNG or an SVG, by the name of the file."""
-    figure = new_figure(4, theme)
-    axes = figure.subplots()
-    edges = edges_of(curve.start, curve.step, curve.counts)
-    axes.stairs(curve.counts, edges, fill=True, color=theme.allowed, label="count")
-    axes.stairs(curve.counts, edges, color=theme.ink, linewidth=1.1)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, max(1, *curve.counts) * 1.06)
-    text = ascii_text(title, 90).replace("$", r"\$")  # no formula
-    style_times(axes, f"count per {span_text(curve.step)}", _period(curve.start, curve.end), text, theme)
-    save(figure, path)
+    edges = edges_of(curve.start, curve.step, len(curve.counts))
+    with open_picture(path, 4, theme) as figure:
+        axes = figure.subplots()
+        axes.stairs(curve.counts, edges, fill=True, color=theme.allowed, label="count")
+        axes.stairs(curve.counts, edges, color=theme.ink, linewidth=1.1)
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(0, max(1, *curve.counts) * 1.06)
+        text = ascii_text(title, 90).replace("$", r"\$")  # no formula
+        style_times(axes, f"count per {span_text(curve.step)}", _period(curve.start, curve.end), text)
 
 
 @command(

@@ -1,0 +1,55 @@
+"""Shared output of the commands on a log: its contents, and how its replay differs from the application."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from ...rules.describe import describe_amendments
+from ...stores import redacted_url
+from ..json_lines import LineParser
+from ..logs import format_text
+from ..output import count_text
+from ..source import Source
+from .report import ReplayReport
+from .simulation import attributes_of, is_logged
+
+limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True,
+                            help="Maximum number of clients to show.")  # fmt: skip
+
+
+def show_log(period: str, counts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the requests of a log are: their times, formats and clients."""
+    yield period
+    yield format_text(counts["formats"])
+    yield f"{count_text(counts['requests'], 'request')} from {count_text(counts['clients'], 'client')}"
+
+
+def notes_on(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
+    """Yield how a replay differs from the application: its store and slots, missing features, and shared counts."""
+    settings, rules, by_feature = source.settings, source.rules.rules, source.rules_by_feature()
+    if (scheme := redacted_url(settings.store).partition(":")[0]) != "memory":
+        yield f"counting in memory, not in {scheme}"
+    yield from describe_amendments(settings.amendments)
+    if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
+        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
+    if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
+        yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
+    attributes = attributes_of(rules)
+    for feature, names in by_feature.items():
+        for part in dict.fromkeys(attributes.get(feature, [feature])):
+            if part == "endpoint" and part not in parser.found:
+                yield f"the log does not contain routes, so all paths of a rule are one endpoint for {', '.join(names)}"
+            elif not is_logged(part) and part not in parser.found:
+                yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"
+    requests, proxies = report.unseen()
+    if proxies and "ip" in by_feature:
+        shown = f"{proxies[0]}{' and other trusted proxies' if proxies[1:] else ', a trusted proxy,'}"
+        header, users = report.simulation.client.header.removeprefix("header:"), ", ".join(by_feature["ip"])
+        yield (
+            f"{count_text(requests, 'request')} of {shown} have no address in {header}: all clients behind a proxy"
+            f" share one count for {users}"
+        )
+    if report.simulation.is_full:
+        keys = report.simulation.max_keys
+        yield f"more than {keys:,} keys at once: some clients share counts, and may be rejected too early"
