@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
-from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import Admission
@@ -20,7 +19,6 @@ from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
 from ..http.rules import DECIDED, HttpRules
-from ..http.true_costs import read_message
 from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
@@ -31,7 +29,6 @@ from .dependencies import DependencyDecisions
 from .error_handlers import RejectionHandler, http_error
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
 from .routes.index import RouteIndexes
-from .routes.tree import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, lifespan_sender, stands_alone
 from .websocket import WebSocketConnection
 
@@ -53,6 +50,8 @@ class RateLimitMiddleware:
         limiter: A limiter that you have built.
         features: Your functions of the framework's request by feature, sync or async, or one that returns a mapping.
         rejection: Your function of the same request and the verdict. It returns a ``Rejection`` or an ASGI app.
+        before_user: Whether a middleware inside authentication has the same ``limiter``. This one then decides only the
+            rules that need no user.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
@@ -73,13 +72,16 @@ class RateLimitMiddleware:
         limiter: Limiter | None = None,
         features: OwnFeatures | None = None,
         rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
+        before_user: bool = False,
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
+        self.before_user = before_user
         try:
             adapter = {"user": lambda request: asgi_user(request, self.limits)}
-            self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
-            if stands_alone(app):
+            arguments = settings, limiter, features or {}, rejection, adapter, options
+            self.limits = HttpLimiter(*arguments, routes=True, before_user=before_user)
+            if stands_alone(app) and not before_user:
                 self.limits.adopt(())
                 self.limits.check("views", lambda rules: check_no_views(rules.rules))
         except Exception as error:
@@ -98,16 +100,9 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
-        if limits.changes:
-            watch = limits.watch
-            if watch is not None and monotonic() >= watch.due_at:
-                await watch.alook()
-                limits = self.limits.in_force
-            limits = limits.begun_with(scope)
+        if limits.watch is not None:
+            limits = await limits.aat()
         plan = _plan(limits, request, scope)
-        if plan is None:
-            await self._pass(limits, request, scope, receive, send)
-            return
         admission, before = None, get_current()
         try:
             if limits.reader.reads_bodies and BODY not in scope and needs_body(limits, plan, request):
@@ -136,9 +131,11 @@ class RateLimitMiddleware:
             if admission is not None:
                 set_current(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
+        if admission.first is not None:
+            return
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         admission.has_ended = True
-        if plan.needs_settlement or verdict.open_receipt is not None:
+        if plan.needs_settlement or verdict.open_receipt is not None or admission.added is not None:
             await admission.aend(admission.status or _ERROR)
         elif limits.is_observed:
             admission.observe()  # ``aend`` without its call
@@ -149,29 +146,15 @@ class RateLimitMiddleware:
             return self._websocket(scope, receive, send)
         return self.app(scope, receive, lifespan_sender(self, scope, send) if scope["type"] == "lifespan" else send)
 
-    def _pass(
-        self, limits: HttpRules, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
-    ) -> Awaitable[None]:
-        """Run the application for a request that outer middleware has decided."""
-        limits.admission(scope).enter(request.match.marks)
-        return self.app(scope, receive, send)
-
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
         request, before = ASGIRequest({**scope, "method": "GET"}), get_current()
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.limits.in_force
-        if limits.changes:
-            watch = limits.watch
-            if watch is not None and monotonic() >= watch.due_at:
-                await watch.alook()
-                limits = self.limits.in_force
-            limits = limits.begun_with(scope)
+        if limits.watch is not None:
+            limits = await limits.aat()
         plan = _plan(limits, request, scope)
-        if plan is None:
-            await self._pass(limits, request, scope, receive, send)
-            return
         verdict, receive = await adecide_connected(limits, plan, request, receive)
         if verdict is None:
             return
@@ -183,8 +166,8 @@ class RateLimitMiddleware:
             set_current(before)
 
 
-def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan | None:
-    """Return the rules that no other middleware has decided; None where one has decided all of them."""
+def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan:
+    """Return the rules that no outer middleware of this limiter has decided."""
     match, native = request.match, request.native
     rules, path = limits.rules, ""
     if rules.needs_path:
@@ -193,19 +176,9 @@ def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan | None:
         if encoded or not path or native.get("root_path"):
             path = request.sent_path
     plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-    if DECIDED in scope or limits.is_outer:
-        plan = limits.undecided(plan, scope, limits.is_outer)
-        if plan.is_empty and DECIDED in scope and _is_covered(limits, match, scope):
-            return None
+    if DECIDED in scope or limits.before_user:
+        return limits.undecided(plan, scope, limits.before_user)
     return plan
-
-
-def _is_covered(limits: HttpRules, match: RouteMatch, scope: Scope) -> bool:
-    """Return whether outer middleware with the same rules has decided the request, and knows all its marks."""
-    if not limits.is_decided(scope):
-        return False
-    known = set(limits.admission(scope).limits.rules.marks)
-    return known.issuperset(match.all_marks.every)
 
 
 def _admit(
@@ -255,14 +228,25 @@ class ASGIAdmission(Admission):
             if request.index is not None and request.match.target is not self.native.get("endpoint"):
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
+            if self.first is not None:
+                self.first.verdict = self.verdict
+                return self.server_send(message)
             limits, verdict = self.limits, self.verdict
             if self.counts_outcomes:
-                message, verdict = read_message(self, message), verdict.after(self.status)
+                if self.true_costs:
+                    message = self._without_costs(message)
+                verdict = verdict.after(self.status)
             added = self._headers or limits.writer.headers(verdict)
-            if added and not ((self.status == 429 or limits.is_outer) and self.keeps_headers(message.get("headers"))):
+            if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)
+
+    def _without_costs(self, message: Message) -> Message:
+        """State the true costs in a message. Return it without the headers that the client must not receive."""
+        headers = list(message.get("headers") or ())
+        names = {name.encode("latin-1") for name in self.read_costs(headers)}
+        return with_headers({**message, "headers": headers}, [], names)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..decision import Verdict
 from ..errors import rejection_of
 from ..http.features import aread
-from ..rules.marks import MessageMark
 from .request import ASGIApp, Message, Receive
 
 if TYPE_CHECKING:
@@ -31,8 +30,9 @@ class WebSocketConnection:
         self._receive = receive
         self._send = admission.server_send
         request, marks = admission.request, admission.request.match.marks
-        self.marks: tuple[MessageMark, ...] = () if marks is None else marks.messages
-        """The limits on messages."""
+        decided = admission.first.marks if admission.first else ()
+        self.marks = tuple(mark for mark in (marks.messages if marks else ()) if mark not in decided)
+        """The limits on messages that no outer middleware of this limiter decides."""
         self._rules = admission.limits.rules
         self._plan = self._rules.plan_of(self.marks, request.method, request.host, marks, admission.lists)
         self._has_received = False

@@ -14,7 +14,7 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..http.layers import has_inner, is_of_framework, layers_of
+from ..http.layers import is_of_framework, layers_of
 from ..http.notes import NO_REMOTE_USER, NO_USER, notes_on_users
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
@@ -51,8 +51,6 @@ class MiddlewareSource(Source):
         except ConfigError as error:
             hint = _hint(app) if error.of.startswith("rule ") or ": rules[" in error.message else ""
             raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
-        if not is_asgi and middleware.is_outer is None:
-            middleware.look_around()
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
         limits = middleware.limits.in_force
@@ -84,13 +82,13 @@ def _hint(app: Any) -> str:
 
 
 def open_application(name: str) -> Source:
-    """Import an application, and return its rules: those of the outermost middleware, or of its framework."""
+    """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
     outside: list[Any] = []
     app = _import(name)
     with contextlib.redirect_stdout(sys.stderr):
         for layer in layers_of(app):
-            is_wsgi = isinstance(layer, wsgi.RateLimitMiddleware)
-            if isinstance(layer, asgi.RateLimitMiddleware) or (is_wsgi and not has_inner(layer.limits, layer.app)):
+            is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
+            if is_middleware and not layer.before_user:
                 return MiddlewareSource(name, layer, outside)
             if source := _source_of_framework(layer, name):
                 return source

@@ -15,7 +15,6 @@ from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission, decide
 from ..http.rules import HttpRules
-from ..http.true_costs import read_costs
 from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
@@ -49,8 +48,7 @@ class DjangoAdmission(Admission):
     raised: RateLimitExceeded | None = None
     """A rejection that other middleware has raised."""
 
-    def __init__(self, limits: HttpRules, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
-        self.is_outer = is_outer
+    def __init__(self, limits: HttpRules, request: Any, plan: Plan, verdict: Verdict) -> None:
         self.throttles: dict[Any, dict[type, Verdict]] = {}
         """For each view, the verdict for its throttles that the framework has not asked yet, by their classes."""
         self._shown = vars(request.framework_request)
@@ -97,7 +95,7 @@ class DjangoAdmission(Admission):
 
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""
-        for name in read_costs(self, response.headers.items()) if self.true_costs else ():
+        for name in self.read_costs(response.headers.items()) if self.true_costs else ():
             response.headers.pop(name, None)
         added = self.text_headers(response.status_code)
         for name, value in () if self.keeps_headers(response.headers.items()) else added:

@@ -165,7 +165,7 @@ class ProjectLimits:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
         request = DjangoRequest(native, may_await)
-        request.limits = limits = self.limits.in_force.at(request.server_data)
+        request.limits = limits = self.limits.in_force.at()
         request.trusts_proxies = bool(limits.settings.trusted_proxies)
         by_route = routes.has_marks or _RuleFacts(limits.rules).by_route or limits.limiter.traffic_log is not None
         if by_route or native.method == "OPTIONS":
@@ -198,9 +198,9 @@ def _root_urlconf() -> Any:
     return holder.ROOT_URLCONF
 
 
-def plan_of(limits: HttpRules, request: DjangoRequest, is_outer: bool = False) -> Plan:
+def plan_of(limits: HttpRules, request: DjangoRequest, before_user: bool = False) -> Plan:
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-    plan = limits.undecided(limits.plan(request, request.to), request.server_data, is_outer)
+    plan = limits.undecided(limits.plan(request, request.to), request.server_data, before_user)
     scoped = _RuleFacts(limits.rules).scoped
     return limits.plan_without(plan, scoped) if scoped else plan
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.core.handlers.base import BaseHandler
 from django.core.signals import got_request_exception
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
@@ -17,8 +16,6 @@ from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import adecide, decide
-from ..http.layers import LIMITS_OF
-from ..http.limiter import HttpLimiter
 from ..http.notes import log_note
 from ..rules.guard import current
 from ..settings.framework import SETTING
@@ -81,14 +78,14 @@ class RateLimitMiddleware:
         request = project.match(native, self._is_async)
         before = current.get()
         try:
-            is_outer = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
+            before_user = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
             limits, verdict = request.limits, Verdict()
-            plan = plan_of(limits, request, is_outer)
+            plan = plan_of(limits, request, before_user)
             if self._is_async and not plan.is_empty:
                 verdict = await adecide(limits, plan, request)
             elif not plan.is_empty:
                 verdict = decide(limits, plan, request, resolve=resolve)
-            admission = DjangoAdmission(limits, request, plan, verdict, is_outer)
+            admission = DjangoAdmission(limits, request, plan, verdict)
             admission.enter(request.marks)
             try:
                 if verdict:
@@ -131,15 +128,6 @@ def _note_rejection(request: Any = None, **_: Any) -> None:
     error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ATTRIBUTE, None)
     if error is not None and admission is not None:
         admission.raised = error
-
-
-def _limits_of(layer: Any) -> HttpLimiter | None:
-    """Return the limits of the project, where its handler is around the middleware."""
-    is_around = isinstance(layer, BaseHandler) and positions_of(RateLimitMiddleware)
-    return project_limits().limits if is_around else None
-
-
-LIMITS_OF.append(_limits_of)
 
 
 def positions_of(middleware: str | type) -> list[int]:

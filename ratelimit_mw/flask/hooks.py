@@ -19,7 +19,6 @@ from ..http.limiter import HttpLimiter
 from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
 from ..http.route_checks import check_parameters, check_routes
 from ..http.rules import DECIDED, HttpRules
-from ..http.true_costs import read_costs
 from ..http.views import ViewMarksByMethod
 from ..rules.describe import Route
 from ..rules.guard import current
@@ -102,8 +101,8 @@ class FlaskHooks:
         request = FlaskRequest(native)
         environ = request.native
         limits = self.limits.in_force
-        if limits.changes:
-            limits = limits.at(environ)
+        if limits.watch is not None:
+            limits = limits.at()
         plan = limits.plan(request, destination(request.endpoint, request.rule.endpoint if request.rule else "", marks))
         if DECIDED in environ:
             plan = limits.undecided(plan, environ)
@@ -119,7 +118,7 @@ class FlaskHooks:
     def add_headers(self, response: Response) -> Response:
         """Run after the request: the rate limit headers replace those of the application."""
         if admission := _admission():
-            for name in read_costs(admission, response.headers) if admission.true_costs else ():
+            for name in admission.read_costs(response.headers) if admission.true_costs else ():
                 response.headers.pop(name, None)
             added = admission.text_headers(response.status_code)
             for name, value in () if admission.keeps_headers(response.headers) else added:

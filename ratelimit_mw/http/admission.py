@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from ..decision import Verdict, combine_verdicts
-from ..rules.costs import HeaderCost
+from ..decision import CombinedVerdict, RuleVerdict, Verdict, combine_verdicts
+from ..errors import ConfigError, RateLimitExceeded
+from ..forksafe import create_lock
+from ..limiter.slots.queues import is_on_event_loop
+from ..rules.costs import HeaderCost, number_of
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
+from ..stores.blocking import Call, blocking_call, twins
 from .features import aread, read
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
-from .later import LaterDecisions, lock
+from .notes import log_note
 from .rejection import Rejection, build_rejection
 from .request import Request
 from .rules import DECIDED, HttpRules
+
+lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
+"""Held while verdicts are added, and while those to settle are taken."""
+_TOO_MANY: Final = 429
 
 
 def decide(
@@ -38,37 +50,53 @@ async def adecide(
     return await limits.limiter.adecide(plan, features, None, True, request)
 
 
-class Admission(LaterDecisions):
+class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
-    ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle. Other
-    middleware finds the admission in ``native``, the application its verdict in ``shown[name]``, together with the
-    verdicts of outer middleware.
+    A second middleware of the same limiter has an admission for its view of the request. That one adds its decisions
+    to ``first``, which owns the response and the end. The innermost admission of each limiter is in ``native``.
     """
 
+    verdict: Verdict
+    """All decisions so far, or only those of the last rejection."""
+    verdicts: list[Verdict]
+    """Those to settle."""
     marks: Sequence[Mark] = ()
     """The limits of decorators that are decided: those of the view."""
-
+    first: Admission | None = None
+    """The admission of the outermost middleware of this limiter; None if it is this one. It has all that follows."""
+    outer: Mapping[Any, Admission] | None = None
+    """The admissions of outer middleware, by limiter."""
+    added: CombinedVerdict | None = None
+    """All verdicts to settle as one, once the request was decided again."""
+    rejections: list[Verdict] | None = None
+    """The rejections that the event of the request has, once there are any."""
+    status: int | None = None
+    """The status of the response, once it has started. From then on a client may choose the number of verdicts, so
+    they are settled at once, except for slots."""
+    has_ended = False
+    """Whether the response has ended. Verdicts from then on are settled at once."""
+    is_open = False
+    """Whether it is an accepted WebSocket."""
+    is_streamed = False
+    """Whether its response is a stream that is not closed. Checks in it take slots, even after an ``end``."""
     needs_settlement = False
     ends_with_body = False
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     has_slots = False
     """Whether it holds slots, until the response is sent."""
-    counts_outcomes: bool
+    counts_outcomes = False
     """Whether the start of the response changes what is consumed, by its status or a header."""
     true_costs: tuple[tuple[str, HeaderCost], ...] = ()
     """The rules whose true cost is in a header of the response."""
-    _headers: list[Header] | None
-    is_outer = False
-    """Whether a middleware with the same rules is inside, in addition to ``limits.is_outer``."""
-    is_streamed = False
-    """Whether its response is a stream that is not closed. Checks in it take slots, even after an ``end``."""
+    resolve: Callable[[Any], Any] | None = None
+    """Returns the value of a feature that an async function provides, where a view that is not async may need it."""
+    _headers: list[Header] | None = None  # Those of a rejection, which may have a random part.
     _settled = 0  # The number of settled verdicts.
     _reported = -1  # The number of verdicts that events have, -1 before the first event.
-    _inner: tuple[Sequence[Verdict], Verdict] | None = None  # The verdicts of the inner middleware, and the last one.
-    _outer: tuple[Verdict, ...] = ()  # Those of all outer middleware.
-    outer: Mapping[Any, Admission] | None = None
-    """The admissions of outer middleware, by limiter."""
+    _late_rejection: Verdict | None = None  # It has its own event.
+    _others: tuple[Verdict, ...] = ()  # Those of outer middleware of other limiters.
+    _checked_rules: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -84,55 +112,138 @@ class Admission(LaterDecisions):
         self.request = request
         self.lists = plan.lists
         """The allow and deny lists, for the path of the request."""
-        self.verdict = verdict
         self.native = native
+        """The ASGI scope or the WSGI environ."""
+        self.verdict = verdict
         self.counts_outcomes, self._headers = False, None  # responses read them faster here than on the class
         decided = native.get(DECIDED)
-        if decided is not None and verdict.allowed and (before := limits.verdicts(native)):
-            self._before = (before[-1],)  # it has those of all before it
-            self.verdict = combine_verdicts((*self._before, verdict))
-            self.counts_outcomes = True
+        if decided is not None:
+            self._enter_other(decided)
+        if self.first is not None:
+            self._join(self.first, plan, verdict)
+        elif verdict.allowed:
+            self.verdicts = [verdict]
+            verdict.settler = limits
+            if plan.needs_settlement:
+                self._hold(plan, verdict, limits)
+        else:
+            self.verdicts = []
+            self.rejections = [verdict]
         if decided is None:
             shown[name] = verdict
             native[DECIDED] = {limits.limiter: self}
         else:
-            self.outer = decided
-            self._outer = tuple(admission.verdict for admission in decided.values())
             shown[name] = self.shown
-            native[DECIDED] = {**decided, limits.limiter: self}
-        if verdict.allowed:
-            self.verdicts = [verdict]
-            verdict.settler = limits
-            if plan.needs_settlement:
-                self._hold(plan, verdict)
-        else:
-            self.verdicts = []
-            self.rejections = [verdict]
+
+    def _enter_other(self, decided: Mapping[Any, Admission]) -> None:
+        """Note the admissions of outer middleware. The innermost one is the last."""
+        limiter = self.limits.limiter
+        others = {other: admission for other, admission in decided.items() if other is not limiter}
+        self.outer, self._others = decided, tuple(admission.verdict for admission in others.values())
+        if same := decided.get(limiter):
+            self.first = same.first or same
+        self.native[DECIDED] = {**others, limiter: self}
+
+    def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
+        """Add a decision to the first admission, whose middleware may not know the route."""
+        first.request.endpoint = first.request.endpoint or self.request.endpoint
+        self.verdict, self.verdicts = first.verdict, first.verdicts
+        if verdict.decisions or not verdict.allowed:
+            self.add(plan, verdict)
 
     @property
     def shown(self) -> Verdict:
-        """The verdict for the application: a rejection, or all verdicts so far."""
-        return combine_verdicts(self._outer, (self.verdict,)) if self._outer and self.verdict.allowed else self.verdict
+        """The verdict for the application: a rejection, or all verdicts so far, with those of outer middleware."""
+        return (
+            combine_verdicts(self._others, (self.verdict,)) if self._others and self.verdict.allowed else self.verdict
+        )
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
         if marks is not None:
-            self.marks = (*self.marks, *marks.every) if self.marks else marks.every
+            self.marks = marks.every
         set_current(self)
 
-    def close(self, status: int | None) -> None:
-        """End the request with its body. Nothing refers to it then, so the garbage collector gets no cycle."""
-        self.is_streamed = False
-        self.end(status)
-        if self.outer is None:
-            self.native.pop(DECIDED, None)
-        else:
-            self.native[DECIDED] = self.outer
+    # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _decide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
+    def add(self, plan: Plan, verdict: Verdict) -> None:
+        """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
+        first = self.first or self
+        if not verdict.allowed:
+            self.verdict = first.verdict = verdict
+            first._note_rejection(verdict)
+            return
+        first._checked_rules |= {*verdict.rules}
+        first.added = first.added or combine_verdicts(first.verdicts)  # an end at the same time now takes the lock
+        with lock:  # a request may check in several threads, and end in another one
+            is_kept = not first.has_ended and (first.status is None or plan.has_slots)
+            verdict.settler = self.limits if is_kept else self.limits.limiter
+            if is_kept:
+                first.verdicts.append(verdict)
+                if plan.needs_settlement:
+                    first._hold(plan, verdict, self.limits)
+        self.verdict = first.verdict = first.added if is_kept else combine_verdicts((first.added, verdict))
+
+    def _hold(self, plan: Plan, verdict: Verdict, limits: HttpRules) -> None:
+        self.needs_settlement = True
+        self.ends_with_body |= plan.ends_with_body
+        self.true_costs += plan.true_costs
+        self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
+        if plan.has_slots:
+            self.has_slots = True
+            limits.limiter.hold(verdict, limits.rules)
+
+    def _note_rejection(self, verdict: Verdict) -> None:
+        """Keep a rejection for the event of the request. After the start of the response it has its own event."""
+        if self.has_ended or self.status is not None:
+            self._late_rejection = verdict
+            self.report_now(verdict)
+        else:
+            self.rejections = self.rejections or []
+            self.rejections.append(verdict)
+
+    @property
+    def decided(self) -> frozenset[str]:
+        """The names of the rules that this limiter has decided, and that allow the request."""
+        first = self.first or self
+        return first._checked_rules.union(*(verdict.rules for verdict in first.verdicts[:1]))
+
+    async def _check(self, call: Call, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
+        """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
+        if plan.delays and call is blocking_call:
+            self._require_thread(plan)
+        verdict: Verdict = await call(self, "decide", plan, provided)
+        await self._keep(call, plan, verdict)
+        if not verdict.allowed:
+            raise self.error(verdict)
+        return verdict
+
+    check, acheck = twins(_check)
+
+    async def _keep(self, call: Call, plan: Plan, verdict: Verdict) -> None:
+        """Add a verdict, show it to the application, and wait in its queue."""
+        self.add(plan, verdict)
+        self.show()
+        if verdict.delay:
+            if call is blocking_call:
+                self._require_thread(plan)  # a function may have returned a limit with a queue
+                time.sleep(verdict.delay)
+            else:
+                await asyncio.sleep(verdict.delay)
+        if verdict.settler is self.limits.limiter:
+            if plan.needs_settlement:
+                status = None if self.is_open else (self.first or self).status  # an open WebSocket has no outcome yet
+                await call(self.limits.limiter, "conclude", verdict, status)
+            self.report_now(verdict)
+
+    keep, akeep = twins(_keep)
+
+    def decide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
+        """Decide a plan for the request as it is now."""
         return decide(self.limits, plan, self.now, provided, self.resolve)
 
-    async def _adecide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
+    async def adecide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
+        """Async form of ``decide``."""
         return await adecide(self.limits, plan, self.now, provided)
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -143,27 +254,40 @@ class Admission(LaterDecisions):
         """Async form of ``read``."""
         return await aread(self.limits, plan, request, provided)
 
-    def _hold(self, plan: Plan, verdict: Verdict) -> None:
-        self.needs_settlement = True
-        self.ends_with_body |= plan.ends_with_body
-        self.true_costs += plan.true_costs
-        self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
-        if plan.has_slots:
-            self.has_slots = True
-            self.limits.limiter.hold(verdict, self.limits.rules)
+    def _require_thread(self, plan: Plan) -> None:
+        """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
+        if "type" in self.native and is_on_event_loop():  # under WSGI an async view has a loop of its own
+            problem = "a queue cannot wait in a function without async that runs on the event loop"
+            fix = "Await acheck(...) instead of check"
+            raise ConfigError(f"{problem}. {fix}", of=f"rule {plan.rules[0].name!r}")
 
-    def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
-        """Return whether a response keeps the rate limit headers that it has.
+    @property
+    def now(self) -> Request:
+        """The request as it is now: code that has run since may have found its user, or read its body."""
+        request = self.renew()
+        if request is not self.request:
+            request.first = self.request
+        return request
 
-        They are those of an inner middleware with the same rules, which show the decisions of both, or of a rejection.
-        """
-        if not (self.status == 429 or self.is_outer or self.limits.is_outer):
-            return False
-        return self.verdict.allowed and any(name.lower() in FIELD_NAMES for name, _ in headers or ())
+    def renew(self) -> Request:
+        """Return the request anew."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Show the application the verdict again."""
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        """Return the error for a rejection, which is a 429 of the framework."""
+        return RateLimitExceeded(verdict)
+
+    # -- the response ----------------------------------------------------------------------------------------------
 
     def headers(self, status: int) -> list[Header]:
-        """Return the rate limit headers of the response that starts with this status."""
+        """Return the rate limit headers of the response that starts with this status. The first admission has them."""
         self.status = status
+        if self.first is not None:
+            self.first.verdict = self.verdict
+            return []
         verdict = self.verdict.after(status) if self.counts_outcomes else self.verdict
         return self._headers or self.limits.writer.headers(verdict)
 
@@ -171,14 +295,15 @@ class Admission(LaterDecisions):
         """Return the headers as text in the title case of the standards."""
         return as_text(self.headers(status))
 
+    def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
+        """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""
+        if self.status != _TOO_MANY or not self.verdict.allowed:
+            return False
+        return any(name.lower() in FIELD_NAMES for name, _ in headers or ())
+
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
         return build_rejection(self.verdict, self.accept, self.retry_after)
-
-    @property
-    def final_status(self) -> int:
-        """The status of the response; that of an error where none has started."""
-        return self.status or 500
 
     @property
     def accept(self) -> str:
@@ -188,8 +313,41 @@ class Admission(LaterDecisions):
     @property
     def retry_after(self) -> str | None:
         """The ``Retry-After`` header of a rejection."""
-        self._headers = headers = self.headers(self.verdict.status)  # it may have a random part
+        first = self.first or self
+        first._headers = headers = first.limits.writer.headers(self.verdict)
         return next((value.decode("ascii") for name, value in headers if name == b"retry-after"), None)
+
+    def read_costs(self, headers: Iterable[tuple[str | bytes, object]]) -> set[str]:
+        """State the true costs that are in the headers of a response: see the option ``cost_from`` of rules.
+
+        Returns:
+            The names of the headers that the client must not receive, in lower case.
+        """
+        values: dict[str, list[str]] = {}
+        for name, value in headers:
+            values.setdefault(_text(name).lower(), []).append(_text(value))
+        # Outer middleware does not see the headers that are removed here.
+        for each in (*(self.outer or {}).values(), self):
+            for rule, source in each.true_costs:
+                if source.header in values:
+                    _settle(each, rule, source.header, values[source.header])
+        return {source.header for _, source in self.true_costs if source.remove}
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    @property
+    def final_status(self) -> int:
+        """The status of the response; that of an error where none has started."""
+        return self.status or 500
+
+    def close(self, status: int | None) -> None:
+        """End the request with its body. Nothing refers to it then, so the garbage collector gets no cycle."""
+        self.is_streamed = False
+        self.end(status)
+        if self.outer is None:
+            self.native.pop(DECIDED, None)
+        else:
+            self.native[DECIDED] = self.outer
 
     def end(self, status: int | None) -> None:
         """Settle each verdict once, and send the event. The status is None for an unknown outcome.
@@ -211,6 +369,8 @@ class Admission(LaterDecisions):
                 self.observe()
 
     def _due(self) -> Sequence[Verdict]:
+        if self.first is not None:
+            return ()
         with lock:
             self.has_ended |= not self.is_streamed
             due, self._settled = self.verdicts[self._settled :], len(self.verdicts)
@@ -220,45 +380,41 @@ class Admission(LaterDecisions):
 
     def skip_event(self) -> None:
         """Send no event for this request, unless a rule has decided it. Pages about the events are no events."""
-        if not self.verdict.decisions:
-            self._reported = len(self.verdicts)
+        first = self.first or self
+        if not first.verdict.decisions:
+            first._reported = len(first.verdicts)
 
     def observe(self) -> None:
         """Call the observers with the event of all decisions that have none yet."""
-        if self._reported < 0 and self.outer is None and self._inner is None:
-            is_allowed = self.rejections is None and len(self.verdicts) == 1 and self.verdict.allowed
-            if is_allowed or self._take_rejection():  # the short path: nothing else was decided
-                self._reported = len(self.verdicts)
-                # Not ``verdict`` of an allowed request: it may include checks that have had their own event.
-                self.limits.limiter.observers.report_one(
-                    self.verdicts[0] if is_allowed else self.verdict, self.request.endpoint
-                )
-                return
+        if self.first is not None:
+            return
+        observers, endpoint = self.limits.limiter.observers, self.request.endpoint
+        decided = self.verdicts or self.rejections
+        if self._reported < 0 and self.added is None and decided and decided[0] is self.verdict:
+            self._reported, self.rejections = len(self.verdicts), None  # nothing else was decided
+            observers.report_one(self.verdict, endpoint)
+            return
         with lock:
-            first, self._reported = self._reported, len(self.verdicts)
+            start, self._reported = self._reported, len(self.verdicts)
             rejections, self.rejections = self.rejections or [], None
-        if first >= self._reported and not rejections:
-            return
-        verdicts = [*self.verdicts[max(first, 0) :], *rejections]
-        final = Verdict() if self.verdict is self._late_rejection else self.verdict
-        if self._inner is not None:
-            verdicts, final = [*verdicts, *self._inner[0]], self._inner[1] if final.allowed else final
-        if (outer := self._outer_stage()) is not None:
-            earlier = () if outer._inner is None else outer._inner[0]
-            outer._inner = ([*earlier, *verdicts], final)
-            outer.request.endpoint = outer.request.endpoint or self.request.endpoint
-            return
-        self.limits.limiter.observers.report(verdicts, final, self.request.endpoint if first < 0 else None)
+        if verdicts := [*self.verdicts[max(start, 0) :], *rejections]:
+            final = Verdict() if self.verdict is self._late_rejection else self.verdict
+            observers.report(verdicts, final, endpoint if start < 0 else None)
 
-    def _take_rejection(self) -> bool:
-        """Return whether its one verdict is a rejection. Note it."""
-        if self.verdicts or self.rejections != [self.verdict]:
-            return False
-        self.rejections = None
-        return True
+    def report_now(self, verdict: Verdict) -> None:
+        """Send the event of one verdict that is settled."""
+        if self.limits.is_observed:
+            self.limits.limiter.observers.report_one(verdict)
 
-    def _outer_stage(self) -> Admission | None:
-        """Return the admission of an outer middleware with the same rules, which sends one event for both."""
-        outer = self.outer.values() if self.outer is not None else ()
-        stages = (admission for admission in outer if self.limits.is_same(admission.limits))
-        return next((stage for stage in stages if stage.limits.is_observed and stage._reported < 0), None)
+
+def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) -> None:
+    """Settle a rule. Of several lines the largest number counts, because each may be from another layer."""
+    costs = [cost for line in lines if (cost := number_of(line, infinite=None)) is not None]
+    if not costs:
+        log_note(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
+        return
+    RuleVerdict(admission.verdicts, rule).settle(max(costs))
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -23,9 +23,9 @@ from ..settings import (
     with_options,
 )
 from .features import IDENTIFY, OwnFeatures, Read, provided_names
-from .rules import HttpRules, is_from_settings
+from .rules import HttpRules
 
-_ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
+_ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
 
 
 class HttpLimiter:
@@ -33,9 +33,6 @@ class HttpLimiter:
 
     in_force: HttpRules
     """The rules that requests are decided by from now on. A request keeps those that it began with."""
-
-    is_outer = False
-    """Whether a middleware with the same rules is inside. It decides the rules in ``HttpRules.left``."""
 
     def __init__(
         self,
@@ -46,6 +43,7 @@ class HttpLimiter:
         adapter: Mapping[str, Read],
         options: HttpOptions,
         routes: bool = False,
+        before_user: bool = False,
     ) -> None:
         _check_arguments(options)
         self.limiter = _limiter(settings, limiter, options)
@@ -60,6 +58,8 @@ class HttpLimiter:
         self.gives_user = not self.own_features.isdisjoint(("user", IDENTIFY))
         """Whether your functions may provide the user."""
         self.has_routes = routes
+        self.before_user = before_user
+        """Whether an inner middleware of this limiter decides the rules in ``HttpRules.left``."""
         self._provided: dict[Mark, Collection[str]] = {}
         self._exempting: dict[ViewMarks, None] = {}
         self._checks: dict[object, Callable[[HttpRules], object]] = {}
@@ -91,10 +91,10 @@ class HttpLimiter:
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
 
-        An outer middleware leaves these rules to the inner one, as well as the rules that override decorators.
+        A middleware before the user leaves these rules to the inner one, as well as the rules that override decorators.
         """
         self.has_routes = False
-        if self.is_outer:
+        if self.before_user:
             self._prepare(self.limiter.rules)
         else:
             self.adopt(())
@@ -125,10 +125,8 @@ class HttpLimiter:
             later = HttpRules(self, rules, settings, self._provided)
             for check in tuple(self._checks.values()):
                 check(later)
-        later.previous, later.changes = self.in_force, True
 
         def use() -> None:
-            self.in_force.previous = None
             self.in_force = later
 
         return use
@@ -138,14 +136,6 @@ class HttpLimiter:
         names = ("ipv6_prefix", "nat64_prefixes")
         prefix, nat64 = (self.options.get(name, getattr(self.limiter.settings, name)) for name in names)
         return as_counted(features, prefix, nat64, "ip" in self.own_features)
-
-    def is_same(self, other: Limiter) -> bool:
-        """Return whether another limiter has the same rules, and a store with the same counts."""
-        own = self.limiter
-        if own is other:
-            return True
-        both = all(is_from_settings(each.rules, each.settings, each) for each in (own, other))
-        return both and own.settings == other.settings
 
 
 def _check_arguments(options: HttpOptions) -> None:

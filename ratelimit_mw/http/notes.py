@@ -45,7 +45,7 @@ def log_notes(limits: HttpLimiter) -> None:
     rules = limits.limiter.rules
     if not rules.enabled:
         log_note(NOT_ENABLED)
-    if not (rules.rules or rules.lists.entries or marks_made or limits.is_outer):
+    if not (rules.rules or rules.lists.entries or marks_made or limits.before_user):
         log_note(NO_RULES)
     packages = set(map(_package_of, rules.marks))
     log_all(*notes_on_workers(limits.limiter), *notes_on_marks(packages))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..clock import monotonic
 from ..decision import Verdict
 from ..keys.parts import feature_of
-from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Mark
@@ -21,7 +20,6 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.rules import DEFAULT_RULE
-from ..stores import redacted_url
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader
@@ -59,28 +57,23 @@ class HttpRules:
         self.owner = owner
         self.limiter = owner.limiter
         self.is_observed = self.limiter.is_observed
-        self.is_outer = owner.is_outer
+        self.before_user = owner.before_user
         self.of_limiter = settings
         self.watch = self.limiter.watch_of(settings)
         """The reloader that looks for changed settings; None if the settings are not watched."""
-        self.previous: HttpRules | None = before and before.previous
-        """The rules before they were read again, for requests that outer middleware has decided by them."""
-        self.changes = self.watch is not None or self.previous is not None
-        """Whether requests need ``at``, because settings may change or have changed."""
         if before is not None and before.of_limiter is settings:
             self.settings, self.writer, self._build_reader = before.settings, before.writer, before._build_reader
         else:
             self._use(settings)
-        self._is_from_settings = is_from_settings(every, settings, self.limiter)
         rules, parts, unknown = self._decided_here(every)
         provided = {every.rule_of(mark): names for mark, names in by_mark.items()}
         self._check_addresses(rules, provided)
         needs = {part: need for part, need in needs_of_lists(rules.lists).items() if part in parts}
         self.reader = self._reader_for(rules, needs, unknown, provided)
         left = [rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs)]
-        self.left = tuple(rule.name for rule in left)
-        """The rules that an outer middleware leaves to the inner one, which knows the user, the route and more."""
-        self.without_user = () if self.is_outer or owner.gives_user else tuple(_without_user(rules, provided))
+        self.left = frozenset(rule.name for rule in left)
+        """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""
+        self.without_user = () if self.before_user or owner.gives_user else tuple(_without_user(rules, provided))
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
         waits = any(rule.lookups or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
@@ -109,7 +102,7 @@ class HttpRules:
         """Return the rules, the parts of the lists, and the rules of which only the inner middleware knows enough."""
         if self.owner.has_routes:
             return rules, rules.lists.parts, set()
-        if not self.is_outer:
+        if not self.before_user:
             check_no_views(rules)
             return rules, rules.lists.parts, set()
         rules, knows = rules.without_amendments(), self._build_reader({}).knows
@@ -153,58 +146,32 @@ class HttpRules:
     def forget(self, verdict: Verdict, rule: str) -> None:
         self.limiter.forget(verdict, rule)
 
-    def is_decided(self, native: Mapping[str, Any]) -> bool:
-        """Return whether a middleware with the same rules has decided this request before."""
-        return any(self.is_same(admission.limits) for admission in native.get(DECIDED, {}).values())
+    def undecided(self, plan: Plan, native: Mapping[str, Any], before_user: bool = False) -> Plan:
+        """Return the rest of a plan that outer middleware of this limiter has not decided.
 
-    def undecided(self, plan: Plan, native: Mapping[str, Any], is_outer: bool = False) -> Plan:
-        """Return the rest of a plan that no middleware with the same rules has decided before.
-
-        The lists are checked again, because the user may be known only now. The outer middleware of two leaves some
+        The lists are checked again, because the user may be known only now. A middleware before the user leaves some
         rules to the inner one.
         """
-        names = [name for verdict in self.verdicts(native) for name in verdict.rules]
-        if is_outer:
-            names += self.left
-        return self.plan_without(plan, tuple(names)) if names else plan
+        outer = native.get(DECIDED, {}).get(self.limiter)
+        names = (self.left if before_user else frozenset()).union(outer.decided if outer else ())
+        return self.plan_without(plan, names) if names else plan
 
-    def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
-        """Return the verdicts of outer middleware with the same rules."""
-        return [admission.verdict for admission in self._admissions(native)]
-
-    def admission(self, native: Mapping[str, Any]) -> Any:
-        """Return the innermost admission of middleware with the same rules."""
-        return self._admissions(native)[-1]
-
-    def _admissions(self, native: Mapping[str, Any]) -> list[Any]:
-        return [admission for admission in native.get(DECIDED, {}).values() if self.is_same(admission.limits)]
-
-    def at(self, native: Mapping[str, Any]) -> HttpRules:
+    def at(self) -> HttpRules:
         """Return the rules for a request that arrives, and look for changes when that is due."""
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()
-            return self.owner.in_force.begun_with(native)  # without another look
-        return self.begun_with(native)
+            return self.owner.in_force
+        return self
 
-    def begun_with(self, native: Mapping[str, Any]) -> HttpRules:
-        """Return these rules, or the earlier ones where outer middleware has decided the request by them."""
-        before = self.previous
-        if before is None or DECIDED not in native:
-            return self
-        outer = [admission.limits for admission in native[DECIDED].values()]
-        return before if any(map(before._is_equal, outer)) and not any(map(self._is_equal, outer)) else self
-
-    def _is_equal(self, other: HttpRules) -> bool:
-        return self.is_same(other) and self.of_limiter == other.of_limiter
-
-    def is_same(self, other: HttpRules) -> bool:
-        """Return whether another middleware has the same rules, and a store with the same counts."""
-        if self.limiter is other.limiter:
-            return True
-        return self._is_from_settings and other._is_from_settings and self.of_limiter == other.of_limiter
+    async def aat(self) -> HttpRules:
+        """Async form of ``at``."""
+        if self.watch is not None and monotonic() >= self.watch.due_at:
+            await self.watch.alook()
+            return self.owner.in_force
+        return self
 
 
-def _plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
+def _plan_without(plan: Plan, names: Collection[str]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
 
 
@@ -230,9 +197,3 @@ def _without_user(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str
 
 def _has_name(rule: CompiledRule) -> bool:
     return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
-
-
-def is_from_settings(every: RuleSet, settings: Settings, limiter: Limiter) -> bool:
-    """Return whether a limiter has the rules and the kind of store that are in its settings."""
-    rules = tuple(rule.source for rule in every.everywhere)
-    return rules == settings.rules and limiter.waits != redacted_url(settings.store).startswith("memory:")

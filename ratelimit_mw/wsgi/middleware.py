@@ -13,7 +13,6 @@ from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.features import OwnFeatures
-from ..http.layers import has_inner, may_get_extension
 from ..http.limiter import HttpLimiter
 from ..http.notes import NO_REMOTE_USER, log_all, log_notes, notes_on_users
 from ..http.rules import DECIDED
@@ -46,6 +45,8 @@ class RateLimitMiddleware:
         views: The views of the endpoints that are names. Without it, only endpoints that are functions can have limits.
         server_name: The ``server_name`` that you pass to ``bind_to_environ``, for a map with subdomains.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
+        before_user: Whether a middleware or an extension inside authentication has the same ``limiter``. This one then
+            decides only the rules that need no user.
         **options: Settings such as ``limits``, ``store`` and ``trusted_proxies``, which override those of ``settings``.
 
     Raises:
@@ -66,33 +67,32 @@ class RateLimitMiddleware:
         url_map: Map | None = None,
         views: Mapping[str, Any] | None = None,
         server_name: str | None = None,
+        before_user: bool = False,
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        has_routes, adapter = url_map is not None, {"user": remote_user}
-        self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, has_routes)
-        self.limiter = self.limits.limiter
-        self.routes = _routes_of(self.limits, url_map, views, server_name)
-        self.is_outer: bool | None = None
-        """Whether a middleware with the same rules is inside. None before ``look_around``."""
-        if not may_get_extension(app):
-            self.look_around()
+        arguments = settings, limiter, features or {}, rejection, {"user": remote_user}, options
+        self.limits = limits = HttpLimiter(*arguments, url_map is not None, before_user)
+        self.limiter, self.before_user = limits.limiter, before_user
+        self.routes = _routes_of(limits, url_map, views, server_name)
+        if self.routes is None:
+            limits.adopt_no_routes()
+        else:
+            self.routes.adopt()
+        if limits.in_force.reader.must_await:
+            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
+        log_notes(limits)
+        log_all(*notes_on_users(limits, NO_REMOTE_USER))
 
-    def __call__(  # noqa: C901 - a call would cost every request
-        self, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        if self.is_outer is None:
-            self.look_around()
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
         to = None if self.routes is None else self.routes.find(request)
         limits = self.limits.in_force
-        if limits.changes:
-            limits = limits.at(environ)
+        if limits.watch is not None:
+            limits = limits.at()
         plan = limits.plan(request, to)
-        if DECIDED in environ or self.is_outer:
-            plan = limits.undecided(plan, environ, bool(self.is_outer))
-        if plan.is_empty and DECIDED in environ and limits.is_decided(environ):
-            return self.app(environ, start_response)
+        if DECIDED in environ or limits.before_user:
+            plan = limits.undecided(plan, environ, limits.before_user)
         verdict = decide(limits, plan, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
@@ -124,20 +124,6 @@ class RateLimitMiddleware:
             current.set(before)
         admission.close(admission.status)
         return body
-
-    def look_around(self) -> None:
-        """Look for a middleware inside, check the rules, and log notes. Raises ``ConfigError`` for invalid rules."""
-        limits = self.limits
-        limits.is_outer = has_inner(limits, self.app)
-        if self.routes is None:
-            limits.adopt_no_routes()
-        else:
-            self.routes.adopt()
-        if limits.in_force.reader.must_await:
-            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        log_notes(limits)
-        log_all(*notes_on_users(limits, NO_REMOTE_USER))
-        self.is_outer = limits.is_outer
 
 
 def _routes_of(

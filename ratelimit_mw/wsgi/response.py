@@ -11,7 +11,6 @@ from ..http.admission import Admission
 from ..http.headers import TextHeader
 from ..http.rejection import Rejection
 from ..http.rules import DECIDED
-from ..http.true_costs import read_costs
 from ..rules.decorators import marks_made
 from ..rules.guard import current
 from .request import VERDICT, WSGIRequest
@@ -48,7 +47,7 @@ class WSGIAdmission(Admission):
 
     def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
         """Start the response with the rate limit headers: the ``start_response`` of the application."""
-        removed = read_costs(self, headers) if self.true_costs else ()
+        removed = self.read_costs(headers) if self.true_costs else ()
         added = self.text_headers(int(status[:3]))
         if added and not self.keeps_headers(headers):
             names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}

@@ -75,10 +75,10 @@ def two_middlewares(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> A
 
 
 @each("state", [{}, None])
-def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] | None) -> None:
-    """Two middlewares with equal settings, each with its own store, count a request once."""
-    settings = {"rules": [{"name": "api", "limits": "2/minute"}]}
-    app = two_middlewares(OK, {"settings": settings}, {"settings": dict(settings)})
+def test_two_middlewares_of_one_limiter_decide_once(state: dict[str, Any] | None) -> None:
+    """The inner one has nothing left to decide. With limiters of their own, each counts for itself."""
+    rate = limiter("2/minute")
+    app = two_middlewares(OK, {"limiter": rate}, {"limiter": rate})
     sent = [send_bare(app, http_scope(state=state and dict(state)))[0] for _ in range(3)]
     assert [start["status"] for start in sent] == [200, 200, 429]
     assert [dict(start["headers"])[b"x-ratelimit-remaining"] for start in sent] == [b"1", b"0", b"0"]

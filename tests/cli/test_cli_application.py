@@ -112,7 +112,7 @@ urls = Map([Rule("/notes/<int:note>", endpoint="note"), Rule("/health", endpoint
 views = {"note": limit("3/minute", name="note", key="path:note")(lambda request, note: "")}
 by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls, views=views)
 urls.add(Rule("/late", endpoint=limit("3/minute", name="late")(lambda request: "")))
-around = RateLimitMiddleware(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
+around = RateLimitMiddleware(app, {"rules": [{"name": "outer", "limits": "100/minute"}]}, before_user=True)
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
 """
@@ -222,7 +222,7 @@ def test_an_application_of_flask() -> None:
         "site": "{ip=unknown}",
         "item": "{path:number=7}",
     }
-    for name in ("flasks:app", "flasks:around"):  # the middleware around it has the same rules, and no routes
+    for name in ("flasks:app", "flasks:around"):  # the middleware around it is before the user
         assert "item  @limit    /items/{number}" in run("check", "--app", name).stdout
 
 

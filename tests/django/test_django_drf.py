@@ -301,7 +301,7 @@ def test_a_throttled_function_view() -> None:
 def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leaky-bucket queue that a throttle decides delays the request."""
     slept: list[float] = []
-    monkeypatch.setattr("ratelimit_mw.http.later.time.sleep", slept.append)
+    monkeypatch.setattr("ratelimit_mw.http.admission.time.sleep", slept.append)
     queue = {**UPLOADS, "limits": "10/s burst 2", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
     with project(still({"rules": [queue]}), path("", Uploads.as_view())) as served:
         assert served.statuses() == [200, 200, 429]

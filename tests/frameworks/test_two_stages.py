@@ -1,4 +1,4 @@
-"""Two middlewares with one settings file: the outer one counts by IP address, the inner one by user."""
+"""Two middlewares with one limiter: the outer one counts by IP address, the inner one by user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sites import SITES, Call
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
 from starlette.middleware.authentication import AuthenticationMiddleware
 
-from ratelimit_mw import wsgi
+from ratelimit_mw import Limiter, wsgi
 
 SETTINGS: Any = {
     "rules": [
@@ -103,10 +103,11 @@ BETWEEN: dict[str, Any] = {
 @pytest.fixture(params=SITES)
 def served(request: pytest.FixtureRequest) -> Iterator[Ask]:
     TRIED.clear()
+    limiter = Limiter.from_settings(SETTINGS)
     options: dict[str, Any] = {"middleware": [*MIDDLEWARE, f"{__name__}.authenticates", *MIDDLEWARE]}
     if request.param in BETWEEN:
-        options = {"outer": {"settings": SETTINGS}, "between": BETWEEN[request.param]}
-    with SITES[request.param](SETTINGS, shown, **options) as site:
+        options = {"outer": {"limiter": limiter, "before_user": True}, "between": BETWEEN[request.param]}
+    with SITES[request.param](limiter, shown, **options) as site:
         yield lambda method, headers: site.call(method, headers=headers)
 
 

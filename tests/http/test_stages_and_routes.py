@@ -1,4 +1,4 @@
-"""Two middlewares from one settings file, where only the inner one knows the routes of the application."""
+"""Two middlewares of one limiter, where only the inner one knows the routes of the application."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def flask_app() -> Any:
 
 
 @contextmanager
-def in_flask(settings: Any, extension_first: bool = True) -> Iterator[Serve]:
+def in_flask(limiter: Limiter, extension_first: bool = True) -> Iterator[Serve]:
     app = flask_app()
     if extension_first:
-        of_flask.RateLimiter(app, settings)
-    app.wsgi_app = wsgi.RateLimitMiddleware(rejects_strangers(app.wsgi_app), settings)
+        of_flask.RateLimiter(app, limiter=limiter)
+    app.wsgi_app = wsgi.RateLimitMiddleware(rejects_strangers(app.wsgi_app), limiter=limiter, before_user=True)
     if not extension_first:
-        of_flask.RateLimiter(app, settings)
+        of_flask.RateLimiter(app, limiter=limiter)
     yield lambda path, **headers: ask_wsgi(app, path, headers=headers)
 
 
 @contextmanager
-def in_flask_late(settings: Any) -> Iterator[Serve]:
-    with in_flask(settings, extension_first=False) as serve:
+def in_flask_late(limiter: Limiter) -> Iterator[Serve]:
+    with in_flask(limiter, extension_first=False) as serve:
         yield serve
 
 
@@ -90,14 +90,14 @@ URLS = (
 
 
 @contextmanager
-def in_django(settings: Any) -> Iterator[Serve]:
-    with project(settings, *URLS):
-        app = wsgi.RateLimitMiddleware(rejects_strangers(WSGIHandler()), settings)
+def in_django(limiter: Limiter) -> Iterator[Serve]:
+    with project({"limiter": limiter}, *URLS):
+        app = wsgi.RateLimitMiddleware(rejects_strangers(WSGIHandler()), limiter=limiter, before_user=True)
         yield lambda path, **headers: ask_wsgi(app, path, headers=headers)
 
 
 @contextmanager
-def in_async_django(settings: Any) -> Iterator[Serve]:
+def in_async_django(limiter: Limiter) -> Iterator[Serve]:
     class Layer:
         def __init__(self, app: Any) -> None:
             self.app = app
@@ -106,8 +106,8 @@ def in_async_django(settings: Any) -> Iterator[Serve]:
             known = any(name == b"x-user" for name, _ in scope["headers"])
             await (self.app if known else PlainTextResponse(status_code=400))(scope, receive, send)
 
-    with project(settings, *URLS):
-        app = asgi.RateLimitMiddleware(Layer(ASGIHandler()), settings)
+    with project({"limiter": limiter}, *URLS):
+        app = asgi.RateLimitMiddleware(Layer(ASGIHandler()), limiter=limiter, before_user=True)
         yield lambda path, **headers: ask(app, path, headers=headers)
 
 
@@ -129,7 +129,7 @@ def test_the_inner_middleware_decides_the_rules_of_routes(
     around: Any, rule: Any, paths: str, expected: list[int]
 ) -> None:
     """The outer one cannot know views, endpoints, path parameters and decorators. It decides the rule by IP address."""
-    with around({"rules": [ATTEMPTS, rule]}) as serve:
+    with around(Limiter.from_settings({"rules": [ATTEMPTS, rule]})) as serve:
         assert [serve(path, **{"x-user": "ann"}).status_code for path in paths.split()] == expected
         assert [serve("/login").status_code for _ in range(3)] == [400, 400, 429]
 
@@ -137,7 +137,8 @@ def test_the_inner_middleware_decides_the_rules_of_routes(
 def test_headers_and_lists_of_both(around: Any) -> None:
     """A list by a path parameter applies inside. The headers of a response show all rules."""
     rule = {"name": "v", "limits": "2/minute", "match": {"view": "login"}}
-    with around({"rules": [ATTEMPTS, rule], "lists": {"deny": {"path:id": ["7"]}}}) as serve:
+    settings: Any = {"rules": [ATTEMPTS, rule], "lists": {"deny": {"path:id": ["7"]}}}
+    with around(Limiter.from_settings(settings)) as serve:
         response = serve("/login", **{"x-user": "ann"})
         assert response.headers["ratelimit-policy"] == '"attempts";q=5;w=60, "v";q=2;w=60, "own";q=9;w=60'
         assert [serve(f"/items/{number}", **{"x-user": "ann"}).status_code for number in (7, 8)] == [403, 200]
@@ -146,37 +147,29 @@ def test_headers_and_lists_of_both(around: Any) -> None:
 def test_a_function_of_flask_is_not_needed_outside() -> None:
     """The rule that needs it is left to the extension. A feature that neither has is still an error."""
     settings: Any = {"rules": [ATTEMPTS, {"name": "t", "key": ["tenant"], "limits": "1/minute"}]}
-    app = flask_app()
-    of_flask.RateLimiter(app, settings, features={"tenant": lambda request: request.endpoint})
-    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, settings)
+    app, limiter = flask_app(), Limiter.from_settings(settings)
+    of_flask.RateLimiter(app, limiter=limiter, features={"tenant": lambda request: request.endpoint})
+    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, limiter=limiter, before_user=True)
     assert [ask_wsgi(app, path).status_code for path in ("/login", "/items/1", "/login")] == [200, 200, 429]
     with pytest.raises(ConfigError, match="the feature 'tenant', but nothing provides it"):
         of_flask.RateLimiter(flask_app(), settings)
 
 
 def test_rules_of_routes_without_an_inner_middleware_are_errors() -> None:
-    """Each error is raised as early as it can be known: the extension of Flask may come after the middleware."""
-    rules: Any = {"rules": [{"limits": "1/minute", "match": {"view": "login"}}]}
-    app = flask.Flask("app")
-    late = wsgi.RateLimitMiddleware(app.wsgi_app, rules)
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="have no names"):
-            ask_wsgi(late)
+    """Only a middleware with ``before_user`` leaves them to another one."""
+    limiter = Limiter.from_settings({"rules": [{"limits": "1/minute", "match": {"view": "login"}}]})
     with pytest.raises(ConfigError, match="have no names"):
-        wsgi.RateLimitMiddleware(rejects_strangers(app), {**rules, "lists": {"allow": {"path": ["/x"]}}}).look_around()
-    with pytest.raises(ConfigError, match="have no names"):
-        wsgi.RateLimitMiddleware(lambda environ, start_response: [], rules)
-    other = wsgi.RateLimitMiddleware(lambda environ, start_response: [], {"rules": [ATTEMPTS]})
-    with pytest.raises(ConfigError, match="have no names"):
-        wsgi.RateLimitMiddleware(other, rules)
+        wsgi.RateLimitMiddleware(lambda environ, start_response: [], limiter=limiter)
+    assert wsgi.RateLimitMiddleware(lambda environ, start_response: [], limiter=limiter, before_user=True)
 
 
 def test_an_entry_of_django_is_the_outer_one_behind_a_middleware_outside() -> None:
     """Three stages: the first entry of Django still leaves the rules by user to the second one."""
-    settings: Any = {"rules": [ATTEMPTS, {"name": "users", "key": ["user|ip"], "limits": "1/minute"}]}
+    rules: Any = [ATTEMPTS, {"name": "users", "key": ["user|ip"], "limits": "1/minute"}]
+    limiter = Limiter.from_settings({"rules": rules})
     layers = [*MIDDLEWARE, f"{__name__}.signs_in", *MIDDLEWARE]
-    with project(settings, *URLS, middleware=layers):
-        app = wsgi.RateLimitMiddleware(WSGIHandler(), settings)
+    with project({"limiter": limiter}, *URLS, middleware=layers):
+        app = wsgi.RateLimitMiddleware(WSGIHandler(), limiter=limiter, before_user=True)
         answers = [ask_wsgi(app, "/login", headers={"x-user": user}).status_code for user in ("ann", "bob", "ann")]
     assert answers == [200, 200, 429]
 
@@ -198,21 +191,21 @@ def signs_in(get_response: Any) -> Any:
 # -- decorators without rules ------------------------------------------------------------------------------
 
 
-def test_decorators_count_once_without_rules(tmp_path: Any) -> None:
-    """A mounted application has the same settings as the one around it: a store that they share, and no rules."""
-    settings: Any = {"store": f"lmdb://{tmp_path}/counts"}
+def test_decorators_count_once_without_rules() -> None:
+    """A mounted application has the same limiter as the one around it, and no rules."""
+    limiter = Limiter()
     view = of_starlette.limit("4/minute", name="v")(lambda request: PlainTextResponse("a"))
     sub = Starlette(routes=[Route("/a", view)])
-    sub.add_middleware(asgi.RateLimitMiddleware, settings=settings)
+    sub.add_middleware(asgi.RateLimitMiddleware, limiter=limiter)
     app = Starlette(routes=[Mount("/s", sub)])
-    app.add_middleware(asgi.RateLimitMiddleware, settings=settings)
+    app.add_middleware(asgi.RateLimitMiddleware, limiter=limiter)
     responses = [ask(app, "/s/a") for _ in range(6)]
     assert [response.status_code for response in responses] == [200, 200, 200, 200, 429, 429]
     assert responses[0].headers["ratelimit-policy"] == '"v";q=4;w=60'
 
 
-def test_limiters_with_rules_of_their_own_are_not_the_same() -> None:
-    """Their settings are equal, because those of a limiter that you build need no rules."""
+def test_limiters_with_equal_settings_are_not_the_same() -> None:
+    """Each counts for itself."""
     clock = ManualClock(1_000_000.0)
     limiters = [Limiter([Rule(name=name, limits="9/minute", key=["user|ip"])], clock=clock) for name in "ab"]
     app = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, limiter=limiters[1]), limiter=limiters[0])

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ratelimit_mw.asgi import middleware
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.django import middleware as of_django
 from ratelimit_mw.http import rules
@@ -17,7 +16,7 @@ from ratelimit_mw.limiter import limiter, reloader, watch
 from ratelimit_mw.limiter.overrides import reader
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [middleware, service, of_django, rules, limiter, reloader, watch, remote, reader]
+MODULES = [service, of_django, rules, limiter, reloader, watch, remote, reader]
 
 
 class Later:

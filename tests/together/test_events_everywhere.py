@@ -53,7 +53,7 @@ def test_two_stages_of_one_limiter_send_one_event(name: str) -> None:
     """The outer middleware sends it, with the decisions of both."""
     clients, users = Rule(name="clients", limits="9/minute"), Rule(name="users", limits="1/minute", key=["user"])
     rate, events = observed(clients, users)
-    outer: Any = {"outer": {"limiter": rate, "features": {"user": lambda _: None}}}
+    outer: Any = {"outer": {"limiter": rate, "before_user": True}}
     more = {"middleware": MIDDLEWARE * 2} if "django" in name else outer
     with SITES[name](rate, features={"user": lambda _: "ann"}, **more) as site:
         assert site.statuses(2) == [200, 429]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...http.layers import has_inner, is_of_framework, layers_of
+from ...http.layers import is_of_framework, layers_of
 from ...http.limiter import HttpLimiter
 from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
@@ -151,7 +151,6 @@ class RouteIndexes:
         start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
         entry = self._by_start.get(id(start))
         if entry is None:
-            self._limits.is_outer = has_inner(self._limits, self._app)
             index = self._open_index(scope)
             if index is None:
                 self._limits.adopt_no_routes()
