@@ -25,8 +25,11 @@ _MISSING: Final = {
 _PERIODS: Final = ("for", "last")
 """The arguments that are durations of more than 0."""
 
-_RULE: Final = Meta(title="RULE", description="The name of the rule.")
-_FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.")
+_WORD: Final = {"is_word": True}
+"""Marks an argument that a command takes by position."""
+_RULE: Final = Meta(title="RULE", description="The name of the rule.", extra=_WORD)
+_FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.", extra=_WORD)
+_LIMITS: Final = Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".', extra=_WORD)
 _ONLY_RULE: Final = Meta(title="NAME", description="Show only the clients of this rule.")
 _LAST: Final = Meta(title="DURATION", description="The time range up to now.")
 _CURSOR: Final = Meta(description="The cursor of the page before.")
@@ -38,6 +41,7 @@ class Argument:
     def __init__(self, hint: Any, is_required: bool, default: Any) -> None:
         self.hint = hint
         self.meta: Meta = hint.__metadata__[0]
+        self.is_word = self.meta.extra == _WORD
         self.is_required = is_required
         self.default = None if default is NODEFAULT else default
 
@@ -107,7 +111,7 @@ class BansArguments(Struct, kw_only=True):
 class OverrideArguments(ClientArguments, kw_only=True):
     """The arguments of an override."""
 
-    limits: Annotated[str, Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".')]
+    limits: Annotated[str, _LIMITS]
     for_: Annotated[
         str | None,
         Meta(title="DURATION", description="The length of the override, such as 12h or 7d. Default: no end."),

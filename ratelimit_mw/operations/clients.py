@@ -29,6 +29,7 @@ from .arguments import (
     missing,
     read_features,
 )
+from .declare import operation
 from .forms import client_json, client_text, decision_json, function_of, override_json, words_in
 from .times import span_text, time_json, time_text
 
@@ -39,6 +40,16 @@ _NO_RIGHT: Final = "can't run this command"
 _SPELLING: Final = "Check the spelling of the values"
 
 
+@operation(
+    "inspect",
+    "/v1/keys",
+    "FILE --feature ip=192.0.2.7",
+    "FILE --rejected",
+    "FILE --rule login --prefix ip=192.0.2.",
+    "FILE --rule login --limit 100000 --json",
+    "APP --feature user=alice",
+    "APP --rejected --json",
+)
 async def inspect(call: Call, limiter: Limiter, arguments: InspectArguments) -> Answer:
     """Show the clients in the store of your application, and how much of each limit remains.
 
@@ -277,6 +288,15 @@ async def _client(call: Call, limiter: Limiter, arguments: Any) -> tuple[Compile
     return rule, features
 
 
+@operation(
+    "reset",
+    "/v1/reset",
+    "FILE login ip=192.0.2.7",
+    "FILE api user=alice --json",
+    "FILE --key '1|api|sliding-window|1m|{user=alice}'",
+    "APP login ip=192.0.2.7",
+    writes=True,
+)
 async def reset(call: Call, limiter: Limiter, arguments: ResetArguments) -> Answer:
     """Reset the counts of one client under all limits of RULE, and lift its ban.
 
@@ -329,6 +349,14 @@ def _notes_on_workers(limiter: Limiter, rule: CompiledRule) -> list[str]:
     return notes
 
 
+@operation(
+    "ban",
+    "/v1/ban",
+    "FILE login ip=192.0.2.7",
+    "FILE api user=alice --for 7d --json",
+    "APP login ip=192.0.2.7 --for 1h",
+    writes=True,
+)
 async def ban(call: Call, limiter: Limiter, arguments: BanArguments) -> Answer:
     """Ban one client from RULE now. The ban replaces an active one.
 
@@ -340,6 +368,7 @@ async def ban(call: Call, limiter: Limiter, arguments: BanArguments) -> Answer:
     return Answer(client_json(rule.name, features, until=time_json(until)), [text])
 
 
+@operation("unban", "/v1/unban", "FILE login ip=192.0.2.7", "APP login ip=192.0.2.7 --json", writes=True)
 async def unban(call: Call, limiter: Limiter, arguments: ClientArguments) -> Answer:
     """Lift the ban of one client from RULE. Its counts stay: see reset.
 
@@ -353,6 +382,7 @@ async def unban(call: Call, limiter: Limiter, arguments: ClientArguments) -> Ans
     return Answer(json, [f"{client} is no longer banned from rule {rule.name}"], _notes_on_workers(limiter, rule))
 
 
+@operation("bans", "/v1/bans", "FILE", "FILE --rule login --json", "APP")
 async def bans(call: Call, limiter: Limiter, arguments: BansArguments) -> Answer:
     """List the clients that are banned now, with the end of each ban."""
     rule = None if arguments.rule is None else limiter.rules.named(arguments.rule).name
@@ -381,6 +411,15 @@ def _ban_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
     }
 
 
+@operation(
+    "override set",
+    "/v1/override/set",
+    "FILE api user=acme 1000/minute --for 7d",
+    "FILE api user=acme '1000/minute; 20000/day'",
+    "FILE api ip=192.0.2.7 unlimited --for 1h --json",
+    "APP login ip=192.0.2.7 50/minute --for 1d",
+    writes=True,
+)
 async def set_override(call: Call, limiter: Limiter, arguments: OverrideArguments) -> Answer:
     """Change the limits of one client: LIMITS replace all limits that RULE has for it.
 
@@ -396,19 +435,7 @@ async def set_override(call: Call, limiter: Limiter, arguments: OverrideArgument
     return Answer(override_json(override, limiter.rules), [_override_table(limiter, [override])], notes)
 
 
-async def remove_override(call: Call, limiter: Limiter, arguments: ClientArguments) -> Answer:
-    """Remove the override of one client, so that it has the limits of RULE again.
-
-    NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
-    """
-    rule, features = await _client(call, limiter, arguments)
-    is_removed = await call(limiter.clients, "remove_override", rule.name, features)
-    json, client = client_json(rule.name, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
-    if not is_removed:
-        return Answer(json, notes=[f"rule {rule.name} has no override for {client}. {_SPELLING}"], found_wrong=True)
-    return Answer(json, notes=[f"override of {client} removed from rule {rule.name}", *_notes_on_interval(limiter)])
-
-
+@operation("override list", "/v1/overrides", "FILE", "FILE api user=acme", "APP --json")
 async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArguments) -> Answer:
     """Show all overrides, the overrides of RULE, or the override of one client.
 
@@ -426,6 +453,21 @@ async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArgum
     return Answer(json, [_override_table(limiter, shown)], notes)
 
 
+@operation("override remove", "/v1/override/remove", "FILE api user=acme", "APP login ip=192.0.2.7 --json", writes=True)
+async def remove_override(call: Call, limiter: Limiter, arguments: ClientArguments) -> Answer:
+    """Remove the override of one client, so that it has the limits of RULE again.
+
+    NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
+    """
+    rule, features = await _client(call, limiter, arguments)
+    is_removed = await call(limiter.clients, "remove_override", rule.name, features)
+    json, client = client_json(rule.name, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
+    if not is_removed:
+        return Answer(json, notes=[f"rule {rule.name} has no override for {client}. {_SPELLING}"], found_wrong=True)
+    return Answer(json, notes=[f"override of {client} removed from rule {rule.name}", *_notes_on_interval(limiter)])
+
+
+@operation("override clear", "", "FILE", "APP", writes=True)
 async def clear_overrides(call: Call, limiter: Limiter, _arguments: NoArguments) -> Answer:
     """Remove all overrides, even when their record in the store is damaged."""
     await call(limiter, "start")

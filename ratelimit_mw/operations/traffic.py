@@ -13,6 +13,7 @@ from ..traffic import TrafficLog
 from .answer import Answer, Cell, Table
 from .arguments import ReportArguments, TopArguments
 from .clients import ALL_CLIENTS
+from .declare import operation
 from .times import minute_text
 from .traffic_report import missing_text, report_json, top_json
 
@@ -20,6 +21,7 @@ _PARTS: Final = ("banned", "denied", "unavailable")
 """The parts of ``rejected`` that have a column if there are any."""
 
 
+@operation("report", "/v1/report", "FILE", "FILE --last 7d", "FILE --last 1h --json", "APP", reads_log=True)
 async def report(call: Call, limiter: Limiter, arguments: ReportArguments) -> Answer:
     """Show how many requests each rule allowed and rejected, or would have rejected in shadow mode.
 
@@ -35,6 +37,7 @@ async def report(call: Call, limiter: Limiter, arguments: ReportArguments) -> An
     return Answer(json, [Table(title, [_cells(row, parts) for row in rows])], notes)
 
 
+@operation("top", "/v1/top", "FILE", "FILE --rule login --last 1h", "FILE --limit 100 --json", "APP", reads_log=True)
 async def top(call: Call, limiter: Limiter, arguments: TopArguments) -> Answer:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
