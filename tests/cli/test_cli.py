@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import importlib
 import json
 import os
 import resource
@@ -17,7 +15,6 @@ import pytest
 from command_line import EXAMPLE, RULES, Files, line, run, start
 
 import ratelimit_mw
-from ratelimit_mw.cli import main
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.settings import schema
 
@@ -121,13 +118,6 @@ def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) 
     assert 'pip install "ratelimit-mw[yaml]"' in result.stderr
 
 
-def test_the_example_is_right() -> None:
-    """The example settings pass the check."""
-    assert run("check", EXAMPLE).exit_code == 0
-    answer = json.loads(run("explain", EXAMPLE, "POST", "/login", "--json").stdout)
-    assert [rule["rule"] for rule in answer["rules"] if rule["applies"]] == ["login", "site", "burst"]
-
-
 @pytest.mark.parametrize(
     ("words", "exit_code"), [(["check", "SETTINGS", "--json"], 1), (["explain", "SETTINGS", "--json"], 2)]
 )
@@ -192,24 +182,6 @@ def test_without_its_extra(library: str) -> None:
     assert done.stderr == f"{MissingExtraError('the command ratelimit-mw', 'cli')}\n"
 
 
-def test_without_its_extra_in_this_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same through ``main``."""
-    monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(SystemExit) as ending:
-        main()
-    assert ending.value.code == 2
-    assert capsys.readouterr().err.startswith("the command ratelimit-mw needs an extra")
-
-
-def test_main_ends_with_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """``main`` ends the process with the exit code of the command."""
-    monkeypatch.setattr(sys, "argv", ["ratelimit-mw", "check", str(EXAMPLE)])
-    with pytest.raises(SystemExit) as ending:
-        main()
-    assert ending.value.code == 0
-    assert "login" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_closed_pipe_ends_the_command_quietly(settings: Any) -> None:
     """The reader of a pipe may end first, as ``head`` does."""
@@ -222,16 +194,6 @@ def test_closed_pipe_ends_the_command_quietly(settings: Any) -> None:
         done = start(*args, stdout=writer)
         os.close(writer)
         assert done.stderr == ""
-
-
-def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same while the command is printing."""
-
-    def closed(_value: object) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    monkeypatch.setattr(importlib.import_module("ratelimit_mw.cli.group"), "print_json", closed)
-    assert run("schema").output == ""
 
 
 @pytest.mark.slow

@@ -158,13 +158,6 @@ def test_check_finds_problems(settings: Any) -> None:
         assert problem is None or f"problem: {problem}" in lines_of(answer)
 
 
-def test_check_counts_overrides_as_rules(settings: Any) -> None:
-    """A file that only changes rules of decorators limits requests."""
-    notes = answer_of("check", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"')).json["notes"]
-    assert "no request is limited" not in str(notes)
-    assert len(notes) == 2
-
-
 def test_check_as_json(settings: Any) -> None:
     """The JSON contains all fields of each rule."""
     rules = answer_of("check", settings(RULES)).json["rules"]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from servers import wait_for
 
 from ratelimit_mw.cli.group import ratelimit_mw
 
@@ -131,23 +130,6 @@ def test_interrupt_stops_the_server() -> None:
     assert stderr == "interrupted; the server is stopped\n"
     assert TABLE not in stdout
     assert not is_served(url)
-
-
-@slow
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
-def test_server_ends_with_a_killed_demo(signal_number: signal.Signals) -> None:
-    """The server is a part of the same process."""
-    with started() as (demo, url):
-        demo.send_signal(signal_number)
-        demo.communicate(timeout=TIMEOUT)
-    # A connection to a server is closed when the server ends.
-    host, port = url.removeprefix("http://").split(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
-            assert connection.recv(1) == b""
-    except (ConnectionRefusedError, ConnectionResetError):
-        pass
-    wait_for(lambda: not is_served(url), "the port to be free")
 
 
 @slow

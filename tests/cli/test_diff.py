@@ -286,13 +286,6 @@ def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:
     assert effect(*pair(enforce, shadow), log, is_wrong=False)["newly_allowed"] == 1
 
 
-def test_several_logs(pair: Pair, files: Files) -> None:
-    """Logs are merged, as by replay."""
-    one, two = files.log([line(at=i * 10) for i in range(3)], "one"), files.log([line(at=5)], "two")
-    found = effect(*pair(toml("9/minute"), toml("3/minute")), two, one, is_wrong=True)
-    assert (found["requests"], found["newly_rejected"]) == (4, 1)
-
-
 def test_features_that_the_log_does_not_have(pair: Pair, files: Files) -> None:
     """The notes are those of both files."""
     old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["plan", "region"]'))

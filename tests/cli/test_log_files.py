@@ -84,13 +84,6 @@ def test_one_file_is_open(log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) == 20
 
 
-def test_wrong_date_at_the_start_of_a_file(log: Write) -> None:
-    """One line of the far future neither delays its file nor the others."""
-    one = log([line(at=10**9), *(line(at=i) for i in range(5))], "one")
-    two = log([line(at=i) for i in range(5)], "two")
-    assert times(one, two)[:-1] == [1_500_000_000 + i for i in range(5) for _ in range(2)]
-
-
 def test_invalid_lines_have_their_file(log: Write, tmp_path: Path) -> None:
     """The numbers are those of each file, and a file without a request is named."""
     rules = Files(tmp_path).rules(SITE)

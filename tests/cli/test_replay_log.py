@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 from command_line import PROGRAM, SITE, START, Files, Write, line, replayed, request_log, run
 
-from ratelimit_mw.cli.access_log import LONGEST_LINE, parse_line
-from ratelimit_mw.cli.logs import LogFile
+from ratelimit_mw.cli.access_log import LONGEST_LINE
 
 LOGS = Path(__file__).with_name("logs")
 
@@ -35,12 +33,6 @@ def test_requests_come_by_time(tmp_path: Path) -> None:
     path = Files(tmp_path).log([line(f"192.0.2.{i}", at=at) for i, at in enumerate([3, 10**9, 2, 5, 2, 2])])
     found = request_log(path).requests("replaying")
     assert [entry.client for _, entry in found] == [f"192.0.2.{i}" for i in (2, 4, 5, 0, 3, 1)]
-
-
-def test_a_log_that_is_joined_newest_first_is_sorted(rules: Write, log: Write) -> None:
-    newest_first = [line(at=90_000 + i // 1000) for i in range(20_001)] + [line(at=i) for i in range(5)]
-    ordered = sorted(newest_first)
-    assert replayed(rules(), log(newest_first, "a")) == replayed(rules(), log(ordered, "b"))
 
 
 BAD = [
@@ -223,19 +215,6 @@ def rejected_client(settings: Path, access_log: Path, *args: object) -> str:
     return client
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_end_of_a_line_does_not_count_for_its_length(rules: Write, log: Write, end: str) -> None:
-    """A line of exactly the maximum is read, and the lines after it."""
-    fits = line(agent="x" * (LONGEST_LINE - len(line(agent="").rstrip("\n")))).rstrip("\n")
-    assert len(fits) == LONGEST_LINE
-    assert replayed(rules(SITE), log([fits + end, line()]))["requests"] == 2
-
-
-def test_last_line_without_an_end(rules: Write, log: Write) -> None:
-    """The last line counts without a line end."""
-    assert replayed(rules(SITE), log([line(), line().rstrip("\n")]))["requests"] == 2
-
-
 def test_gzip_by_its_first_bytes(rules: Write, log: Write) -> None:
     """The first bytes decide, and not the file name."""
     lines = "".join([line()] * 5).encode()
@@ -284,32 +263,6 @@ def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:
         result = run("replay", rules(SITE), path)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "Invalid value for 'ACCESS_LOG...'" in result.stderr
-
-
-def test_bad_settings(tmp_path: Path, log: Write) -> None:
-    """A mistake in the settings is reported before the log is read."""
-    path = tmp_path / "bad.toml"
-    path.write_text("[[rules]]\nlimits = 5")
-    result = run("replay", path, log([line()]))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"Error: {path}:2: rules[0]: limits: ")
-
-
-def test_reader_reports_progress(tmp_path: Path) -> None:
-    """The reader reports lines and bytes, and 0 bytes for a pipe."""
-
-    class Pipe(io.BytesIO):
-        def seekable(self) -> bool:
-            return False
-
-    content = (line() * 1000).encode()
-    for file, position in ((io.BytesIO(content), len(content)), (Pipe(content), 0)):
-        told: list[tuple[int, int]] = []
-        log_file = LogFile("a", parse_line, lambda *progress: told.append(progress))  # noqa: B023
-        assert len(list(log_file.read(file))) == 1000
-        assert [lines for lines, _ in told] == [500, 1000]
-        assert told[-1][1] == position
-        assert not file.closed
 
 
 def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:

@@ -153,18 +153,6 @@ def test_a_blocked_client_is_found_and_unlocked() -> None:
     assert asked.ask("GET", "/v1/keys").json() == {"keys": [], "cursor": None}
 
 
-def test_a_list_has_pages() -> None:
-    """The cursor of a page begins the next one, until it is null."""
-    asked, clients, cursor = Asked(API), set[str](), ""
-    for i in range(250):
-        asked.limiter.hit({"ip": f"192.0.2.{i}"})
-    while cursor is not None:
-        page = asked.ask("GET", "/v1/keys", params={"cursor": cursor}).json()
-        clients |= {key["client"] for key in page["keys"]}
-        cursor = page["cursor"]
-    assert len(clients) == 250
-
-
 def test_a_decision_shows_a_ban_and_shadow_mode() -> None:
     """A rule in shadow mode rejects nothing, and a ban needs another command than a rejection."""
     asked = Asked(BANNING, {**API, "name": "trial", "limits": "1/minute", "mode": "shadow"})

@@ -58,13 +58,6 @@ def test_a_program_gets_a_problem_as_json() -> None:
     assert (closed.status, [*json.loads(closed.body)]) == (401, ["error"])
 
 
-def test_the_dashboard_is_read_only() -> None:
-    """Other methods than GET and HEAD are 405, with the methods that are allowed."""
-    for method in ("POST", "PUT", "DELETE", "OPTIONS", "X"):
-        response = ask(limiter_with_log(), method=method)
-        assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD"), method
-
-
 @each("path", ["", "data.json", "unknown", "static/dashboard.css"])
 def test_every_response_has_the_security_headers(path: str) -> None:
     """No other content runs in the page, no other page frames it, and data is never stored. ``HEAD`` has them, too."""
@@ -79,13 +72,6 @@ def test_every_response_has_the_security_headers(path: str) -> None:
         assert headers["Cache-Control"] == ("public, max-age=31536000, immutable" if is_file else "no-store")
         assert headers["Content-Length"] == str(len(full.body))
         assert (head.status, head.headers, head.body) == (full.status, headers, b"")
-
-
-@each("name", ["", "../core.py", "..%2fcore.py", "/etc/passwd", "x.js", "../static/dashboard.js"])
-def test_only_the_files_of_the_page_are_served(name: str) -> None:
-    """A path is a name of a table, never a path of the file system."""
-    assert ask(limiter_with_log(), f"static/{name}").status == 404
-    assert ask(limiter_with_log(), "dashboard.js").status == 404
 
 
 def test_the_page_links_only_to_its_own_files() -> None:
