@@ -49,7 +49,7 @@ Decide = Callable[[str], Any]
 def ours(address: str, algorithm: str) -> Decide:
     """``hit``, which returns the full verdict."""
     # No wait for a busy processor uses up this budget, so the store makes each decision.
-    settings = Settings(store_timeout=10_000_000, on_store_error="deny")
+    settings = Settings(store_timeout="10s", on_store_error="deny")
     rule = Rule(limits=f"{AMOUNTS.get(algorithm, AMOUNT)}/minute", algorithm=algorithm)
     limiter = Limiter([rule], store=address, settings=settings)
     return lambda client: limiter.hit({"ip": client})

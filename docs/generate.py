@@ -19,10 +19,12 @@ from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
-from ratelimit_mw.rules.options import BanOptions, CostFrom, CountUnless, CountWhen, RuleSettings
+from ratelimit_mw.rules.bans import BanOptions
+from ratelimit_mw.rules.costs import CostFrom
+from ratelimit_mw.rules.declaration import options_of, type_text
+from ratelimit_mw.rules.options import RuleSettings
+from ratelimit_mw.rules.outcomes import CountUnless, CountWhen
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
-from ratelimit_mw.settings.schema import type_text
 
 DOCS: Final = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -61,13 +63,13 @@ LINKS: Final = {
 def fields(declaration: Any, without: Any = None) -> str:
     """A table of the options of a declaration: name, type, default, meaning."""
     lines = ["| field | type | default | description |", "|---|---|---|---|"]
-    defaults = defaults_of(declaration)
-    for name in [name for name in defaults if name not in (hints_of(without) if without else {})]:
-        hint, default = hints_of(declaration)[name], defaults[name]
-        is_required = (name == "limits" and declaration is RuleSettings) or name in declaration.__required_keys__
+    left_out = options_of(without) if without else {}
+    for name, each in [(name, each) for name, each in options_of(declaration).items() if name not in left_out]:
+        default = each.default
+        is_required = (name == "limits" and declaration is RuleSettings) or each.is_required
         shown = "required" if is_required else "none" if default in (None, "") else f"`{json.dumps(default)}`"
         link = f" See {LINKS[name]}." if name in LINKS else ""
-        cells = (f"`{name}`", _type_text(hint), shown, f"{meanings_of(declaration)[name]}{link}")
+        cells = (f"`{name}`", _type_text(each.hint), shown, f"{each.meaning}{link}")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +90,7 @@ def open_limiter_of_log(source: Source) -> Iterator[Limiter]:
 
 def _limiter_of(source: Source, store: str | Store) -> Limiter:
     settings, own = source.running_settings, source.limits.limiter if source.limits else None
-    settings = replace(settings, store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
+    settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own._clock if own else None, settings)
     limiter.rules = source.rules
     return limiter

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from ..rules.declaration import defaults_of, meanings_of
+from ..rules.declaration import options_of
 from ..settings import SettingsDict
 from .output import command, print_text
 from .toml import toml
@@ -31,9 +31,10 @@ _EXAMPLES: Final[dict[str, Any]] = {
 
 def starter(file: str) -> str:
     """Return the text of a settings file with this name. All settings are in it, with their meanings and defaults."""
-    defaults, meanings = defaults_of(SettingsDict) | _EXAMPLES, meanings_of(SettingsDict)
     lines = (
-        f"# {name} = {toml(default)}  # {meanings[name]}\n" for name, default in defaults.items() if name != "rules"
+        f"# {name} = {toml(_EXAMPLES.get(name, each.default))}  # {each.meaning}\n"
+        for name, each in options_of(SettingsDict).items()
+        if name != "rules"
     )
     template = _TEMPLATE.read_text(encoding="utf-8").replace("ratelimit.toml", file)
     return template.replace(_PLACE, "".join(lines))

@@ -6,7 +6,6 @@ An instance never changes. ``HttpLimiter`` replaces it as a whole, and a request
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,7 +86,7 @@ class HttpRules:
 
     def _use(self, settings: Settings) -> None:
         owner = self.owner
-        self.settings = http = replace(settings, **owner.options)
+        self.settings = http = settings.replaced(**owner.options)
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self._build_reader = partial(
             FeatureReader,

@@ -13,8 +13,7 @@ from ..keys.features import INVALID, checked_name, is_email
 from ..keys.forms import normalized_email
 from ..keys.parts import checked_part, part_of
 from ..quota import parse_duration
-from ..rules.declaration import check_names
-from ..settings.schema import check_type
+from ..rules.declaration import check_names, check_type
 
 _Arguments = TypeVar("_Arguments", bound=Struct)
 _MISSING: Final = {
@@ -191,7 +190,7 @@ def missing(name: str) -> ConfigError:
 
 def _check(name: str, value: Any, hint: Any) -> None:
     try:
-        check_type(name, value, hint)
+        check_type(value, hint)
     except ConfigError as error:  # of a settings file, which has tables
         raise ConfigError(error.message.replace("a table", "an object"), error.path) from None
     if name in _PERIODS and not parse_duration(value):

@@ -47,7 +47,9 @@ class AccessLists:
         check_names(tables, _KINDS, "list")
         self.entries = []
         for kind in _KINDS:
-            for name, values in checked_table(kind, tables.get(kind, {})).items():
+            with error_path(kind):
+                table = checked_table(tables.get(kind, {}))
+            for name, values in table.items():
                 with error_path(kind):
                     part = checked_part(name, in_key=False)
                 with error_path(f"{kind}.{name}"):

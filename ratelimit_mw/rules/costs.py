@@ -1,20 +1,19 @@
 """Costs that are read: from a feature of the request, and from a header of the response. Pure."""
 
-from __future__ import annotations
+# Annotations are evaluated here, because msgspec reads them.
 
-import re
-from collections.abc import Mapping
+import inspect
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypedDict
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError
 from ..keys.features import INVALID, Features, checked_name
 from ..keys.parts import checked_part, part_of
 from ..quota import MAX_AMOUNT, checked_cost
-from .declaration import check_names, parse_flag
+from .declaration import checked_call, decode, option
 
 REQUESTS: Final = "requests"
-_UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+_EXPECTED: Final = '{header = "x-tokens-used"}'
 
 
 class FeatureCost:
@@ -59,24 +58,33 @@ class HeaderCost(NamedTuple):
     remove: bool = False
 
 
-def parse_cost_from(value: object) -> HeaderCost | None:
-    """Parse the option ``cost_from``."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping) or "header" not in value:
-        raise ConfigError(f'expected {{header = "x-tokens-used"}}; got {value!r}')
-    check_names(value, HeaderCost._fields)
-    with error_path("remove"):
-        remove = parse_flag(value.get("remove", False))
-    with error_path("header"):
-        return HeaderCost(checked_name(f"header:{value['header']}").partition(":")[2], remove)
+class _CostHeader(TypedDict):
+    header: Annotated[
+        str,
+        option("The name of the header. Its value is a number.", read=lambda name: checked_name(f"header:{name}")[7:]),
+    ]
 
 
-def parse_unit(unit: object) -> str:
-    """Return the unit of a rule; ``ConfigError`` for anything but a word that a header can have."""
-    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        raise ConfigError(f'expected a word in lower case such as "tokens"; got {unit!r}')
-    return unit
+class CostFrom(_CostHeader, total=False):
+    """The header of the response with the true cost."""
+
+    remove: Annotated[bool, option("Whether the client does not receive the header.", False)]
+
+
+def parse_cost(cost: object) -> object:
+    """Return the cost of a rule: a number, a feature or a function."""
+    if isinstance(cost, str):
+        return FeatureCost(cost)
+    if not callable(cost):
+        return checked_cost(cost)
+    if inspect.iscoroutinefunction(cost):
+        raise ConfigError(f"expected a function that is not async; got {cost!r}")
+    return checked_call(cost, "the request or message")
+
+
+def parse_cost_from(table: object) -> HeaderCost:
+    """Return the true cost of a rule."""
+    return HeaderCost(**decode(CostFrom, table, _EXPECTED))
 
 
 def number_of(value: Any, infinite: int | None = MAX_AMOUNT) -> int | None:

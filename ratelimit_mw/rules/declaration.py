@@ -1,47 +1,163 @@
-"""Declare options once, in a ``TypedDict``, for decoding, JSON schema, docs, docstrings and type hints; check them."""
+"""Declare options once, in a ``TypedDict``: for the decoder below, JSON schema, docs, docstrings and type hints."""
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar, get_type_hints
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..errors import ConfigError, suggestion
+from ..errors import ConfigError, error_path, suggestion
 
 Documented = TypeVar("Documented")
+Parse = Callable[[Any], Any]
+
+_INDEX = re.compile(r"`\$\[(\d+)\]`$")
+_WORDS: Final[dict[Any, str]] = {
+    str: "text",
+    int: "whole number",
+    bool: "true or false",
+    Sequence: "list of {}",
+    Mapping: "table",
+}
+POSITIVE: Final = msgspec.Meta(ge=1)
+"""Marks ``int`` as at least 1, beside other types."""
+OFF: Final = msgspec.Meta(extra_json_schema={"enum": [False]})
+"""Marks ``bool`` as ``false`` alone. msgspec has a literal of a boolean since 0.22."""
 
 
-def option(meaning: str, default: Any = None, **schema: Any) -> msgspec.Meta:
-    """Declare the meaning and the default of an option, for use in ``Annotated``."""
-    if default is not None:
-        schema["default"] = default
-    return msgspec.Meta(description=meaning, extra={"default": default}, extra_json_schema=schema)
+class _Declared(NamedTuple):
+    """The rest of a declaration, besides the meaning and the range."""
+
+    default: Any = None
+    parse: Parse | None = None
+    read: Parse | None = None
+    is_secret: bool = False
+    marks: tuple[str, ...] = ()
 
 
-def hints_of(declaration: Any) -> dict[str, Any]:
-    return get_type_hints(declaration, include_extras=True)
+def option(
+    meaning: str,
+    default: Any = None,
+    *marks: str,
+    parse: Parse | None = None,
+    read: Parse | None = None,
+    is_secret: bool = False,
+    ge: int | None = None,
+    le: int | None = None,
+) -> msgspec.Meta:
+    """Declare an option, for use in ``Annotated``.
+
+    Args:
+        meaning: The description.
+        default: The default, as a settings file would write it.
+        marks: Words by which ``marked`` finds the option.
+        parse: Returns the value that is used, from one of the declared type.
+        read: Does the same from any object, whose type it checks itself. An option may be an object in Python.
+        is_secret: Whether no message may show the value.
+        ge: The least number.
+        le: The greatest number.
+    """
+    schema = None if default is None else {"default": default}
+    extra = {"declared": _Declared(default, parse, read, is_secret, marks)}
+    return msgspec.Meta(description=meaning, extra=extra, extra_json_schema=schema, ge=ge, le=le)
+
+
+class Option(NamedTuple):
+    """A declared option."""
+
+    hint: Any
+    meaning: str
+    is_required: bool
+    default: Any
+    parse: Parse | None
+    read: Parse | None
+    is_secret: bool
+    marks: tuple[str, ...]
+
+    def decode(self, value: Any) -> Any:
+        """Return a value as it is used; ``ConfigError`` for one that the option cannot have."""
+        if value is None and NoneType in _alternatives(self.hint):
+            return None
+        if self.read is not None:
+            return self.read(value)
+        check_type(value, self.hint, self.is_secret)
+        return value if self.parse is None else self.parse(value)
+
+
+@cache
+def options_of(declaration: Any) -> Mapping[str, Option]:
+    """Return all options of a declaration, by name."""
+    options = {}
+    for name, hint in get_type_hints(declaration, include_extras=True).items():
+        meta = hint.__metadata__[-1]
+        is_required = name in declaration.__required_keys__
+        options[name] = Option(hint, meta.description, is_required, *meta.extra["declared"])
+    return MappingProxyType(options)
 
 
 def defaults_of(declaration: Any) -> dict[str, Any]:
     """The default of every option, as a settings file would write it."""
-    return {name: hint.__metadata__[-1].extra["default"] for name, hint in hints_of(declaration).items()}
+    return {name: each.default for name, each in options_of(declaration).items()}
 
 
-def meanings_of(declaration: Any) -> dict[str, str]:
-    return {name: hint.__metadata__[-1].description for name, hint in hints_of(declaration).items()}
+def marked(declaration: Any, mark: str) -> tuple[str, ...]:
+    """The names of the options with a mark."""
+    return tuple(name for name, each in options_of(declaration).items() if mark in each.marks)
 
 
 def document(declaration: Any, **arguments: str) -> Callable[[Documented], Documented]:
     """Add arguments and the options of a declaration to a docstring, as its ``Args``."""
+    meanings = arguments | {name: each.meaning for name, each in options_of(declaration).items()}
 
     def add(thing: Documented) -> Documented:
-        lines = [f"    {name}: {meaning}" for name, meaning in (arguments | meanings_of(declaration)).items()]
+        lines = [f"    {name}: {meaning}" for name, meaning in meanings.items()]
         text, *sections = re.split(r"(?m)^(?=Returns:|Raises:)", inspect.cleandoc(thing.__doc__ or ""), maxsplit=1)
         thing.__doc__ = "\n".join([text.rstrip(), "", "Args:", *lines, "", *sections]).rstrip()
         return thing
 
     return add
+
+
+def decode(declaration: Any, table: Any, expected: str = "a table", noun: str = "option") -> dict[str, Any]:
+    """Return all options as they are used, those that a table lacks with their default.
+
+    Args:
+        declaration: The ``TypedDict`` that declares them.
+        table: Their values by name, from a file or from Python.
+        expected: A table in words, for messages.
+        noun: The word for a name, for messages.
+
+    Raises:
+        ConfigError: A name is unknown or missing, or has a value of another type or range. The first one in the table
+            is reported, and its path is the name.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"expected {expected}; got {table!r}")
+    options = options_of(declaration)
+    check_names(table, options, noun)
+    for name, each in options.items():
+        if each.is_required and name not in table:
+            raise ConfigError(f"{name} is missing. Expected {expected}")
+    decoded = dict(_decoded_defaults(declaration))
+    for name, value in table.items():
+        with error_path(name):
+            decoded[name] = options[name].decode(value)
+    return decoded
+
+
+@cache
+def _decoded_defaults(declaration: Any) -> Mapping[str, Any]:
+    options = options_of(declaration).items()
+    decoded = {name: each.default if each.default is None else each.decode(each.default) for name, each in options}
+    return MappingProxyType(decoded)
+
+
+def as_given(value: Any) -> Any:
+    """Read an option that depends on others, so that it is checked with them."""
+    return value
 
 
 def check_names(options: Iterable[object], known: Collection[object], what: str = "option") -> None:
@@ -52,17 +168,60 @@ def check_names(options: Iterable[object], known: Collection[object], what: str 
             raise ConfigError(f"unknown {what}{suggestion(name, map(str, known))}", path)
 
 
-def one_of(value: object, *words: str) -> str:
-    """Return the value; ``ConfigError`` unless it is one of the words."""
-    if not isinstance(value, str) or value not in words:
-        raise ConfigError(f"expected {' or '.join(map(repr, words))}; got {value!r}{suggestion(value, words)}")
-    return value
+def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
+    """Raise ``ConfigError`` for a value of the wrong type or range. Its path is the item of a list, else empty."""
+    try:
+        msgspec.convert(value, hint)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        item = _INDEX.search(str(error))
+        path = f"[{item[1]}]" if item else ""
+        if item:
+            lists = (kind for kind in _kinds(hint) if get_origin(kind) is Sequence)
+            value, hint = list(value)[int(item[1])], get_args(next(lists))[0]
+        got = "" if is_secret else f"; got {value!r}"
+        got = "; got None. Set it, or leave it out" if value is None else got
+        expected = type_text(hint)
+        article = "a " if expected.startswith(("whole", "list", "table", "duration")) else ""
+        words = [word for kind in _kinds(hint) if get_origin(kind) is Literal for word in map(str, get_args(kind))]
+        close = suggestion(value, words) if isinstance(value, str) and not is_secret else ""
+        hint_text = close if "Did you mean" in close else ""
+        raise ConfigError(f"expected {article}{expected}{got}{hint_text}", path) from None
 
 
-def parse_flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"expected true or false; got {value!r}")
-    return value
+def type_text(hint: Any) -> str:
+    """Describe a type in words, such as "text or list of text"."""
+    kinds = _kinds(hint)
+    if float in kinds:
+        return "duration"
+    return " or ".join(map(_kind_text, kinds))
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """The alternatives of a type. Numbers have their range, and ``false`` is not every boolean."""
+    if get_origin(hint) is Annotated and hint.__metadata__[-1].ge is None and hint.__metadata__[-1] is not OFF:
+        return _alternatives(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for part in get_args(hint) for kind in _alternatives(part)]
+    return [hint]
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type, without None."""
+    return [kind for kind in _alternatives(hint) if kind is not NoneType]
+
+
+def _kind_text(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        meta = kind.__metadata__[-1]
+        least, most = f" of at least {meta.ge}", f" from {meta.ge} to {meta.le}"
+        return "false" if meta is OFF else _kind_text(kind.__origin__) + (least if meta.le is None else most)
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    words = _WORDS.get(get_origin(kind) or kind, "table")
+    if "{}" in words:
+        items = map(_kind_text, _kinds(get_args(kind)[0]))
+        return words.format(" or ".join(item if item.startswith(("'", "text")) else f"{item}s" for item in items))
+    return words
 
 
 def checked_call(function: Any, *arguments: str) -> Callable[..., Any]:

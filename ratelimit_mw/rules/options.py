@@ -5,11 +5,17 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
-import msgspec
-
 from .. import algorithms
-from ..quota import Quota
-from .declaration import option
+from ..keys.key import parse_key
+from ..quota import Quota, parse_duration
+from .bans import BanOptions, parse_ban
+from .costs import CostFrom, parse_cost, parse_cost_from
+from .declaration import OFF, as_given, option
+from .match import Match as ParsedMatch
+from .names import checked_rule_name
+from .outcomes import CountUnless, CountWhen, parse_count_unless, parse_count_when
+from .schedule import parse_timezone
+from .values import checked_algorithm, checked_table, checked_unit, parse_hold, parse_share
 
 AlgorithmName = Literal[
     "sliding-window",
@@ -56,35 +62,15 @@ LimitsByText = Mapping[str, FixedLimits]
 LimitsByFeature = Mapping[str, LimitsByText]
 
 
-Statuses = int | str | Sequence[int | str]
-
-
-class CountWhen(TypedDict, total=False):
-    """Which responses count."""
-
-    status: Annotated[Statuses, option('Statuses that count: `401`, a class such as `"4xx"`, or `"any"`.')]
-    marked: Annotated[bool, option('Count the requests that your view marks: `verdict["login"].count()`.')]
-
-
-class CountUnless(TypedDict):
-    """Which responses do not count."""
-
-    status: Annotated[Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.')]
-
-
-class _CostHeader(TypedDict):
-    header: Annotated[str, option("The name of the header. Its value is a number.")]
-
-
-class CostFrom(_CostHeader, total=False):
-    """The header of the response with the true cost."""
-
-    remove: Annotated[bool, option("Whether the client does not receive the header.", False)]
-
-
-KeyOption = Annotated[str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])]
-AlgorithmOption = Annotated[Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)]
-CountWhenOption = Annotated[CountWhen | None, option("Count only the requests with one of these outcomes.")]
+KeyOption = Annotated[
+    str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"], read=parse_key)
+]
+AlgorithmOption = Annotated[
+    Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT, read=checked_algorithm)
+]
+CountWhenOption = Annotated[
+    CountWhen | None, option("Count only the requests with one of these outcomes.", read=parse_count_when)
+]
 OnStoreErrorOption = Annotated[
     OnStoreError | None, option("The action without the store. Default: as in the settings.")
 ]
@@ -95,40 +81,18 @@ ConsistencyOption = Annotated[
 ]
 
 
-_Ban = TypedDict(  # "for" is a keyword, so this is no class
-    "_Ban",
-    {
-        "after": Annotated[
-            int, option("The number of rejections that starts a ban, from 1 to 100.", minimum=1, maximum=100)
-        ],
-        "within": Annotated[str | float, option("The span in which these rejections occur, at most 366 days.")],
-        "for": Annotated[str | float, option("The length of the first ban, at most 366 days.")],
-    },
-)
-
-
-class BanOptions(_Ban, total=False):
-    """When a client is banned from a rule, and for how long."""
-
-    growth: Annotated[int, option("Each ban is this many times as long as the one before it, 1 to 100.", 1, minimum=1)]
-    max: Annotated[
-        str | float,
-        option("The longest ban; `for` if that is longer. Bans are forgotten after this time without one.", "7d"),
-    ]
-    status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
-
-
 if TYPE_CHECKING:
     Off = Literal[False]
 else:
-    # msgspec has a literal of a boolean since 0.22.
-    Off = Annotated[bool, msgspec.Meta(extra_json_schema={"enum": [False]})]
+    Off = Annotated[bool, OFF]
+BanOption = Annotated[
+    BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.", read=parse_ban)
+]
 
 
-BanOption = Annotated[BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.")]
-
-
-TimezoneOption = Annotated[str, option('The time zone of `schedule`, such as `"Europe/Berlin"`.', "UTC")]
+TimezoneOption = Annotated[
+    str, option('The time zone of `schedule`, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone)
+]
 
 
 ModeOption = Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
@@ -150,34 +114,60 @@ class RuleDefaults(TypedDict, total=False):
 class RuleOptions(TypedDict, total=False):
     """The options of a rule, except its limits."""
 
-    name: Annotated[str | None, option("The name in headers and commands. Default: `rule-1`, or `module.view`.")]
+    name: Annotated[
+        str | None,
+        option("The name in headers and commands. Default: `rule-1`, or `module.view`.", read=checked_rule_name),
+    ]
     key: KeyOption
-    match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
+    match: Annotated[
+        Match, option("The requests that the rule applies to. Default: every request.", {}, read=ParsedMatch.parse)
+    ]
     algorithm: AlgorithmOption
     cost: Annotated[
-        Cost, option('The cost of one request, or the feature with it: `"json:max_tokens"`. A function in Python.', 1)
+        Cost,
+        option(
+            'The cost of one request, or the feature with it: `"json:max_tokens"`. A function in Python.',
+            1,
+            read=parse_cost,
+        ),
     ]
-    cost_from: Annotated[CostFrom | None, option("The header of the response with the true cost.")]
-    unit: Annotated[str, option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests")]
+    cost_from: Annotated[
+        CostFrom | None, option("The header of the response with the true cost.", read=parse_cost_from)
+    ]
+    unit: Annotated[
+        str,
+        option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests", read=checked_unit),
+    ]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     mode: ModeOption
     count_when: CountWhenOption
-    count_unless: Annotated[CountUnless | None, option("Count all requests but those with one of these outcomes.")]
-    per_key: Annotated[
-        LimitsOfKey, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
+    count_unless: Annotated[
+        CountUnless | None, option("Count all requests but those with one of these outcomes.", read=parse_count_unless)
     ]
-    per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
+    per_key: Annotated[
+        LimitsOfKey,
+        option("Limits by the value of the key, as a table or a file. The key has one part.", {}, read=as_given),
+    ]
+    per: Annotated[
+        LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {}, read=checked_table)
+    ]
     schedule: Annotated[
-        LimitsByText, option('Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {})
+        LimitsByText,
+        option(
+            'Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {}, read=checked_table
+        ),
     ]
     timezone: TimezoneOption
-    limits_ttl: Annotated[str | float, option("How long limits from a function are kept, in Python.", "1m")]
-    on_store_error: OnStoreErrorOption
-    hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h")]
-    wait: Annotated[
-        str | float | None, option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.')
+    limits_ttl: Annotated[
+        str | float, option("How long limits from a function are kept, in Python.", "1m", read=parse_duration)
     ]
-    max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, minimum=1)]
+    on_store_error: OnStoreErrorOption
+    hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
+    wait: Annotated[
+        str | float | None,
+        option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.', read=parse_duration),
+    ]
+    max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
     ban: BanOption
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     consistency: ConsistencyOption
@@ -185,7 +175,8 @@ class RuleOptions(TypedDict, total=False):
         str | None,
         option(
             'The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'
-            ' Beside `consistency = "exact"`, the rule ignores it.'
+            ' Beside `consistency = "exact"`, the rule ignores it.',
+            read=parse_share,
         ),
     ]
 

@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack
 
-from ..algorithms import checked_spec
 from ..algorithms.ban import BanTerms
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
-from ..keys.key import parse_key
 from ..keys.parts import checked_part, feature_of, spellings
-from ..quota import Quota, parse_duration, parse_quotas
-from .bans import parse_ban
+from ..quota import Quota, parse_quotas
 from .captures import Captures
-from .costs import FeatureCost, HeaderCost, parse_cost_from, parse_unit
-from .declaration import check_names, checked_call, defaults_of, document, one_of, parse_flag
+from .costs import FeatureCost, HeaderCost
+from .declaration import checked_call, decode, defaults_of, document
 from .match import Match, checked_method
-from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
-from .outcomes import counted_statuses, is_marked, without_statuses
+from .outcomes import Outcomes, without_statuses
 from .schedule import Schedule, parse_timezone
-from .values import checked_table, parse_cost, parse_count, parse_hold
+from .values import checked_table
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
-_ON_STORE_ERROR: Final = ("allow", "deny", "local")
-_PARSERS: Final[dict[str, tuple[str, Callable[[Any], object]]]] = {
-    "name": ("name", checked_rule_name),
-    "key": ("entries", parse_key),
-    "match": ("matches", Match.parse),
-    "cost": ("cost", parse_cost),
-    "cost_from": ("true_cost", parse_cost_from),
-    "unit": ("unit", parse_unit),
-    "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
-    "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
-    "on_store_error": ("on_store_error", lambda value: None if value is None else one_of(value, *_ON_STORE_ERROR)),
-    "count_when": ("statuses", counted_statuses),
-    "unrouted": ("unrouted", parse_flag),
-    "hold_at_most": ("hold_us", parse_hold),
-    "timezone": ("timezone", parse_timezone),
-    "limits_ttl": ("limits_ttl_us", parse_duration),
-    "wait": ("wait_us", lambda value: 0 if value is None else parse_duration(value)),
-    "max_waiting": ("max_waiting", parse_count),
+_ATTRIBUTES: Final = {
+    "key": "entries",
+    "match": "matches",
+    "cost_from": "true_cost",
+    "hold_at_most": "hold_us",
+    "wait": "wait_us",
+    "limits_ttl": "limits_ttl_us",
 }
-"""The attribute of each option, and its parser."""
+"""The attributes of a rule that do not have the names of their options."""
 _LEASE_PERCENT: Final = 2
-_PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 
 
 @document(RuleOptions, limits=LIMITS_MEANING)
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Rule:
     """One rule: the limits for the requests that match, counted per key.
 
@@ -71,67 +54,74 @@ class Rule:
 
     limits: Limits
     options: RuleOptions  # all of them, including those with their default
-    given: RuleOptions = field(compare=False)
-    name: str | None = field(compare=False)
-    algorithm: Any = field(compare=False)
-    cost: int | FeatureCost | Callable[[Any], int] = field(compare=False)
-    true_cost: HeaderCost | None = field(compare=False)
-    unit: str = field(compare=False)
-    when_missing: str = field(compare=False)
-    mode: str = field(compare=False)
-    on_store_error: str | None = field(compare=False)
-    quotas: tuple[Quota, ...] = field(compare=False)  # empty for limits from a function
-    entries: tuple[tuple[str, ...], ...] = field(compare=False)
-    matches: Match = field(compare=False)
-    tables: Tables = field(compare=False)
-    timezone: tzinfo = field(compare=False)
-    schedule: Schedule | None = field(compare=False)
-    limits_ttl_us: int = field(compare=False)
-    wait_us: int = field(compare=False)
-    max_waiting: int = field(compare=False)
-    hold_us: int = field(compare=False)
-    unrouted: bool = field(compare=False)
-    consistency: str = field(compare=False)
-    lease_percent: int = field(compare=False)
-    ban: BanTerms | None = field(compare=False)
-    statuses: frozenset[int] | None = field(compare=False)
-    is_marked: bool = field(compare=False)
+    given: RuleOptions
+    name: str | None
+    algorithm: Any
+    cost: int | FeatureCost | Callable[[Any], int]
+    true_cost: HeaderCost | None
+    unit: str
+    when_missing: str
+    mode: str
+    on_store_error: str | None
+    quotas: tuple[Quota, ...]  # empty for limits from a function
+    entries: tuple[tuple[str, ...], ...]
+    matches: Match
+    tables: Tables
+    timezone: tzinfo
+    schedule: Schedule | None
+    limits_ttl_us: int
+    wait_us: int
+    max_waiting: int
+    hold_us: int
+    unrouted: bool
+    consistency: str
+    lease_percent: int
+    ban: BanTerms | None
+    statuses: frozenset[int] | None
+    is_marked: bool
 
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
-        check_names(options, _DEFAULTS)
-        every = {**_DEFAULTS, **options}
-        self.__dict__.update(every, limits=limits, options=every, given=options)
-        with error_of(f'rule "{self.name}"' if self.name else ""):
-            self._parse(every)
+        name = options.get("name")
+        with error_of(f'rule "{name}"' if name else ""):
+            decoded = decode(RuleOptions, options)
+            self._keep(limits=limits, options={**_DEFAULTS, **options}, given=options)
+            self._keep(**{_ATTRIBUTES.get(name, name): value for name, value in decoded.items()})
+            self._keep(wait_us=decoded["wait"] or 0)
+            self._combine(decoded)
+
+    def _keep(self, **attributes: object) -> None:
+        """Set attributes of a dataclass that is frozen."""
+        self.__dict__.update(attributes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rule) and (self.limits, self.options) == (other.limits, other.options)
 
     def __hash__(self) -> int:
         return hash(self.name)  # the other options may be tables, which have no hash
 
-    def _parse(self, options: Mapping[str, Any]) -> None:
-        """Parse every option. The options of a dataclass that is frozen are set in its ``__dict__``."""
-        parsers = _PARSERS | {
-            "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
-            "ban": ("ban", self._ban),
-            "consistency": ("consistency", self._consistency),
-            "lease": ("lease_percent", self._lease_percent),
-        }
-        with error_path("algorithm"):
-            checked_spec(self.algorithm)
+    def _combine(self, decoded: Mapping[str, Any]) -> None:
+        """Set and check what depends on several options."""
         with error_path("limits"):
-            self.__dict__["quotas"] = () if callable(self.limits) else self.parse_limits(self.limits)
-        for name, (attribute, parse) in parsers.items():
-            with error_path(name):
-                self.__dict__[attribute] = parse(options[name])
-        self.__dict__["is_marked"] = is_marked(self.options.get("count_when"))
-        self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
-        scheduled = self._limits_by_value("schedule", options["schedule"])
+            self._keep(quotas=() if callable(self.limits) else self.parse_limits(self.limits))
+        outcomes, excluded = decoded["count_when"] or Outcomes(), decoded["count_unless"]
+        statuses = outcomes.statuses
+        if excluded is not None:
+            with error_path("count_unless"):
+                statuses = without_statuses(statuses, excluded)
+        self._keep(statuses=statuses, is_marked=outcomes.is_marked)
+        with error_path("ban"):
+            self._check_ban()
+        consistency, percent = self._share(decoded["consistency"], decoded["lease"])
+        self._keep(consistency=consistency, lease_percent=percent)
+        self._keep(tables=self._tables(decoded["per_key"], decoded["per"]))
+        scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
-            self.__dict__["schedule"] = Schedule(scheduled, self.timezone) if scheduled else None
+            self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
         if "timezone" in self.given and not scheduled:
             raise ConfigError("nothing depends on the time zone. Add a schedule, or remove timezone", "timezone")
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
-        for name, value in (("limits", self.limits), ("per_key", options["per_key"])):
+        for name, value in (("limits", self.limits), ("per_key", decoded["per_key"])):
             with error_path(name):
                 if callable(value):
                     checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
@@ -154,14 +144,14 @@ class Rule:
                 Limit("", 0, quota, self.algorithm)
         return quotas
 
-    def _tables(self, per_key: Any, per: Any) -> Tables:
+    def _tables(self, per_key: Any, per: Mapping[str, Any]) -> Tables:
         """Limits by value for each feature; those of ``per_key`` come first, under the name ""."""
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
         names = [name for entry in self.entries for name in entry]
         has_table = per_key and not callable(per_key)
         tables = [("", self._limits_by_value("per_key", per_key, *names))] if has_table else []
-        for name, limits in checked_table("per", per).items():
+        for name, limits in per.items():
             with error_path("per"):
                 part = checked_part(name, in_key=False)
             tables.append((part, self._limits_by_value(f"per.{name}", limits, part)))
@@ -171,7 +161,9 @@ class Rule:
         """The quotas of each value, even under the forms that a request may have. A value as written has precedence."""
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
-        for value, quotas in checked_table(path, table).items():
+        with error_path(path):
+            values = checked_table(table)
+        for value, quotas in values.items():
             with error_path(f"{path}[{value!r}]"):
                 if parts == ("method",):
                     checked_method(value)
@@ -180,44 +172,30 @@ class Rule:
                     others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
 
-    def _ban(self, value: object) -> BanTerms | None:
-        ban = parse_ban(value)
-        if ban is not None and not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
+    def _check_ban(self) -> None:
+        if self.ban is None:
+            return
+        if not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
             problem = (
                 f"key = {list(map('|'.join, self.entries))} is the same for many clients, so one would ban the others"
             )
             raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"')
-        if ban is not None and self.options["wait"] is not None:
+        if self.options["wait"] is not None:
             raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules")
-        return ban
 
-    def _consistency(self, consistency: object) -> str:
-        chosen = one_of(consistency, "exact", "leased")
-        if self.options["lease"] is None:
-            if chosen != "exact":
-                self._check_consistency(f'consistency = "{chosen}"')
-            return chosen
-        return chosen if "consistency" in self.given else "leased"
-
-    def _check_consistency(self, option: str) -> None:
+    def _share(self, consistency: str, percent: int | None) -> tuple[str, int]:
+        """Return the consistency, and the share of a lease. A lease alone means "leased"."""
+        if consistency == "exact" and (percent is None or "consistency" in self.given):
+            return consistency, 0
+        name, option = ("consistency", 'consistency = "leased"') if percent is None else ("lease", "lease")
         has_options = isinstance(self.algorithm, Mapping) and len(self.algorithm) > 1
         counts_otherwise = self.statuses is not None or self.ban is not None or has_options
         if self.mode == "shadow" or counts_otherwise:
             others = 'mode = "shadow", ban, count_when, count_unless or an algorithm with options'
-            raise ConfigError(f"{option} cannot be combined with {others}")
+            raise ConfigError(f"{option} cannot be combined with {others}", name)
         if self.quotas and all(quota.concurrent for quota in self.quotas):
-            raise ConfigError(f"concurrency limits are always exact. Remove {option}")
-
-    def _lease_percent(self, lease: object) -> int:
-        if lease is None:
-            return _LEASE_PERCENT if self.consistency == "leased" else 0
-        match = _PERCENT.fullmatch(str(lease))
-        if match is None or not 1 <= int(match[1]) <= 50:
-            raise ConfigError(f'expected a share from "1%" to "50%"; got {lease!r}')
-        if self.consistency == "exact":  # written out, beside a lease that waits for "leased"
-            return 0
-        self._check_consistency("lease")
-        return int(match[1])
+            raise ConfigError(f"concurrency limits are always exact. Remove {option}", name)
+        return "leased", percent or _LEASE_PERCENT
 
     @property
     def _may_hold_slots(self) -> bool:

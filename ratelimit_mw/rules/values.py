@@ -1,32 +1,16 @@
-"""Parse the simple values of a rule's options: counts, durations, tables, and its cost. Pure."""
+"""Parse single values of options: durations, words and tables. Pure."""
 
-import inspect
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from ..algorithms import checked_spec
 from ..clock import SECOND
 from ..errors import ConfigError
-from ..quota import checked_cost, parse_duration
-from .costs import FeatureCost
-from .declaration import checked_call
+from ..quota import parse_duration
 
-
-def parse_cost(cost: object) -> object:
-    """Return the cost of a rule: a number, a feature or a function."""
-    if isinstance(cost, str):
-        return FeatureCost(cost)
-    if not callable(cost):
-        return checked_cost(cost)
-    if inspect.iscoroutinefunction(cost):
-        raise ConfigError(f"expected a function that is not async; got {cost!r}")
-    return checked_call(cost, "the request or message")
-
-
-def parse_count(value: object, most: int | None = None) -> int:
-    """Return a whole number from 1, up to ``most``."""
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        raise ConfigError(f"expected a whole number from 1{f' to {most}' if most else ''}; got {value!r}")
-    return value
+_PERCENT: Final = re.compile(r"(\d{1,2})%", re.ASCII)
+_UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 
 def parse_positive_duration(duration: object) -> int:
@@ -47,7 +31,28 @@ def parse_hold(duration: object) -> int:
     return hold
 
 
-def checked_table(path: str, value: object) -> Mapping[str, Any]:
+def parse_share(share: object) -> int:
+    """Return the percent of a share."""
+    match = _PERCENT.fullmatch(str(share))
+    if match is None or not 1 <= int(match[1]) <= 50:
+        raise ConfigError(f'expected a share from "1%" to "50%"; got {share!r}')
+    return int(match[1])
+
+
+def checked_algorithm(spec: Any) -> Any:
+    """Return the name, the table or the class of an algorithm."""
+    checked_spec(spec)
+    return spec
+
+
+def checked_unit(unit: object) -> str:
+    """Return the unit of a rule; ``ConfigError`` for anything but a word that a header can have."""
+    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+        raise ConfigError(f'expected a word in lower case such as "tokens"; got {unit!r}')
+    return unit
+
+
+def checked_table(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"expected a table; got {value!r}", path)
+        raise ConfigError(f"expected a table; got {value!r}")
     return value

@@ -2,103 +2,53 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, Final, cast, get_origin, is_typeddict
+from typing import Any, ClassVar, Final, Unpack, cast
 
-from ..errors import ConfigError, error_path, parse_each
-from ..keys.ip import Embedding, parse_nat64
+from ..errors import ConfigError, error_path
+from ..keys.ip import Embedding
 from ..keys.secret import Secret
-from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
-from ..rules.declaration import check_names, defaults_of
+from ..rules.declaration import decode, marked
 from ..rules.names import printable
 from ..rules.options import RuleDefaults
-from ..rules.paths import checked_pattern
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
-from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store
-from ..traffic.address import checked_log_url
+from . import options as declared
 from .environment import with_variables
 from .files import read
 from .locate import places_in
-from .options import HttpOptions, SettingsDict
+from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
 from .places import find_place, locate, split_rule
-from .rules import DEFAULT_RULE, parse_defaults, parse_rules, with_limits
-from .schema import check_table, schema
-from .values import (
-    checked_observers,
-    checked_proxy,
-    checked_store,
-    database_file,
-    field_name,
-    forwarded_header,
-    key_name,
-    parse_size,
-    secret_of,
-    whole_number,
-)
+from .rules import DEFAULT_RULE, parse_rules, with_limits
+from .values import database_file, secret_of
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
-_DEFAULTS: Final = defaults_of(SettingsDict)
-OF_LIMITER: Final = ("enabled", "limits", "store", "observers", "event_features", "traffic_log", "traffic_clients")
+OF_LIMITER: Final = marked(SettingsDict, declared.OF_LIMITER)
 """The arguments of a middleware that its limiter needs."""
-AT_START: Final = (
-    "store",
-    "store_timeout",
-    "on_store_error",
-    "fleet_size",
-    "fallback_keys",
-    "rejection_cache",
-    "secret",
-    "observers",
-    "event_features",
-    "traffic_log",
-    "traffic_clients",
-)
-"""The settings that take effect when an application starts, and not when they are read again."""
+_AT_START: Final = marked(SettingsDict, declared.AT_START)
 _SHOWN: Final = 3
 """The steps of a path in a message, such as "rules.api.per_key" or "lists.deny.user"."""
 _OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled")
-_PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "store": checked_store,
-    "defaults": parse_defaults,
-    "observers": checked_observers,
-    "event_features": partial(parse_each, key_name),
-    "traffic_log": lambda url: None if url is None else checked_log_url(url),
-    "trusted_proxies": partial(parse_each, checked_proxy),
-    "forwarded_header": forwarded_header,
-    "ipv6_prefix": partial(whole_number, most=128),
-    "nat64_prefixes": partial(parse_each, parse_nat64),
-    "headers": tuple,
-    "retry_jitter": parse_whole_seconds,
-    "store_timeout": parse_positive_duration,
-    "fleet_size": lambda number: None if number is None else whole_number(number),
-    "fallback_keys": whole_number,
-    "rejection_cache": parse_duration,
-    "reload_interval": parse_duration,
-    "exempt": partial(parse_each, checked_pattern),
-    "email_field": partial(field_name, "json"),
-    "body_limit": parse_size,
-    "body_timeout": parse_positive_duration,
-    "region_header": partial(field_name, "header"),
-}
-"""The settings that are parsed one by one."""
 
 
 @dataclass(frozen=True, init=False)
 class Settings:
-    """Loaded settings. ``load_settings`` builds them; ``SettingsDict`` declares their meaning and their defaults.
+    """Checked settings. ``SettingsDict`` declares their meaning and their defaults; arguments are as in a file.
 
-    Durations are whole microseconds, and ``body_limit`` is in bytes.
+    In the attributes, durations are whole microseconds, and ``body_limit`` is in bytes.
+
+    Example:
+        >>> Settings(store_timeout="20ms").store_timeout
+        20000
     """
 
     rules: tuple[Rule, ...]
@@ -140,15 +90,13 @@ class Settings:
     origin: ClassVar[Origin | None] = None
     """How to load the same settings again; None for settings that your code has built or changed."""
 
-    def __init__(self, **values: Any) -> None:
-        kinds = {each.name: _kind_of(each.type) for each in fields(self)}
-        check_names(values, kinds, "setting")
-        for name, value in values.items():
-            if not isinstance(value, kinds[name]):
-                got = type(value).__name__  # the value may be a secret
-                raise ConfigError(f"expected a value as in load_settings(...).{name}; got {got}", name)
-        defaults = load_settings({}) if len(values) < len(kinds) else None
-        self.__dict__.update({name: getattr(defaults, name) for name in kinds if name not in values}, **values)
+    def __init__(self, **settings: Unpack[SettingsDict]) -> None:
+        self.__dict__.update(vars(load_settings(settings)))
+        del self.__dict__["origin"]  # settings of your code are not read again
+
+    def replaced(self, **values: Any) -> "Settings":
+        """Return these settings with other values, in the form that the attributes have."""
+        return _built({each.name: getattr(self, each.name) for each in fields(self)} | values)
 
     @cached_property
     def rule_places(self) -> dict[str, str]:
@@ -192,11 +140,6 @@ class Settings:
         """The settings that a ``RuleSet`` takes, besides the rules."""
         limits_rule = DEFAULT_RULE if self.has_limits else ""
         return {name: getattr(self, name) for name in _OF_RULE_SET} | {"limits_rule": limits_rule}
-
-
-def _kind_of(hint: Any) -> Any:
-    """Return a type without the types of its items."""
-    return hint if isinstance(hint, UnionType) else Mapping if is_typeddict(hint) else get_origin(hint) or hint
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -259,8 +202,8 @@ def _with_origin(settings: Settings, origin: Origin) -> Settings:
 def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
     """Load settings again. Return them, and the new values of those that need a restart, by name."""
     loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
-    changed = {name: new for name in AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
-    kept = replace(loaded, **{name: getattr(settings, name) for name in changed})
+    changed = {name: new for name in _AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
+    kept = loaded.replaced(**{name: getattr(settings, name) for name in changed})
     return _with_origin(kept, loaded.origin), changed  # type: ignore[arg-type]
 
 
@@ -300,25 +243,25 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"expected a table; got {data!r}")
-    data = with_variables({name: value for name, value in data.items() if name != "$schema"})
-    check_table(data)
-    options = {**_DEFAULTS, **data}
-    parsers: dict[str, Callable[[Any], Any]] = {
-        **_PARSERS,
-        "lists": lambda tables: AccessLists(checked_table("", tables), options["exempt"]),
-        "region_database": partial(database_file, folder),
-    }
-    for name, parse in parsers.items():
-        with error_path(name):
-            options[name] = parse(options[name])
+    if isinstance(data, Mapping):
+        data = with_variables({name: value for name, value in data.items() if name != "$schema"})
+    options = decode(SettingsDict, data, noun="setting")
+    with error_path("lists"):
+        options["lists"] = AccessLists(options["lists"], options["exempt"])
+    with error_path("region_database"):
+        options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, amendments = parse_rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
-    options["has_limits"] = options["limits"] is not None
-    rules = with_limits(rules, options.pop("limits"), options["defaults"])
-    secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
-    return Settings(rules=rules, amendments=amendments, secret=secret, source=source, **options)
+    rules, options["amendments"] = parse_rules(options["rules"], folder, options["ipv6_prefix"], options["defaults"])
+    limits = options.pop("limits")
+    options["rules"] = with_limits(rules, limits, options["defaults"])
+    options["secret"] = secret_of(options["secret"], options.pop("secret_file"), options.pop("keyed"), folder)
+    return _built({**options, "has_limits": limits is not None, "source": source})
+
+
+def _built(values: dict[str, Any]) -> Settings:
+    settings = object.__new__(Settings)
+    settings.__dict__.update(values)
+    return settings
 
 
 def with_options(source: SettingsSource | None, options: HttpOptions) -> Settings:
@@ -334,7 +277,7 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
     for argument in loaded.rules:
         rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != DEFAULT_RULE]
         changed |= {"rules": with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
-    changed_settings = replace(settings, **changed)
+    changed_settings = settings.replaced(**changed)
     if (origin := settings.origin) is None:
         return changed_settings
     arguments = (*origin.arguments, *given)

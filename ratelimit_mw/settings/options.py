@@ -1,13 +1,24 @@
-"""The settings: name, type, default and meaning of each. See ``rules/declaration.py``."""
+"""The settings: name, type, default, meaning and parser of each. See ``rules/declaration.py``."""
 
 # Annotations are evaluated here, because msgspec reads them.
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from ..rules.declaration import option
+import msgspec
+
+from ..errors import parse_each
+from ..keys.ip import parse_nat64
+from ..quota import parse_duration
+from ..rules.declaration import POSITIVE, as_given, option
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
+from ..rules.paths import checked_pattern
+from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store
+from ..traffic.address import checked_log_url
+from .rules import parse_defaults
+from .values import checked_observers, checked_proxy, checked_store, field_name, forwarded_header, key_name, parse_size
 
 if TYPE_CHECKING:
     StoreURL = str | Store
@@ -15,6 +26,14 @@ if TYPE_CHECKING:
 else:  # a file can hold no objects
     StoreURL = Observer = str
 Duration = str | float
+AT_START = "at start"
+"""Marks the settings that take effect when an application starts, and not when they are read again."""
+OF_LIMITER = "of the limiter"
+"""Marks the arguments of a middleware that its limiter needs."""
+
+each = partial(partial, parse_each)
+"""Makes the parser of a list from that of its items."""
+_SCHEMA_FIELD = {"type": "string", "description": "The address of this schema, for editors. Not read."}
 Values = Mapping[str, str | Sequence[str]]
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
@@ -22,42 +41,97 @@ Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 class HttpOptions(TypedDict, total=False):
     """The settings that you can also pass to a middleware, as arguments."""
 
-    enabled: Annotated[bool, option("Whether anything is limited. `false` turns all rules and lists off.", True)]
-    limits: Annotated[Limits | None, option("Limits of all requests, as a rule named `default`.")]
-    store: Annotated[StoreURL, option("The URL of the store that keeps the counts.", "memory://")]
+    enabled: Annotated[
+        bool, option("Whether anything is limited. `false` turns all rules and lists off.", True, OF_LIMITER)
+    ]
+    limits: Annotated[
+        Limits | None, option("Limits of all requests, as a rule named `default`.", None, OF_LIMITER, read=as_given)
+    ]
+    store: Annotated[
+        StoreURL,
+        option("The URL of the store that keeps the counts.", "memory://", OF_LIMITER, AT_START, read=checked_store),
+    ]
     observers: Annotated[
         Sequence[Observer],
-        option('Functions that receive an event for each request: `"module:function"`.', []),
+        option(
+            'Functions that receive an event for each request: `"module:function"`.',
+            [],
+            OF_LIMITER,
+            AT_START,
+            read=checked_observers,
+        ),
     ]
-    event_features: Annotated[Sequence[str], option("Names of key features whose values are included in events.", [])]
+    event_features: Annotated[
+        Sequence[str],
+        option(
+            "Names of key features whose values are included in events.", [], OF_LIMITER, AT_START, parse=each(key_name)
+        ),
+    ]
     traffic_log: Annotated[
-        str | None, option("The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.")
+        str | None,
+        option(
+            "The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.",
+            None,
+            OF_LIMITER,
+            AT_START,
+            parse=checked_log_url,
+        ),
     ]
-    traffic_clients: Annotated[bool, option("Whether the traffic log also counts clients, for `top`.", False)]
-    trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
+    traffic_clients: Annotated[
+        bool, option("Whether the traffic log also counts clients, for `top`.", False, OF_LIMITER, AT_START)
+    ]
+    trusted_proxies: Annotated[
+        Sequence[str],
+        option('Trusted proxies: IP addresses, networks or `"unix"`.', [], parse=each(checked_proxy)),
+    ]
     forwarded_header: Annotated[
-        str, option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for")
+        str,
+        option(
+            "The header with the client IP. Your proxy appends to it, or overwrites it.",
+            "x-forwarded-for",
+            parse=forwarded_header,
+        ),
     ]
-    ipv6_prefix: Annotated[
-        int, option("Number of bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)
+    ipv6_prefix: Annotated[int, option("Number of bits of an IPv6 address that identify a client.", 64, ge=1, le=128)]
+    nat64_prefixes: Annotated[
+        Sequence[str],
+        option("NAT64 prefixes of your own, besides `64:ff9b::/96`.", [], parse=each(parse_nat64)),
     ]
-    nat64_prefixes: Annotated[Sequence[str], option("NAT64 prefixes of your own, besides `64:ff9b::/96`.", [])]
     headers: Annotated[
-        Headers, option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"])
+        Headers,
+        option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"], parse=tuple),
     ]
     reset: Annotated[
         Literal["delta", "epoch"], option("Send the reset in seconds from now, or in seconds since 1970.", "delta")
     ]
     retry_jitter: Annotated[
-        Duration, option("The longest random time that is added to the time to wait, in whole seconds.", 0)
+        Duration,
+        option(
+            "The longest random time that is added to the time to wait, in whole seconds.", 0, read=parse_whole_seconds
+        ),
     ]
-    email_field: Annotated[str, option("The field of a body that holds `email`. `a.b` is `b` in `a`.", "email")]
+    email_field: Annotated[
+        str,
+        option(
+            "The field of a body that holds `email`. `a.b` is `b` in `a`.", "email", parse=partial(field_name, "json")
+        ),
+    ]
     body_limit: Annotated[
-        str | int, option("The longest body that is read for a rule with a field of the body.", "64KiB")
+        str | int,
+        option("The longest body that is read for a rule with a field of the body.", "64KiB", parse=parse_size),
     ]
-    body_timeout: Annotated[Duration, option("The longest time to wait for such a body, under ASGI.", "1s")]
+    body_timeout: Annotated[
+        Duration, option("The longest time to wait for such a body, under ASGI.", "1s", read=parse_positive_duration)
+    ]
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
-    region_header: Annotated[str, option("The header with the country for `region`. It needs `trusted_proxies`.", "")]
+    region_header: Annotated[
+        str,
+        option(
+            "The header with the country for `region`. It needs `trusted_proxies`.",
+            "",
+            parse=partial(field_name, "header"),
+        ),
+    ]
 
 
 class ListSettings(TypedDict, total=False):
@@ -70,20 +144,59 @@ class ListSettings(TypedDict, total=False):
 class SettingsDict(HttpOptions, total=False):
     """All settings, as in a settings file."""
 
-    rules: Annotated[Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [])]
-    defaults: Annotated[RuleDefaults, option("Options of the rules and decorators that do not set them.", {})]
-    on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
-    store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
-    fleet_size: Annotated[int | None, option("The number of processes. Default: counted in the store.", minimum=1)]
-    fallback_keys: Annotated[int, option("Maximum number of keys of a process without the store.", 100_000, minimum=1)]
-    rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
-    reload_interval: Annotated[
-        Duration, option("Time between checks for a changed settings file and for overrides. `0`: never.", "2s")
+    rules: Annotated[
+        Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [], read=as_given)
     ]
-    exempt: Annotated[Sequence[str], option("Patterns of paths that no rule limits. The deny list still applies.", [])]
-    lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
-    secret: Annotated[str | None, option("The secret of the digests in the store, at least 16 characters.")]
+    defaults: Annotated[
+        RuleDefaults, option("Options of the rules and decorators that do not set them.", {}, read=parse_defaults)
+    ]
+    on_store_error: Annotated[
+        OnStoreError, option("Without the store: allow, reject, or count by process.", "local", AT_START)
+    ]
+    store_timeout: Annotated[
+        Duration,
+        option(
+            "The longest time that a call may wait for a shared store.", "50ms", AT_START, read=parse_positive_duration
+        ),
+    ]
+    fleet_size: Annotated[
+        Annotated[int, POSITIVE] | None,
+        option("The number of processes. Default: counted in the store.", None, AT_START),
+    ]
+    fallback_keys: Annotated[
+        int, option("Maximum number of keys of a process without the store.", 100_000, AT_START, ge=1)
+    ]
+    rejection_cache: Annotated[
+        Duration, option("The longest time that a process repeats a rejection.", "1s", AT_START, read=parse_duration)
+    ]
+    reload_interval: Annotated[
+        Duration,
+        option(
+            "Time between checks for a changed settings file and for overrides. `0`: never.", "2s", read=parse_duration
+        ),
+    ]
+    exempt: Annotated[
+        Sequence[str],
+        option("Patterns of paths that no rule limits. The deny list still applies.", [], parse=each(checked_pattern)),
+    ]
+    lists: Annotated[
+        ListSettings,
+        option("The allow list and the deny list, which take precedence over rules.", {}, read=checked_table),
+    ]
+    secret: Annotated[
+        str | None,
+        option("The secret of the digests in the store, at least 16 characters.", None, AT_START, is_secret=True),
+    ]
     secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]
     keyed: Annotated[
         Sequence[str] | None, option("Features to digest. It needs a secret. Default: `email`, `user`, `ip`.")
     ]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a settings file, for editors."""
+    exported = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsDict)}
+    for table in exported["$defs"].values():
+        table["additionalProperties"] = False
+    exported["$defs"][SettingsDict.__name__]["properties"]["$schema"] = _SCHEMA_FIELD
+    return exported

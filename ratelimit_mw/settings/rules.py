@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from ..errors import ConfigError, error_path
 from ..rules.client_checks import check_rule
-from ..rules.declaration import check_names, hints_of
+from ..rules.declaration import check_names, decode, options_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.rule import Rule, build_rule, check_options
@@ -15,8 +15,6 @@ from .environment import with_variables
 from .files import read
 
 DEFAULT_RULE: Final = "default"
-_RULE_FIELDS: Final = hints_of(RuleSettings)
-_SHARED_FIELDS: Final = hints_of(RuleDefaults)
 
 
 def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -> tuple[Rule, ...]:
@@ -34,9 +32,7 @@ def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) ->
 
 def parse_defaults(table: Any) -> RuleDefaults:
     """The options of all rules, each of which a rule could have."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'expected a table such as {{key = "user|ip"}}; got {table!r}')
-    check_names(table, _SHARED_FIELDS, "default")
+    decode(RuleDefaults, table, 'a table such as {key = "user|ip"}', "default")
     check_options(table)
     return cast(RuleDefaults, dict(table))
 
@@ -77,7 +73,7 @@ def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
     """The options of one rule, with a file of ``per_key`` loaded."""
     if not isinstance(table, Mapping):
         raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
-    check_names(table, _RULE_FIELDS, "field")
+    check_names(table, options_of(RuleSettings), "field")
     options = dict(table)
     if isinstance(file := options.get("per_key"), str):
         with error_path("per_key"):

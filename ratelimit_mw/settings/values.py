@@ -12,7 +12,7 @@ from ..errors import ConfigError, error_path, parse_each
 from ..keys.features import checked_name
 from ..keys.parts import checked_part, part_of
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
-from ..rules.declaration import checked_call
+from ..rules.declaration import check_type, checked_call
 from ..stores import Store, check_store_url
 from .files import secret_file
 
@@ -24,11 +24,12 @@ _HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
 _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
 
 
-def checked_store(store: str | Store) -> str | Store:
-    """A store, or a URL that names one."""
-    if isinstance(store, str):
+def checked_store(store: Any) -> str | Store:
+    """A store, or a URL that names one, which may hold a password."""
+    if not isinstance(store, Store):
+        check_type(store, str, is_secret=True)
         check_store_url(store)
-    return store
+    return store  # type: ignore[no-any-return]
 
 
 def checked_proxy(text: str) -> str:
@@ -49,14 +50,6 @@ def forwarded_header(name: str) -> str:
         hint = f". Did you mean {nearest[0]!r}?" if nearest else ""
         raise ConfigError(f"expected the name of a header, such as 'x-forwarded-for'; got {name!r}{hint}")
     return header
-
-
-def whole_number(number: int, most: int | None = None) -> int:
-    """A whole number of at least 1."""
-    if number < 1 or (most is not None and number > most):
-        limits = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ConfigError(f"expected a whole number {limits}; got {number}")
-    return number
 
 
 def parse_size(value: str | int) -> int:

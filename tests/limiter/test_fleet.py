@@ -268,7 +268,7 @@ rules = [
     Rule(name="login", limits="10/hour", match={{"path": "/login"}}),
     Rule(name="page", limits="1000000/hour", match={{"path": "/"}}),
 ]
-limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5_000_000))
+limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5))
 
 def text():
     return f"{{os.getpid()}} {{limiter._remote.fleet._learned}}".encode()

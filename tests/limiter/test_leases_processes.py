@@ -26,7 +26,7 @@ SHARE = 50
 
 def limiter_of(place: str, name: str, lease: str | None = "5%") -> Limiter:
     """1,000 in a day that stands still, drawn by 50, on a store for which a busy machine may take its time."""
-    settings = Settings(store_timeout=20_000_000, on_store_error="deny", rejection_cache=0)
+    settings = Settings(store_timeout="20s", on_store_error="deny", rejection_cache=0)
     return Limiter([Rule(name=name, limits="1000/day", lease=lease)], place, lambda: NOW, settings)
 
 

@@ -107,7 +107,7 @@ def test_a_defect_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
 def test_requests_never_wait_for_the_record() -> None:
     """A request only compares times. Between two intervals the store is not asked at all."""
     store = Recording()
-    limiter = limiter_of(store=store, reload_interval=3_600_000_000)
+    limiter = limiter_of(store=store, reload_interval="1h")
     for _ in range(100):
         limiter.hit(ACME)
     assert store.reads == 1
@@ -236,7 +236,7 @@ def test_an_event_loop_has_one_connection(redis_server: Server) -> None:
 def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
     """An async view of Flask has an event loop of its own, which ends with the view."""
     store = Recording()
-    limiter = limiter_of(store=store, reload_interval=3_600_000_000)
+    limiter = limiter_of(store=store, reload_interval="1h")
     asyncio.run(limiter.ahit(ACME))
     begun: list[str] = []
 

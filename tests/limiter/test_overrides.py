@@ -10,7 +10,7 @@ import pytest
 from limiter_ways import WAYS, Blocking
 from override_stores import ACME, API, OTHER, Recording, limiter_of, limits
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.overrides import ClientOverride, load_overrides
@@ -130,8 +130,7 @@ def test_the_client_is_spelled_as_requests_spell_it() -> None:
 
 
 def test_a_secret_keeps_personal_data_out_of_the_record() -> None:
-    secret = load_settings({"secret": SECRET}).secret
-    limiter = limiter_of(secret=secret)
+    limiter = limiter_of(secret=SECRET)
     override = limiter.clients.override("api", ACME, "7/minute")
     assert limits(limiter) == ["7/minute"]
     assert b"acme" not in (limiter.store.read_record("overrides") or b"")

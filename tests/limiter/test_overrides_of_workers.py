@@ -198,7 +198,7 @@ def test_a_change_without_a_reply_may_be_in_effect(
     """The error says so. A paused server makes the change when it runs again. A repeated change is the same change."""
     with redis_running(tmp_path) as server:
         url = f"redis://{HOST}:{server.port}"
-        first, second = limiter_of(store=url, store_timeout=300_000), limiter_of(store=url)
+        first, second = limiter_of(store=url, store_timeout="300ms"), limiter_of(store=url)
         dump = override_record.dump_overrides
 
         def pause(overrides: Any) -> bytes:

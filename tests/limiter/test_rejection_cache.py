@@ -23,7 +23,7 @@ def clock() -> Iterator[ManualClock]:
         yield clock
 
 
-def setup(rules: list[Rule], remember: int = 1_000_000) -> tuple[Limiter, SharedStore]:
+def setup(rules: list[Rule], remember: int = 1) -> tuple[Limiter, SharedStore]:
     store = SharedStore()
     return Limiter(rules, store, settings=Settings(rejection_cache=remember)), store
 

@@ -335,7 +335,7 @@ def test_a_rule_with_a_slot_may_wait(options: Any) -> None:
     [
         ({"limits": "5/minute", "wait": "5s"}, 'wait: nothing to wait for. Add a limit such as "2 concurrent"'),
         ({"limits": "1 concurrent", "wait": "soon"}, "wait: expected a duration"),
-        ({"limits": "1 concurrent", "max_waiting": 0}, "max_waiting: expected a whole number from 1; got 0"),
+        ({"limits": "1 concurrent", "max_waiting": 0}, "max_waiting: expected a whole number of at least 1; got 0"),
     ],
 )
 def test_a_wait_that_cannot_work_is_an_error_at_the_start(options: Any, message: str) -> None:

@@ -19,8 +19,7 @@ from shared_store import SharedStore
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.limiter import reloader
 
-HOUR = 3_600_000_000
-SECONDS = HOUR / 1_000_000
+SECONDS = 3600.0
 FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "{}/minute"\n'
 
 
@@ -59,7 +58,7 @@ def test_an_idle_worker_knows_an_override_before_it_decides(
     url: str, later: Later, hits: Callable[[Limiter], list[Any]]
 ) -> None:
     """All requests that arrive at once wait for it, whatever the store."""
-    operator, worker = (limiter_of(store=url, reload_interval=HOUR) for _ in range(2))
+    operator, worker = (limiter_of(store=url, reload_interval="1h") for _ in range(2))
     hits(worker)
     operator.clients.override("api", ACME, "7/minute")
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
@@ -97,7 +96,7 @@ def test_an_idle_worker_knows_a_deny_list_and_loses_no_request_to_a_mistake(
 def test_a_ban_applies_to_the_next_decision_of_each_worker(url: str, hits: Callable[[Limiter], list[Any]]) -> None:
     """The store decides it, in the round trip of the request."""
     rule = Rule(name="api", key=["user"], limits="100/minute", ban={"after": 10, "within": "10m", "for": "1h"})
-    operator, worker = (limiter_of(rule, store=url, reload_interval=HOUR) for _ in range(2))
+    operator, worker = (limiter_of(rule, store=url, reload_interval="1h") for _ in range(2))
     assert [verdict.allowed for verdict in hits(worker)] == [True] * 4
     operator.clients.ban("api", ACME)
     assert [verdict.banned for verdict in hits(worker)] == [True] * 4
@@ -108,7 +107,7 @@ def test_a_ban_applies_to_the_next_decision_of_each_worker(url: str, hits: Calla
 def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: Later) -> None:
     """In the last quarter of the interval, one request begins a look, and no request waits for it."""
     store = Recording()
-    worker = limiter_of(store=store, reload_interval=HOUR)
+    worker = limiter_of(store=store, reload_interval="1h")
     worker.hit(ACME)
     set_elsewhere(store, "7/minute")
     may_end, read, reads = threading.Event(), store.states.read_record, store.reads
@@ -131,7 +130,7 @@ def test_a_busy_worker_reads_a_changed_file_in_the_background(file: Path, later:
 
 def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later) -> None:
     store = Recording()
-    worker = limiter_of(store=store, reload_interval=HOUR)
+    worker = limiter_of(store=store, reload_interval="1h")
     worker.hit(ACME)
     store.down = True
     while not worker.breaker.open:  # type: ignore[union-attr]
@@ -146,7 +145,7 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
 
 def test_limits_that_are_off_read_no_overrides(later: Later) -> None:
     store = Recording()
-    worker = limiter_of(store=store, reload_interval=HOUR, enabled=False)
+    worker = limiter_of(store=store, reload_interval="1h", enabled=False)
     worker.hit(ACME)
     assert store.starts == 0
 

@@ -330,7 +330,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("inspect", {"prefix": "ipp=192."}, "no rule uses ipp"),
     ("inspect", {"features": {"usr": "ann"}}, "no rule uses usr. Did you mean user? The rules use email, ip, user"),
     ("inspect", {"features": {"ip": "192.0.2"}}, "features.ip: expected an IP address or a network"),
-    ("inspect", {"limit": 0}, "limit: expected a whole number; got 0"),
+    ("inspect", {"limit": 0}, "limit: expected a whole number from 1 to 100000; got 0"),
     ("inspect", {"ruel": "pages"}, "ruel: unknown field. Did you mean 'rule'?"),
     ("reset", {}, "rule: is missing"),
     ("reset", {"rule": "login"}, "features: is missing"),

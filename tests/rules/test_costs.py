@@ -183,7 +183,7 @@ def test_a_cost_that_is_no_feature_is_an_error() -> None:
 def test_an_option_that_cannot_work_is_an_error() -> None:
     for options, message in (
         ({"cost_from": "x-tokens"}, "cost_from: expected {header = \"x-tokens-used\"}; got 'x-tokens'"),
-        ({"cost_from": {"remove": True}}, "cost_from: expected {header = "),
+        ({"cost_from": {"remove": True}}, "cost_from: header is missing. Expected {header = "),
         ({"cost_from": {"header": "a b"}}, "cost_from.header: expected a feature: .* got 'header:a b'"),
         ({"cost_from": {"header": "x", "hide": True}}, "cost_from.hide: unknown option"),
         ({"cost_from": {"header": "x", "remove": "yes"}}, "cost_from.remove: expected true or false; got 'yes'"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tables import case, expect_error
+from tables import case
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.errors import error_path
-from ratelimit_mw.rules.declaration import one_of
 from ratelimit_mw.rules.rule import Match
 
 
@@ -123,9 +122,3 @@ def test_an_empty_match_matches_every_request() -> None:
     assert Match.parse({}) == Match()
     assert Match().takes_features({})
     assert Match().takes_host("any")
-
-
-def test_an_unknown_word_is_shown_with_the_valid_words() -> None:
-    """The error lists the valid words."""
-    assert one_of("a", "a", "b") == "a"
-    expect_error("expected 'a' or 'b'; got 'c'", one_of, "c", "a", "b")

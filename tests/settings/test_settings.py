@@ -14,9 +14,9 @@ from tables import expect_error
 
 from ratelimit_mw import Limiter, Rule, algorithms, load_settings
 from ratelimit_mw.errors import MissingExtraError
+from ratelimit_mw.rules.declaration import type_text
 from ratelimit_mw.rules.options import BanOption
 from ratelimit_mw.settings import schema
-from ratelimit_mw.settings.schema import type_text
 
 TOML = """
 store = "memory://?max_keys=1000"

@@ -183,7 +183,7 @@ limiter = Limiter(
         Rule(name="tokens", key=[], limits="1000000/year", match=match, algorithm="fixed-window", cost=5000),
     ],
     store="STORE",
-    settings=Settings(store_timeout=10_000_000),
+    settings=Settings(store_timeout="10s"),
 )
 used = []
 

@@ -22,7 +22,7 @@ HOLD = 3 * BUDGET
 limiter = Limiter(
     [Rule(name="login", key=[], match={"path": "/login"}, limits=os.environ["LIMITS"], count_when={"status": 401})],
     store=os.environ["STORE"],
-    settings=Settings(store_timeout=int(BUDGET * 1e6)),
+    settings=Settings(store_timeout=BUDGET),
 )
 
 

@@ -22,7 +22,7 @@ API = Rule(name="api", key=["user"], limits="100/minute")
 
 
 def limiter_of(*rules: Rule, store: str | Store = "memory://", clock: Any = None, **settings: Any) -> Limiter:
-    options = Settings(**{"reload_interval": 1_000, "store_timeout": 9_000_000, **settings})
+    options = Settings(**{"reload_interval": "1ms", "store_timeout": "9s", **settings})
     return Limiter(rules or [API], store, clock or ManualClock(1_000_000.0), options)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +187,7 @@ def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
         admin.config_set("maxmemory-policy", policy)
         admin.config_set("maxmemory", memory)
     settings = load_settings({"store": f"redis://localhost:{own_server.port}", "store_timeout": "5s"})
-    settings = replace(settings, traffic_log=log_url.format(port=own_server.port))
+    settings = settings.replaced(traffic_log=log_url.format(port=own_server.port))
     limiter = Limiter(RULES, settings=settings)
     limiter.hit({"ip": "192.0.2.7"})
     threads = [each for each in threading.enumerate() if each.name == "ratelimit_mw background"]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,7 +99,7 @@ def replay(
 def _suggest(settings: Settings, share: float, log: RequestLog) -> dict[str, Any]:
     """Return suggested limits, and the counts of a replay with all of them."""
     rules = suggest(settings, share, log)
-    report = ReplayReport(log, Simulation(replace(settings, rules=tuple(rules))), "verifying", 1)
+    report = ReplayReport(log, Simulation(settings.replaced(rules=tuple(rules))), "verifying", 1)
     counts = report.rules_json()
     for rule, before, after in zip(counts, settings.rules, rules, strict=True):
         rule["suggested"] = None if before is after else [str(quota) for quota in after.quotas]

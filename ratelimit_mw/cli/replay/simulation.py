@@ -1,7 +1,6 @@
 """Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ class Simulation:
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
-        settings = replace(settings, amendments={}, enabled=True, observers=(), traffic_log=None)
+        settings = settings.replaced(amendments={}, enabled=True, observers=(), traffic_log=None)
         self.max_keys = _max_keys(settings.store)
         # An empty store, without a snapshot of live counts.
         self._store = MemoryStore(self.max_keys)

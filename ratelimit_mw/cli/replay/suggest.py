@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 from ...algorithms.limit import Limit
@@ -101,7 +100,7 @@ def _scaled(quota: Quota, amount: int) -> Quota:
 def _try(settings: Settings, searches: list[_Search], log: RequestLog, action: str) -> None:
     """Decide the candidates of all searches in one pass, and narrow the searches."""
     candidates = [(search, *each) for search in searches for each in search.candidates().items()]
-    simulation = Simulation(replace(settings, rules=tuple(rule for _, _, rule in candidates)))
+    simulation = Simulation(settings.replaced(rules=tuple(rule for _, _, rule in candidates)))
     matched, rejected = Counter[Limit](), Counter[Limit]()
     for _, entry in log.requests(action):
         for decision in simulation.decide(entry).decisions:

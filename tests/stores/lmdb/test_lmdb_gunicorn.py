@@ -20,7 +20,7 @@ import os
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 
-settings = Settings(on_store_error="deny", store_timeout=5_000_000)
+settings = Settings(on_store_error="deny", store_timeout="5s")
 limiter = Limiter([Rule(name="api", limits="30/day", key=["ip"])], "lmdb://{path}", settings=settings)
 assert limiter.hit({{"ip": "opened before the fork"}})
 

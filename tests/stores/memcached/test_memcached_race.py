@@ -101,7 +101,7 @@ def test_racing_processes_return_all_slots(memcached_server: Server) -> None:
     assert all(results.get(timeout=200) for _ in workers)
     for worker in workers:
         worker.join()
-    limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT))
+    limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
     assert limiter.peek(CLIENT, cost=0).decisions[0].remaining == 20
     limiter.close()
 

@@ -155,7 +155,7 @@ def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) ->
 def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -> None:
     """One limiter may serve several event loops, one after the other."""
     rule = Rule(name=f"loops-{time.time_ns()}", limits="100/minute")
-    limiter = Limiter([rule], store=address(memcached_server), settings=Settings(store_timeout=PATIENT))
+    limiter = Limiter([rule], store=address(memcached_server), settings=Settings(store_timeout=PATIENT / 1e6))
 
     async def three() -> list[bool]:
         found = [(await limiter.ahit({"ip": "192.0.2.7"})).allowed for _ in range(3)]

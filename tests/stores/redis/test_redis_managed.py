@@ -26,7 +26,7 @@ OTHER_KEYS = 20_000  # of about 100 bytes, in a server of 2 MB
 @contextmanager
 def patient_limiter(url: str, *rules: Rule) -> Iterator[Limiter]:
     """A limiter that rejects without the store, and asks the store for every request."""
-    settings = Settings(on_store_error="deny", store_timeout=PATIENT, rejection_cache=0)
+    settings = Settings(on_store_error="deny", store_timeout=PATIENT / 1e6, rejection_cache=0)
     with closing(Limiter(rules or [Rule(name="daily", limits="2/day")], url, settings=settings)) as limiter:
         yield limiter
 
