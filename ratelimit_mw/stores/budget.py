@@ -1,31 +1,24 @@
-"""Clocks of time budgets. They stop while this process cannot read its sockets, because the server is not the reason.
+"""Clocks of time budgets. They count only the time that a call waits for a server, not that of a busy worker.
 
-A busy event loop reads a reply late, and so does a thread that waits for the GIL. Such a turn of any length advances
-these clocks by a twentieth of the budget at most. So a call without a reply ends after twenty turns at the latest.
+A busy event loop reads a reply late, and so does a thread that waits for the GIL. Such a pause of any length counts
+as a twentieth of the budget at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from functools import cache
-from math import inf
-from ssl import SSLContext, SSLSocket
-from types import TracebackType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from ..clock import machine
 
 STARTING: Final = 1.0
 """Seconds in which a worker may connect before its first request, even with a shorter time budget."""
-_TURNS: Final = 20  # Busy turns in a time budget.
-_STEPS: Final = 100  # Steps of a thread that lacks the GIL, without a wait.
-_WAITS: Final = 5  # Waits of a thread, each followed by another look.
-_BEATS: Final = 10  # Beats of an event loop.
+_TURNS: Final = 20  # in a time budget
 _SHORTEST: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
 _BLOCKED: Final = 0.2
 """Seconds. A longer turn of a loop is logged."""
@@ -33,56 +26,45 @@ _log = logging.getLogger("ratelimit_mw")
 _Result = TypeVar("_Result")
 
 
-class _ThreadTime(threading.local):
-    """The last look of a thread at a clock, and how long that clock was stopped for the thread."""
-
-    def __init__(self) -> None:
-        self.last = machine.monotonic()
-        self.stopped = 0.0
-
-
-class ThreadClock:
-    """A clock for blocking calls, in seconds. Each thread has its own time.
+class ThreadClock(threading.local):
+    """A clock for blocking calls, in seconds. Each thread has its own time, which advances only while it waits.
 
     Args:
         budget: The time budget of a call in seconds.
     """
 
     def __init__(self, budget: float) -> None:
-        self._step = budget / _STEPS
         self._turn = budget / _TURNS
-        self._wait = budget / _WAITS
-        self._own = _ThreadTime()
+        self.now = 0.0
 
-    def time(self, waited: float = 0.0) -> float:
-        """Return the time. ``waited`` is the longest time that the last step may have waited for a server."""
-        own, now = self._own, machine.monotonic()
-        late = now - own.last - (waited if waited > self._step else self._step)
-        own.last = now
-        if late > 0:
-            own.stopped += late
-        return now - own.stopped
+    def count(self, began: float, most: float) -> float:
+        """Count the seconds since ``began``, a time of the machine, but not more than ``most``. Return the time."""
+        self.now += min(most, machine.monotonic() - began)
+        return self.now
 
-    def seconds_until(self, deadline: float) -> float:
-        """Return the seconds until a time of this clock, at least 1 ms."""
-        return max(_SHORTEST, deadline - self.time())
+    def once(self, attempt: Callable[[float], _Result], deadline: float) -> _Result:
+        """Return the result of ``attempt``, called once with the seconds until a time of this clock, at least 1 ms."""
+        seconds, began = max(_SHORTEST, deadline - self.now), machine.monotonic()
+        try:
+            return attempt(seconds)
+        finally:
+            self.count(began, seconds)
 
     def wait(self, attempt: Callable[[float], _Result], deadline: float) -> _Result:
-        """Return the result of ``attempt``, called with a number of seconds as long as it raises ``TimeoutError``.
+        """Return the result of ``attempt``, called for a turn at a time as long as it raises ``TimeoutError``.
 
         Raises:
             TimeoutError: The clock has reached the deadline, and the last attempt has failed.
         """
         while True:
-            seconds = min(self._wait, self.seconds_until(deadline))
+            seconds, began = max(_SHORTEST, min(self._turn, deadline - self.now)), machine.monotonic()
             try:
-                result = attempt(seconds)
+                return attempt(seconds)
             except TimeoutError:
-                if self.time(waited=seconds) >= deadline:
+                if self.now + seconds >= deadline:
                     raise
-            else:
-                self.time(waited=self._turn)
-                return result
+            finally:
+                self.count(began, seconds)
 
     def result(self, future: Future[_Result], deadline: float) -> _Result:
         """Return the result of another thread, or ``TimeoutError`` at the deadline."""
@@ -91,38 +73,13 @@ class ThreadClock:
             if not wait((future,), seconds).done:
                 raise TimeoutError
 
-        self.wait(look, deadline)
+        if not future.done():
+            self.wait(look, deadline)
         return future.result()
-
-    def connect(self, plain: socket.socket, end: Any, seconds: float) -> None:
-        """Connect a socket to an address."""
-        plain.settimeout(seconds)
-        try:
-            plain.connect(end)
-        except TimeoutError:
-            self.time(waited=seconds)
-            raise
-
-    def encrypt(self, plain: socket.socket, tls: SSLContext, host: str, deadline: float) -> SSLSocket:
-        """Return the socket with TLS."""
-        encrypted = tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
-
-        def shake_hands(seconds: float) -> None:
-            encrypted.settimeout(seconds)
-            encrypted.do_handshake()
-
-        try:
-            self.wait(shake_hands, deadline)
-        except BaseException:
-            encrypted.close()
-            raise
-        return encrypted
 
 
 class LoopClock:
-    """A clock for the calls of the running event loop, in seconds.
-
-    The clock beats while a call waits. A beat that is late shows that the loop was busy.
+    """A clock of the running event loop: the beats while a call waits, in seconds. A busy loop beats late, but once.
 
     Args:
         budget: The time budget of a call in seconds.
@@ -130,67 +87,70 @@ class LoopClock:
 
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._turn = budget / _TURNS
-        self._interval = budget / _BEATS
-        self._timeouts: set[LoopTimeout] = set()
+        self._interval = budget / _TURNS
+        self._watched: list[tuple[float, asyncio.Future[Any], Callable[[], None] | None]] = []
         self._handle: asyncio.TimerHandle | None = None
-        self._beat_at = self._latest = self._end = inf
-        """Times of the loop: of the next beat, from which that beat is late, and at which this clock stops until it."""
-        self._stopped = 0.0
+        self._beat_at = 0.0  # by the loop
+        self.now = 0.0
 
-    def time(self) -> float:
-        """Return the time, and start to beat: from now on a busy loop does not count."""
+    def watch(
+        self, future: asyncio.Future[_Result], deadline: float, ended: Callable[[], None] | None = None
+    ) -> asyncio.Future[_Result]:
+        """Return the future, which has the exception ``TimeoutError`` if it is not done at a time of this clock.
+
+        Then ``ended`` is called.
+        """
+        self._watched.append((deadline, future, ended))
         if self._handle is None:
-            self._beat_in(self._interval)
-        now = self._loop.time()
-        return (now if now < self._end else self._end) - self._stopped
+            self._beat_at = self._loop.time()
+            self._beat_again()
+        return future
 
-    def timeout_at(self, deadline: float) -> LoopTimeout:
-        """Return a context manager that raises ``TimeoutError`` when this clock reaches the deadline."""
-        return LoopTimeout(self).until(deadline)
+    async def result(self, future: asyncio.Future[_Result], deadline: float) -> _Result:
+        """Return the result of a future that others wait for, too, or ``TimeoutError`` at the deadline."""
+        ended = self._loop.create_future()
+        future.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+        try:
+            await self.watch(ended, deadline)
+        except TimeoutError:
+            if not future.done():
+                raise
+        if future.cancelled():  # which would look as if the caller was
+            raise TimeoutError
+        return future.result()
 
-    def turn_back(self, earlier: float) -> None:
-        """Make the time since ``earlier`` not count."""
-        self._stopped += self.time() - earlier
+    async def within(self, work: Coroutine[Any, Any, _Result], deadline: float) -> _Result:
+        """Return the result of a coroutine, which a task of its own runs, or end it with ``TimeoutError``."""
+        task = self._loop.create_task(work)
+        try:
+            return await self.result(task, deadline)
+        finally:
+            task.cancel()
 
-    def add(self, timeout: LoopTimeout) -> None:
-        self._timeouts.add(timeout)
-        if self._handle is None or timeout.deadline + self._stopped < self._beat_at:
-            self._beat_in(timeout.deadline - self.time())
-
-    def discard(self, timeout: LoopTimeout) -> None:
-        self._timeouts.discard(timeout)
-
-    def _beat_in(self, seconds: float) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._beat_after(self._catch_up(), seconds)
-
-    def _beat_after(self, now: float, seconds: float) -> None:
-        self._end = now + self._turn
-        self._beat_at = now + min(max(seconds, 0.0), self._interval)
-        self._latest = self._beat_at + self._interval
+    def _beat_again(self) -> None:
+        self._beat_at += self._interval
         self._handle = self._loop.call_at(self._beat_at, self._beat)
 
-    def _catch_up(self) -> float:
-        """Do not count a busy turn of the loop, in which a beat was late. Return the loop's time."""
-        now = self._loop.time()
-        if now > self._latest:
-            self._stopped += now - self._end
-            if now - self._latest > _BLOCKED:
-                _warn_of_blocked_loop()
-        self._beat_at = self._latest = self._end = inf
-        return now
-
     def _beat(self) -> None:
+        late = self._loop.time() - self._beat_at
+        if late > self._interval:  # the beats that were missed do not count
+            self._beat_at += late
+        if late > _BLOCKED:
+            _warn_of_blocked_loop()
+        self.now += self._interval
+        self._watched = [each for each in self._watched if not each[1].done()]
         self._handle = None
-        loop_time = self._catch_up()
-        now = loop_time - self._stopped
-        for timeout in self._timeouts:
-            if timeout.deadline <= now:
-                self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
-        if self._timeouts:  # From the same time on: this process may have been stopped since.
-            self._beat_after(loop_time, min(timeout.deadline for timeout in self._timeouts) - now)
+        if self._watched:
+            self._loop.call_soon(self._end)  # after the tasks whose reply this turn of the loop has read
+            self._beat_again()
+
+    def _end(self) -> None:
+        for deadline, future, ended in self._watched:
+            if deadline - self.now < self._interval / 2 and not future.done():  # sums of beats are not exact
+                future.set_exception(TimeoutError())
+                future.exception()  # the request may have left: asyncio would log the error
+                if ended is not None:
+                    ended()
 
 
 @cache
@@ -200,40 +160,3 @@ def _warn_of_blocked_loop() -> None:
         " or blocking calls, such as bcrypt, in async functions: run them in threads.",
         _BLOCKED,
     )
-
-
-class LoopTimeout:
-    """``with timeout.until(deadline):`` raises ``TimeoutError`` at a time of a ``LoopClock``. One block at a time.
-
-    It costs a fraction of ``asyncio.timeout_at``: nearly all calls end in time, so no timer is set for each.
-    """
-
-    def __init__(self, clock: LoopClock) -> None:
-        self._clock = clock
-        self._task: asyncio.Task[Any] | None = None
-        self._earlier_cancels = 0
-        self._is_over = False
-        self.deadline = inf
-
-    def until(self, deadline: float) -> LoopTimeout:
-        self.deadline = deadline
-        return self
-
-    def __enter__(self) -> None:
-        self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._earlier_cancels, self._is_over = task.cancelling(), False
-        self._clock.add(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._clock.discard(self)
-        task, self._task = self._task, None
-        is_ours = self._is_over and task is not None and task.uncancel() <= self._earlier_cancels
-        if is_ours and kind is asyncio.CancelledError:
-            raise TimeoutError from error
-
-    def end(self) -> None:
-        """Cancel the task within the block, unless that block has ended, or has got more time."""
-        if self._task is not None and self.deadline <= self._clock.time():
-            self._clock.discard(self)
-            self._is_over = True
-            self._task.cancel()

@@ -411,7 +411,7 @@ def test_a_blocked_event_loop_is_logged_once(log: Any) -> None:
     async def blocked() -> None:
         clock = budget.LoopClock(0.05)
         for _ in range(2):
-            clock.time()
+            clock.watch(asyncio.get_running_loop().create_future(), 60)
             time.sleep(0.3)
             await asyncio.sleep(0.01)
 

@@ -1,32 +1,27 @@
-"""The clocks of time budgets stop while this process is busy."""
+"""The clocks of time budgets count waits for a server, and a pause of this process as a twentieth of the budget."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
 from ratelimit_mw.stores import budget
-from ratelimit_mw.stores.budget import LoopClock, LoopTimeout, ThreadClock
+from ratelimit_mw.stores.budget import LoopClock, ThreadClock
 
 BUDGET = 0.05
+TURN = BUDGET / 20
 
 
 class Hands:
     """A monotonic clock that a test sets."""
 
     now = 1_000.0
-    pause = 0.0
-    """The seconds that pass after each look at the clock."""
 
     def monotonic(self) -> float:
-        now = self.now
-        self.now += self.pause
-        return now
+        return self.now
 
 
 @pytest.fixture
@@ -37,46 +32,37 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 
 def test_thread_that_lacks_the_gil_uses_up_little_of_the_budget(hands: Hands) -> None:
-    """However long it lasts: 0.5 ms of a budget of 50 ms, and 2.5 ms where it waited for a reply as well."""
+    """However long it lasts: nothing, and a twentieth of the budget while the thread waits for a reply."""
     clock = ThreadClock(BUDGET)
-    start = clock.time()
-    for passed, shown in ((0.0003, 0.0003), (30.0, 0.0008), (0.0, 0.0008)):
-        hands.now += passed
-        assert clock.time() - start == pytest.approx(shown)
+    hands.now += 30
+    assert clock.now == 0
 
     def reply(_: float) -> None:
         hands.now += 30
 
-    clock.wait(reply, start + BUDGET)
-    assert clock.time() - start == pytest.approx(0.0033)
-
-
-def test_wait_that_timed_out_counts_in_full(hands: Hands) -> None:
-    """40 ms for a socket are 40 ms; the 30 s until the thread runs again are not."""
-    clock = ThreadClock(BUDGET)
-    start = clock.time()
-    hands.now += 30
-    assert clock.time(waited=0.04) - start == pytest.approx(0.04)
+    clock.wait(reply, BUDGET)
+    assert clock.now == pytest.approx(TURN)
+    clock.once(reply, clock.now + 0.02)
+    assert clock.now == pytest.approx(TURN + 0.02)
 
 
 def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
-    """A silent server is checked five times in its budget. A reply in the meantime is read."""
+    """A silent server is checked twenty times in its budget. A reply in the meantime is read."""
     clock = ThreadClock(BUDGET)
     asked: list[float] = []
 
     def attempt(seconds: float) -> str:
         hands.now += seconds + 2  # 2 s without the GIL
         asked.append(seconds)
-        if len(asked) % 8 == 0:
+        if len(asked) % 28 == 0:
             return "reply"
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        clock.wait(attempt, clock.time() + BUDGET)
-    assert 5 <= len(asked) <= 6
+        clock.wait(attempt, BUDGET)
+    assert 20 <= len(asked) <= 21
     assert sum(asked) == pytest.approx(BUDGET, abs=0.002)
-    asked[:] = [0.0] * 6
-    assert clock.wait(attempt, clock.time() + BUDGET) == "reply"
+    assert clock.wait(attempt, clock.now + BUDGET) == "reply"
 
 
 def test_error_of_another_thread_is_raised_at_once() -> None:
@@ -84,17 +70,19 @@ def test_error_of_another_thread_is_raised_at_once() -> None:
     clock, future = ThreadClock(60), Future[str]()
     future.set_exception(TimeoutError("the provider"))
     with pytest.raises(TimeoutError, match="the provider"):
-        clock.result(future, clock.time() + 60)
+        clock.result(future, clock.now + 60)
     with pytest.raises(TimeoutError):
-        clock.result(Future(), clock.time())
+        clock.result(Future(), clock.now)
 
 
-def on_a_loop(test: Callable[[LoopClock], Any]) -> Callable[[], None]:
-    """Run a test on an event loop, with the clock of that loop."""
+def on_a_loop(test: Callable[[LoopClock, Hands], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test on an event loop with the clock of that loop, whose own time a test sets."""
 
     def run() -> None:
         async def with_clock() -> None:
-            await test(LoopClock(BUDGET))
+            loop, hands = asyncio.get_running_loop(), Hands()
+            loop.time = hands.monotonic  # type: ignore[method-assign]
+            await test(LoopClock(BUDGET), hands)
 
         asyncio.run(with_clock())
 
@@ -102,103 +90,87 @@ def on_a_loop(test: Callable[[LoopClock], Any]) -> Callable[[], None]:
     return run
 
 
-@on_a_loop
-async def test_busy_loop_does_not_use_up_the_budget(clock: LoopClock) -> None:
-    """Code of the application holds the loop for three times the budget, ten times."""
-    with clock.timeout_at(clock.time() + BUDGET):
-        for _ in range(10):
-            time.sleep(3 * BUDGET)
-            await asyncio.sleep(0)
+async def passes(hands: Hands, seconds: float) -> None:
+    """Let a time pass, and the loop do all that is due then."""
+    hands.now += seconds
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def waiting() -> asyncio.Future[str]:
+    return asyncio.get_running_loop().create_future()
 
 
 @on_a_loop
-async def test_clock_stops_while_a_beat_is_late(clock: LoopClock) -> None:
-    """A call that starts on a busy loop has its whole budget. A busy turn counts as a twentieth of it."""
-    hands = set_by_hand(clock)
-    start = clock.time()
-    with clock.timeout_at(start + 60):
-        for turn in (1, 1, 2):  # the loop continues the task before it beats for the first time
-            hands.now += 3 * BUDGET
-            assert clock.time() - start == pytest.approx(turn * BUDGET / 20)
-            await asyncio.sleep(0)
-    assert clock.time() - start == pytest.approx(2 * BUDGET / 20)
+async def test_pause_of_the_loop_is_one_beat(clock: LoopClock, hands: Hands) -> None:
+    """Code of the application holds the loop nineteen times, each time for an hour."""
+    reply = clock.watch(waiting(), BUDGET)
+    for turn in range(1, 20):
+        await passes(hands, 3_600)
+        assert clock.now == pytest.approx(turn * TURN)
+    assert not reply.done()
+    await passes(hands, 3_600)
+    assert isinstance(reply.exception(), TimeoutError)
 
 
 @on_a_loop
-async def test_pause_at_any_place_does_not_use_up_the_budget(clock: LoopClock) -> None:
-    """The process is stopped for 30 s after each look at the clock, in the middle of a beat as well."""
-    hands = set_by_hand(clock)
-    start = clock.time()
-    hands.pause = 30
-    with clock.timeout_at(start + 60):
-        for turn in range(1, 10):
-            await asyncio.sleep(0)
-            assert clock.time() - start <= turn * BUDGET / 20 + 1e-6
-    hands.pause = 0
-
-
-def set_by_hand(clock: LoopClock) -> Hands:
-    """Let a test set the time of the running loop."""
-    loop, hands = asyncio.get_running_loop(), Hands()
-    loop.time = hands.monotonic  # type: ignore[method-assign]
-    return hands
+async def test_beats_keep_the_time_of_an_idle_loop(clock: LoopClock, hands: Hands) -> None:
+    """A loop that wakes up late by less than a beat has the budget of a clock on the wall."""
+    clock.watch(waiting(), 1)
+    for _ in range(100):
+        await passes(hands, 0.0005 + TURN / 2)
+    assert clock.now == pytest.approx(100 * (0.0005 + TURN / 2), abs=2 * TURN)
 
 
 @on_a_loop
-async def test_timeout_ends_a_block_that_waits(clock: LoopClock) -> None:
-    """Blocks one after another and at the same time, each at its own deadline."""
-    ended: list[int] = []
-
-    async def wait(number: int, timeout: LoopTimeout) -> None:
-        with pytest.raises(TimeoutError), timeout:
-            await asyncio.sleep(60)
-        ended.append(number)
-
-    start = clock.time()
-    await asyncio.gather(*(wait(n, clock.timeout_at(start + n * BUDGET)) for n in (3, 1, 2)))
-    assert ended == [1, 2, 3]
-    reused = clock.timeout_at(clock.time() + BUDGET)
-    await wait(4, reused)
-    with reused.until(clock.time() + 60):
-        await asyncio.sleep(2 * BUDGET)
-    assert clock.time() >= start + 4 * BUDGET - 0.001
+async def test_each_future_ends_at_its_own_deadline(clock: LoopClock, hands: Hands) -> None:
+    """Those that are done do not end. A clock without futures stops until the next one."""
+    first, second, third = (clock.watch(waiting(), n * BUDGET) for n in (2, 1, 2))
+    third.set_result("reply")
+    for _ in range(21):
+        await passes(hands, TURN)
+    assert (first.done(), second.done(), third.result()) == (False, True, "reply")
+    for _ in range(60):
+        await passes(hands, TURN)
+    assert first.done()
+    assert clock.now == pytest.approx(2 * BUDGET, abs=2 * TURN)
+    next_one = clock.watch(waiting(), clock.now + BUDGET)
+    await passes(hands, TURN)
+    assert not next_one.done()
 
 
 @on_a_loop
-async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock) -> None:
+async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock, hands: Hands) -> None:
     """The deadline has passed, but the loop has the reply."""
-    loop = asyncio.get_running_loop()
-    reply = loop.create_future()
-    with clock.timeout_at(clock.time()):
-        loop.call_soon(reply.set_result, "reply")
-        assert await reply == "reply"
+    reply = clock.watch(waiting(), TURN)
+    asyncio.get_running_loop().call_at(hands.now + TURN, reply.set_result, "reply")
+    await passes(hands, TURN)
+    assert await reply == "reply"
 
 
 @on_a_loop
-async def test_block_that_gets_more_time_ends_later(clock: LoopClock) -> None:
-    """The clock is turned back after the deadline has passed, and before the block has ended."""
-    loop, start = asyncio.get_running_loop(), clock.time()
-
-    async def wait() -> None:
-        with clock.timeout_at(start):
-            loop.call_at(loop.time(), clock.turn_back, start - BUDGET)
-            await asyncio.sleep(60)
-
-    with pytest.raises(TimeoutError):
-        await wait()
-    assert loop.time() >= start + BUDGET
+async def test_work_that_others_wait_for_goes_on(clock: LoopClock, hands: Hands) -> None:
+    """``result`` leaves a task alone, and ``within`` ends it. The error of a task is raised."""
+    ends = waiting()
+    task = asyncio.ensure_future(ends)
+    waits = [asyncio.create_task(clock.result(task, n * TURN)) for n in (1, 100)]
+    bounded = asyncio.create_task(clock.within(asyncio.sleep(60), TURN))
+    await passes(hands, 0)
+    for _ in range(3):
+        await passes(hands, TURN)
+    assert isinstance(waits[0].exception(), TimeoutError)
+    assert isinstance(bounded.exception(), TimeoutError)
+    ends.set_result("reply")
+    assert await waits[1] == "reply"
+    with pytest.raises(ZeroDivisionError):
+        await clock.within(asyncio.to_thread(lambda: 1 // 0), clock.now + 60)
 
 
 @on_a_loop
-async def test_cancelling_from_outside_stays_a_cancellation(clock: LoopClock) -> None:
+async def test_cancelling_from_outside_stays_a_cancellation(clock: LoopClock, hands: Hands) -> None:
     """The client disconnected before the deadline."""
-
-    async def wait() -> None:
-        with clock.timeout_at(clock.time() + 60):
-            await asyncio.sleep(60)
-
-    task = asyncio.create_task(wait())
-    await asyncio.sleep(BUDGET)
+    task = asyncio.create_task(clock.within(asyncio.sleep(60), 60))
+    await passes(hands, TURN)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -8,6 +8,7 @@ from typing import Any
 from memcached_handles import address
 from servers import Server
 
+from ratelimit_mw.stores.memcached.client.connections import MemcachedConnections
 from ratelimit_mw.stores.memcached.client.protocol import KeyCommands
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.stores.per_loop import PerLoop
@@ -19,25 +20,22 @@ class Meddling(MemcachedStore):
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
         super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
         self._meddle = meddle
-        exchange = self._pool.exchange
-
-        def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
-            self._look_at(requests)
-            return exchange(requests, due)
-
-        self._pool.exchange = meddled  # type: ignore[method-assign]
+        self._meddle_with(self._pool)
         self._loops = PerLoop(self._open_meddled)
 
     def _open_meddled(self) -> Any:
         loop = self._open_loop()
-        exchange = loop.connections.exchange
+        self._meddle_with(loop.connections)
+        return loop
+
+    def _meddle_with(self, connections: MemcachedConnections) -> None:
+        exchange = connections.exchange
 
         async def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
             self._look_at(requests)
             return await exchange(requests, due)
 
-        loop.connections.exchange = meddled  # type: ignore[method-assign]
-        return loop
+        connections.exchange = meddled  # type: ignore[method-assign]
 
     def _look_at(self, requests: Sequence[KeyCommands]) -> None:
         if any(line.startswith((b"cas ", b"add ", b"decr ")) for request in requests for line in request.commands):

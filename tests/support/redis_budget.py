@@ -1,17 +1,24 @@
-"""The time that a call to a Redis server may take in tests of faults."""
+"""The time that a call waits for its server, by the clocks of the store: a busy machine does not change it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from typing import Any, Final
 
-BUDGET = 0.05
-SLACK = 0.02
-TRIES = 20
+from ratelimit_mw.stores.redis.store import RedisStore
+
+BUDGET: Final = 0.05
+SLACK: Final = 0.02
 
 
-def in_time(measure: Callable[[], float], most: float) -> None:
-    """The smallest of some measurements: a busy machine makes a few of them large, a missing bound all of them."""
-    found = []
-    while len(found) < TRIES and (not found or min(found) > most):
-        found.append(measure())
-    assert min(found) <= most, found
+class Took:
+    """What the clock of this thread, or of its running event loop, shows after calls at one time."""
+
+    def __init__(self, store: RedisStore) -> None:
+        is_async = asyncio._get_running_loop() is not None
+        self._clock: Any = store._callers.get().clock if is_async else store._clock
+        self._began = self._clock.now
+
+    def check(self, budget: float = BUDGET) -> None:
+        took = self._clock.now - self._began
+        assert took <= budget + SLACK / 2, took

@@ -88,7 +88,7 @@ class Environment:
             return
         with suppress(StoreError):
             clock = ThreadClock(_CLOSING_SECONDS)
-            self.lock.acquire(clock, clock.time() + _CLOSING_SECONDS)
+            self.lock.acquire(clock, _CLOSING_SECONDS)
             try:
                 was_open = self._env is not None
                 self._discard()

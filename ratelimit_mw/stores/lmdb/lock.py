@@ -18,6 +18,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ...clock import machine
 from ...errors import StoreError
 from ...forksafe import create_lock
 from ..budget import LoopClock, ThreadClock
@@ -57,18 +58,21 @@ class FileLock:
             return
         if self._holder == threading.get_ident():  # a signal handler, or a finalizer, within a transaction
             raise self.timed_out()
+        began = machine.monotonic()
         self._threads.acquire()
-        began = clock.time(waited=self._blocked)
+        clock.count(began, self._blocked)
+        start = clock.now
         self._holder, self._is_waiting = threading.get_ident(), True
         try:
             for pause in chain(repeat(0.0, _TRIES), _PAUSES, repeat(_PAUSES[-1])):
                 if self._take():
                     return
+                began = machine.monotonic()
                 if pause:
-                    if clock.time(waited=2 * pause) >= deadline:
-                        self._blocked += clock.time() - began
-                        raise self.timed_out()
                     time.sleep(pause)
+                if clock.count(began, 2 * pause) >= deadline:
+                    self._blocked += clock.now - start
+                    raise self.timed_out()
         except BaseException:
             self._release_threads()
             raise
@@ -150,25 +154,24 @@ class LockQueue:
         self._calls[call] = work
         try:
             if not self._run_all(call):
-                with self.clock.timeout_at(self.clock.time() + seconds):
-                    async with self._turn:
-                        pauses = chain(repeat(0.0, _TRIES), repeat(_LOOP_PAUSE))
-                        while not call.done() and not self._run_all(call):
-                            await self._pause(next(pauses))
+                self.clock.watch(call, self.clock.now + seconds)
+                async with self._turn:  # whose holder runs this call, too, and has the earlier deadline
+                    pauses = chain(repeat(0.0, _TRIES), repeat(_LOOP_PAUSE))
+                    while not call.done() and not self._run_all(call):
+                        await self._pause(next(pauses))
+            return call.result()
         except TimeoutError:
-            if not call.done():
-                raise self._lock.timed_out() from None
+            raise self._lock.timed_out() from None
         finally:
             del self._calls[call]
             call.cancel()  # Without effect on a result. Without it, asyncio logs errors of calls that were cancelled.
-        return call.result()
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the next try. Waiting for a thread of this process uses up no budget."""
-        began, is_free = self.clock.time(), self._lock.has_live_holder
+        began, is_free = self.clock.now, self._lock.has_live_holder
         await asyncio.sleep(seconds)
         if is_free:
-            self.clock.turn_back(began)
+            self.clock.now = began
 
     def _run_all(self, call: asyncio.Future[Any]) -> bool:
         """Run this call and the calls that wait longest if the lock is free."""

@@ -116,7 +116,7 @@ class LmdbStore(TwinStore):
 
     def _run(self, work: Callable[..., _Result], *arguments: Any, seconds: float = 0.0) -> _Result:
         check_process()
-        deadline = self._budget.time() + (seconds or self._seconds)
+        deadline = self._budget.now + (seconds or self._seconds)
         self._environment.lock.acquire(self._budget, deadline)
         try:
             return self._work(work, arguments)

@@ -18,14 +18,14 @@ from ...errors import ConfigError, RateLimitError, StoreError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Facts
+from ..blocking import run_blocking
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from ..twins import TwinStore
 from ..unmade import UnmadeCorrections
 from . import steps
 from .address import MemcachedAddress, build_tls_context
-from .client.aconnection import MemcachedConnections
-from .client.connection import MemcachedPool
+from .client.connections import MemcachedConnections
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .races import Races, as_store_error, check_entries
@@ -79,15 +79,14 @@ class MemcachedStore(TwinStore):
         self._clock = clock
         self._generations: dict[bytes, bytes] = {}
         self._budget = ThreadClock(self._timeout)
-        self._pool = MemcachedPool(self._access, self._budget)
+        self._pool = MemcachedConnections(self._access, self._budget)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._unmade = UnmadeCorrections(self._correct_again)
         self._loops = PerLoop(self._open_loop)
         run_in_child(self, MemcachedStore._start_over)
 
     def _start_over(self) -> None:
-        """Drop the connections and the locks of the parent process."""
-        self._pool.close()
+        """Drop the locks of the parent process."""
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def check(self, limit: Limit) -> None:
@@ -101,12 +100,12 @@ class MemcachedStore(TwinStore):
     _ping = staticmethod(steps.ping)
 
     def start(self) -> None:
-        self._run(steps.ping, due=self._budget.time() + max(self._timeout, STARTING))
+        self._run(steps.ping, due=self._budget.now + max(self._timeout, STARTING))
 
     def facts(self) -> Iterator[Facts]:
         for server in self._rendezvous.servers:
             try:
-                values = self._pool.stats(server, self._budget.time() + _FACTS_SECONDS)
+                values = run_blocking(self._pool.stats(server, self._budget.now + _FACTS_SECONDS))
                 yield Facts("memcached", str(server), values)
             except Exception as error:
                 yield Facts("memcached", str(server), {}, str(as_store_error(error)), False)
@@ -134,7 +133,8 @@ class MemcachedStore(TwinStore):
                 while True:
                     if isinstance(step, Races):
                         self._wait(step, locks)
-                    step = flow.send([] if isinstance(step, Races) else self._pool.exchange(step, context.due))
+                    exchange = [] if isinstance(step, Races) else run_blocking(self._pool.exchange(step, context.due))
+                    step = flow.send(exchange)
         except Exception as error:
             return _end(flow, error)
 
@@ -153,7 +153,7 @@ class MemcachedStore(TwinStore):
             time.sleep(races.pause)
 
     async def astart(self) -> None:
-        await self._arun(steps.ping, due=self._loops.get().clock.time() + max(self._timeout, STARTING))
+        await self._arun(steps.ping, due=self._loops.get().clock.now + max(self._timeout, STARTING))
 
     async def aclose(self) -> None:
         self._loops.get().connections.close()
@@ -166,28 +166,27 @@ class MemcachedStore(TwinStore):
         flow = work(context, *arguments)
         try:
             async with AsyncExitStack() as turns:
-                with loop.clock.timeout_at(context.due):
-                    step = next(flow)
-                    while True:
-                        if isinstance(step, list):
-                            step = flow.send(await loop.connections.exchange(step, context.due))
-                            loop.trips += 1
-                        else:
-                            await loop.wait(step, turns)
-                            step = flow.send([])
+                step = next(flow)
+                while True:
+                    if isinstance(step, list):
+                        step = flow.send(await loop.connections.exchange(step, context.due))
+                        loop.trips += 1
+                    else:
+                        await loop.wait(step, turns, context.due)
+                        step = flow.send([])
         except Exception as error:
             return _end(flow, error)
 
     def _open_loop(self) -> _Loop:
         clock = LoopClock(self._timeout)
-        return _Loop(clock, MemcachedConnections(self._access, clock, self._timeout))
+        return _Loop(clock, MemcachedConnections(self._access, clock))
 
     def _context(self, clock: ThreadClock | LoopClock, due: float | None = None) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
-        due = clock.time() + self._timeout if due is None else due
+        due = clock.now + self._timeout if due is None else due
         parts = self._rendezvous, self._names, self._clock, self._generations
-        return StepContext(*parts, clock.time, due, self._timeout, self._unmade.keep)
+        return StepContext(*parts, lambda: clock.now, due, self._timeout, self._unmade.keep)
 
 
 class _Loop:
@@ -199,7 +198,7 @@ class _Loop:
         self.trips = 0
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
-    async def wait(self, races: Races, turns: AsyncExitStack) -> None:
+    async def wait(self, races: Races, turns: AsyncExitStack, due: float) -> None:
         """Wait for a turn at the keys before the first attempt, so that tasks do not race. Later wait for a pause."""
         if races.lost:
             await asyncio.sleep(races.pause)
@@ -208,7 +207,8 @@ class _Loop:
         try:
             for token in sorted(set(races.tokens)):  # all tasks use this order
                 lock = self._turns.get(token) or self._turns.setdefault(token, asyncio.Lock())
-                await turns.enter_async_context(lock)
+                await (self.clock.within(lock.acquire(), due) if lock.locked() else lock.acquire())
+                turns.callback(lock.release)
         except BaseException:
             races.is_outrun = self.trips > trips
             raise

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from ...errors import StoreError
-from ..budget import LoopClock, LoopTimeout
+from ..budget import LoopClock
 from .client.cluster import Cluster
 from .client.errors import NotRunError, timed_out
 from .client.server import Caller, Target
@@ -30,8 +30,7 @@ class LoopCaller(Caller):
     """Finds the queue of each operation, on the event loop that builds it."""
 
     def __init__(self, target: Target, clock: LoopClock) -> None:
-        super().__init__(target, clock.time)
-        self.timeout_at = clock.timeout_at
+        super().__init__(target, clock)
         self._loop = asyncio.get_running_loop()
 
     def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
@@ -63,7 +62,6 @@ class Batcher(LoopCaller):
         self._waiting: list[Operation] = []
         self._calls: set[object] = set()
         """Their tasks. A lone operation, which has none, is there itself."""
-        self._timeout = LoopTimeout(clock)
         self._last_was_lone = True
 
     def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
@@ -86,10 +84,7 @@ class Batcher(LoopCaller):
         """Call within the task of the request: the loop has no other task to start and wake."""
         self._calls.add(operation)
         try:
-            with self._timeout.until(deadline):
-                return await self.ask_alone(operation, deadline)
-        except TimeoutError as error:
-            raise timed_out() from error
+            return await self.ask_alone(operation, deadline)
         finally:
             self._calls.discard(operation)
             if self._waiting and not self._calls:
@@ -119,7 +114,7 @@ class Batcher(LoopCaller):
 
         Those whose request was left, or whose deadline has passed, consume nothing.
         """
-        waiting, now, count, taken = self._waiting, self.time(), 0, []
+        waiting, now, count, taken = self._waiting, self.clock.now, 0, []
         until = waiting[0].deadline + _SAME_TIME
         for each in waiting[: min(_MOST, self._share(len(waiting)))]:
             if each.deadline > until:
@@ -140,8 +135,7 @@ class Batcher(LoopCaller):
     async def _call(self, operations: list[Operation]) -> None:
         try:
             deadline = max([each.deadline for each in operations])
-            with self.timeout_at(deadline):
-                await self.target.ask_each(messages_of(operations), deadline)
+            await self.target.ask_each(messages_of(operations), deadline)
         except asyncio.CancelledError:  # the loop is closing
             for each in operations:
                 each.future.cancel()
@@ -184,7 +178,7 @@ class NodeBatchers(LoopCaller):
 
     def __init__(self, target: Cluster, clock: LoopClock) -> None:
         super().__init__(target, clock)
-        self._clock = clock
+        self._loop_clock = clock
         self._owners = target.owners
         self._batchers: dict[Location | None, NodeBatcher] = {}
 
@@ -194,5 +188,5 @@ class NodeBatchers(LoopCaller):
     def batcher_of(self, slot: int) -> Batcher:
         location = self._owners[slot]
         if (batcher := self._batchers.get(location)) is None:
-            batcher = self._batchers[location] = NodeBatcher(self.target, self._clock)
+            batcher = self._batchers[location] = NodeBatcher(self.target, self._loop_clock)
         return batcher

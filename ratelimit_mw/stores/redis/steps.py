@@ -55,7 +55,7 @@ class SteppedRequest:
         self._place = place
         self._now = now
         self._timeout = timeout
-        self._deadline = caller.time() + timeout
+        self._deadline = caller.clock.now + timeout
         self._count_lost = count_lost
         self._leave = leave
         self._lost_at: int | None = None  # the time of the first correction that lost its races
@@ -167,7 +167,7 @@ class SteppedRequest:
 
         The request is rejected or has failed.
         """
-        self._deadline = max(self._deadline, self._caller.time() + min(self._timeout / 5, _MOST_GRACE))
+        self._deadline = max(self._deadline, self._caller.clock.now + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in operations if type(each.result) is StoreError]
         if consume:
             self._count_lost(count_hits([hit for each in unknown for hit in each.items if hit.cost != 0]))
@@ -245,14 +245,14 @@ class SteppedRequest:
         """Return the time and the decisions; None when other processes changed the states until the budget ended."""
         (read,) = self._by_slot(KeyOperation, READ, keys)
         at, has_lost, longest = self._lost_at or 0, self._lost_at is not None, 0.0
-        while not has_lost or self._caller.time() + 2 * longest < self._deadline:
-            began, is_sent = self._caller.time(), False
+        while not has_lost or self._caller.clock.now + 2 * longest < self._deadline:
+            began, is_sent = self._caller.clock.now, False
             try:
                 at, texts = await self._ask(read)
                 is_sent = is_correction
                 return at, await self._ask(decide(at, texts))
             except ConflictError:
-                has_lost, longest = True, max(longest, self._caller.time() - began)
+                has_lost, longest = True, max(longest, self._caller.clock.now - began)
             except StoreError as error:
                 # A correction may be made although its reply is missing, so it must not be made again.
                 if not has_lost or is_sent or isinstance(error, StateError):

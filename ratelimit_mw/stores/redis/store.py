@@ -25,13 +25,12 @@ from ..twins import TwinStore, Work
 from ..unmade import Leave, UnmadeCorrections
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
-from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster, slot_of
-from .client.connect import tls_context
-from .client.connection import blocking_transport
 from .client.errors import as_store_error
+from .client.login import tls_context
 from .client.server import Caller, Server, Target
+from .client.transport import blocking_transport, loop_transport
 from .key_operations import PROBE, READ, SCAN, WRITE, KeyCommand, KeyOperation, write_arguments
 from .message import HIT, PEEK, HitOperation, have_lua, key_name, text_of
 from .steps import SteppedRequest
@@ -111,11 +110,10 @@ class RedisStore(TwinStore):
         if client is not None:
             targets.append(ApplicationClient(client, self._clock))
         if aclient is not None:
-            shared = AsyncApplicationClient(aclient)
-            targets.append(LoopBridge(shared, self._callers.values, self._clock))
-            self._open_async = lambda _: shared
+            targets.append(LoopBridge(AsyncApplicationClient(aclient), self._callers.values, self._clock))
+            self._open_async = lambda clock: AsyncApplicationClient(aclient, clock)
         self.name = targets[0].name
-        self._blocking = Caller(targets[0], self._clock.time)
+        self._blocking = Caller(targets[0], self._clock)
 
     def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
         if provider is not None and (address.username or address.password):
@@ -123,8 +121,8 @@ class RedisStore(TwinStore):
         tls = None if address.tls_options is None else tls_context(address.tls_options)
         self._address = address = replace(address, credential_provider=provider, tls=tls)
         target = Cluster if address.cluster else Server
-        self._blocking = Caller(target(address, blocking_transport(self._clock)), self._clock.time)
-        self._open_async = lambda clock: target(address, loop_transport(clock, self._timeout))
+        self._blocking = Caller(target(address, blocking_transport(self._clock)), self._clock)
+        self._open_async = lambda clock: target(address, loop_transport(clock))
 
     def _run(self, work: Work, *arguments: Any) -> Any:
         return run_blocking(work(self._blocking, *arguments))
@@ -173,7 +171,7 @@ class RedisStore(TwinStore):
             names = [self._name(hit[1]) for hit in hits]
             slot = slot_of(names[0]) if self._is_cluster else 0
             operation = HitOperation(HIT if consume else PEEK, hits, names, slot, now)
-            return caller.ask(operation, caller.time() + self._timeout)
+            return caller.ask(operation, caller.clock.now + self._timeout)
         return self._steps(caller, now).apply(hits, consume)
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
@@ -187,22 +185,21 @@ class RedisStore(TwinStore):
 
     async def _ping(self, caller: Caller, least: float = 0.0) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        deadline = caller.time() + max(self._timeout, least)
+        deadline = caller.clock.now + max(self._timeout, least)
         for key in await self._probe_keys(caller, deadline):
             await caller.ask(self._on_key(PROBE, key), deadline)
 
     async def _probe_keys(self, caller: Caller, deadline: float) -> list[str]:
         """Return a key on each server that has states."""
         try:
-            with caller.timeout_at(deadline):
-                return await caller.target.probe_keys(lambda key: self._place(key)[1], deadline)
+            return await caller.target.probe_keys(lambda key: self._place(key)[1], deadline)
         except Exception as error:
             raise as_store_error(error) from error
 
     async def _list_keys(self, caller: Caller, prefix: str, place: str) -> KeyPage:
         """List with SCAN, one server after the other."""
         number, cursor = numbers_in(place)
-        deadline = caller.time() + self._timeout
+        deadline = caller.clock.now + self._timeout
         servers = await self._probe_keys(caller, deadline)
         if number >= len(servers):
             return KeyPage([], None)
@@ -216,12 +213,12 @@ class RedisStore(TwinStore):
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
 
     async def _read_record(self, caller: Caller, key: str) -> bytes | None:
-        _, (data,) = await caller.ask(self._on_key(READ, key), caller.time() + self._timeout)
+        _, (data,) = await caller.ask(self._on_key(READ, key), caller.clock.now + self._timeout)
         return data  # type: ignore[no-any-return]
 
     async def _write_record(self, caller: Caller, key: str, data: bytes | None, before: bytes | None) -> bool:
         operation = KeyCommand(WRITE, key, *self._place(key), *write_arguments(data, before))
-        return bool(await caller.ask(operation, caller.time() + self._timeout) == 1)
+        return bool(await caller.ask(operation, caller.clock.now + self._timeout) == 1)
 
     def _open_caller(self) -> Caller:
         if self._open_async is None:

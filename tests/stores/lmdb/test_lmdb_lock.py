@@ -18,7 +18,7 @@ from ratelimit_mw.testing.store_suite import WAYS
 
 def acquire(lock: FileLock, seconds: float = 60) -> None:
     clock = ThreadClock(seconds)
-    lock.acquire(clock, clock.time() + seconds)
+    lock.acquire(clock, seconds)
 
 
 def take_and_release(lock: FileLock) -> bool:

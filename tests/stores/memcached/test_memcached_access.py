@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, PATIENT, ask, hit
+from memcached_handles import NOW, PATIENT, ask, hit, idle_connections
 from servers import HOST, Server, certificates, memcached_running
 
 from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
@@ -150,7 +150,7 @@ def opened_tls(server: Server, folder: Path) -> Any:
 def connections(server: Server, store: MemcachedStore) -> int:
     """Return the number of idle connections after a ping."""
     store.ping()
-    return sum(len(idle) for idle in store._pool._idle.values())
+    return sum(idle_connections(store))
 
 
 @pytest.mark.parametrize("way", WAYS)

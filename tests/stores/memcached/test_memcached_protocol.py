@@ -1,6 +1,5 @@
 """The parts of the Memcached store that do no I/O: addresses, names, expiry, commands and answers, tiers."""
 
-import itertools
 import re
 import time
 
@@ -15,7 +14,7 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.client.protocol import (
     KeyCommands,
     ProtocolError,
-    ReplyParser,
+    ReplyReader,
     RoundTrip,
     StoredValue,
     command,
@@ -24,6 +23,7 @@ from ratelimit_mw.stores.memcached.client.protocol import (
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
 from ratelimit_mw.stores.memcached.keys import DAY, KeyNames, expiry
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
+from ratelimit_mw.stores.wire import MORE
 from ratelimit_mw.testing.store_compliance import HOSTILE
 
 # -- addresses and places --------------------------------------------------------------------------------------
@@ -142,37 +142,38 @@ def test_an_expiry_with_an_explicit_time_is_at_least_a_day() -> None:
 
 # -- commands and answers --------------------------------------------------------------------------------------
 
-ANSWER = b"STORED\r\n12\r\nVALUE a 0 4 7\r\n\r\nEN\r\nVALUE b 0 0 8\r\n\r\nEND\r\nNEXT"
+ANSWER = b"STORED\r\n12\r\nVALUE a 0 4 7\r\n\r\nEN\r\nVALUE b 0 0 8\r\n\r\nEND\r\nSTAT pid 1 2\r\nEND\r\nEND\r\nNEXT"
 
 
 def test_a_reply_is_parsed_in_pieces_of_any_size() -> None:
-    """Values may contain line ends and the word END. Data after the reply is left over."""
+    """Values may contain line ends and the word END. Lines of statistics are values, too."""
+    values = {b"a": StoredValue(b"\r\nEN", b"7"), b"b": StoredValue(b"", b"8")}
     for size in (1, 2, 3, 7, 100):
-        replies, fed = ReplyParser(2, 2), 0
+        reader, found = ReplyReader(), []
         for start in range(0, len(ANSWER), size):
-            fed += size
-            if replies.feed(ANSWER[start : start + size]):
-                break
-        assert replies.lines == [b"STORED", b"12"]
-        assert replies.values == {b"a": StoredValue(b"\r\nEN", b"7"), b"b": StoredValue(b"", b"8")}
-        assert b"NEXT".startswith(replies.rest)
-        assert len(ANSWER) - 4 <= fed
+            reader.feed(ANSWER[start : start + size])
+            while (reply := reader.gets()) is not MORE:
+                found.append(reply)
+        assert found == [b"STORED", b"12", values, {b"pid": "1 2"}, {}]
 
 
 def test_another_reply_is_an_error() -> None:
     """A server that is no Memcached does not count as an empty one, and no reply can fill the memory."""
     failures = (b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object")
-    unknown = (b"", b"HTTP/1.1 400 Bad Request", b"VALUE a 0 x 7", b"VALUE a 0 4", b"STAT pid 1 2 3")
-    large = (b"x" * 3_000, b"VALUE a 0 1048577 7\r\n", b"VALUE a 0 1 7\r\n1\r\n" * 2)
-    for reply in unknown:
+    unknown = (b"VALUE a 0 x 7\r\n", b"VALUE a 0 4\r\n", b"x" * 3_000)
+    large = (b"VALUE a 0 1048577 7\r\n", b"VALUE a 0 1000000 7\r\n%b\r\n" % bytes(1_000_000) * 70)
+    cases = [(b"%b\r\n" % line, line.decode().split()[0]) for line in failures]
+    cases += [(reply, "expected a reply of Memcached") for reply in unknown]
+    cases += [(reply, "larger than") for reply in large]
+    for reply, message in cases:
+        reader = ReplyReader()
+        reader.feed(reply)
+        with pytest.raises(ProtocolError, match=message):
+            reader.gets()
+    (server,) = servers("a")
+    for request, replies in ((KeyCommands(server, (), (b"x",)), [b""]), (KeyCommands(server, (b"1",)), [{}])):
         with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
-            ReplyParser(0, 1).feed(reply + b"\r\n")
-    for reply in large:
-        with pytest.raises(ProtocolError, match=r"expected a reply of Memcached|larger than 1048576"):
-            ReplyParser(0, 1).feed(reply)
-    for line, parser in itertools.product(failures, ((1, 0), (0, 1))):
-        with pytest.raises(ProtocolError, match=line.decode().split()[0]):
-            ReplyParser(*parser).feed(line + b"\r\n")
+            RoundTrip([request]).replies({server: replies})
 
 
 def test_commands_follow_the_protocol() -> None:
@@ -191,11 +192,11 @@ def test_a_round_trip_sends_one_payload_per_server() -> None:
         KeyCommands(a, (b"4\r\n",), (b"y", b"z")),
     ]
     trip = RoundTrip(requests)
-    assert trip.payloads == {a: b"1\r\n2\r\n4\r\ngets x y z\r\n", b: b"3\r\n"}
-    assert trip.parsers[a].feed(b"one\r\ntwo\r\nfour\r\nVALUE x 0 1 9\r\n5\r\nEND\r\n")
-    assert trip.parsers[b].feed(b"three\r\n")
-    assert [reply.lines for reply in trip.replies()] == [[b"one", b"two"], [b"three"], [b"four"]]
-    assert trip.replies()[2].values == {b"x": StoredValue(b"5", b"9")}
+    assert [trip.payload(each) for each in trip.groups] == [(b"1\r\n2\r\n4\r\ngets x y z\r\n", 4), (b"3\r\n", 1)]
+    values = {b"x": StoredValue(b"5", b"9")}
+    replies = trip.replies({a: [b"one", b"two", b"four", values], b: [b"three"]})
+    assert [reply.lines for reply in replies] == [[b"one", b"two"], [b"three"], [b"four"]]
+    assert [reply.values for reply in replies] == [values, {}, values]
 
 
 # -- tiers -----------------------------------------------------------------------------------------------------

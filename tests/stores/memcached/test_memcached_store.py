@@ -17,6 +17,7 @@ from memcached_handles import (
     ask,
     counted,
     hit,
+    idle_connections,
     names_in,
     opened,
     rule_of,
@@ -29,6 +30,7 @@ from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.stores.wire import BlockingConnection
 from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
 
@@ -172,12 +174,12 @@ def test_a_connection_in_use_is_closed_after_its_call(
 ) -> None:
     """A thread of the limiter may call a store that is closed meanwhile."""
     with opened(memcached_server) as store:
-        read = store._pool._read
+        receive = BlockingConnection.receive
 
-        def close_and_read(*arguments: Any) -> None:
+        def close_and_receive(*arguments: Any) -> Any:
             store.close()
-            read(*arguments)
+            return receive(*arguments)
 
-        monkeypatch.setattr(store._pool, "_read", close_and_read)
+        monkeypatch.setattr(BlockingConnection, "receive", close_and_receive)
         assert store.apply([hit(limit_of("5/minute"))], NOW)[0].allowed
-        assert not any(store._pool._idle.values())
+        assert idle_connections(store) == [0]

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from redis_budget import BUDGET, SLACK, in_time
+from redis_budget import Took
 from redis_handles import PATIENT, address, client, hit, limit_of, ways
-from redis_outages import clock, longest_stall
 from servers import HOST, Server, unreachable
 
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.store import RedisStore
 
 
 @contextmanager
@@ -38,54 +39,44 @@ SILENT: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-def silent(name: str, port: int) -> Store:
+def opened(url: str, timeout_us: int = 50_000) -> RedisStore:
+    store = open_store(url, timeout_us)
+    assert isinstance(store, RedisStore)
+    return store
+
+
+def silent(name: str, port: int) -> RedisStore:
     scheme, _ = SILENT[name]
     places = f"{HOST}:{port},localhost:{port}" if "+" in scheme else f"{HOST}:{port}"
-    return open_store(f"{scheme}://ann:s3cret@{places}{'/mymaster' if 'sentinel' in scheme else ''}", 50_000)
+    return opened(f"{scheme}://ann:s3cret@{places}{'/mymaster' if 'sentinel' in scheme else ''}")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SILENT)
 def test_every_step_to_a_silent_server_is_within_the_budget(name: str) -> None:
-    """Blocking: an error after 50 ms, whatever the call was at; the same for a ping."""
+    """Whatever a call waits for, it ends with its budget. Of many requests of a loop each does, and the loop turns."""
     with SILENT[name][1]() as port:
         store = silent(name, port)
-
-        def measure() -> float:
-            longest = 0.0
-            for call in (lambda: store.apply([hit(limit_of("5/hour"))]), store.ping, lambda: store.forget(["a", "b"])):
-                began = clock()
-                with pytest.raises(StoreError):
-                    call()
-                longest = max(longest, clock() - began)
-            return longest
-
-        in_time(measure, BUDGET + SLACK)
+        for call in (lambda: store.apply([hit(limit_of("5/hour"))]), store.ping, lambda: store.forget(["a", "b"])):
+            took = Took(store)
+            with pytest.raises(StoreError):
+                call()
+            took.check()
+        asyncio.run(ask_many(store, [*(hit(limit_of("5/hour"), str(i)) for i in range(20))]))
         store.close()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SILENT)
-def test_every_step_to_a_silent_server_leaves_the_loop_alone(name: str) -> None:
-    """On a loop: an error after 50 ms for each of many requests, and the loop turns on."""
-
-    async def asked(store: Store, call: Callable[[], Any]) -> float:
-        began = clock()
-        with pytest.raises(StoreError):
-            await call()
-        return clock() - began
-
-    async def measure(port: int) -> float:
-        store, ends = silent(name, port), asyncio.Event()
-        stall = asyncio.create_task(longest_stall(ends))
-        hits = [lambda i=i: store.aapply([hit(limit_of("5/hour"), str(i))]) for i in range(20)]
-        waits = await asyncio.gather(*(asked(store, call) for call in (*hits, store.aping)))
-        ends.set()
-        await store.aclose()
-        return max(*(wait - BUDGET for wait in waits), await stall)
-
-    with SILENT[name][1]() as port:
-        in_time(lambda: asyncio.run(measure(port)), SLACK)
+async def ask_many(store: RedisStore, hits: list[Hit]) -> None:
+    """Send requests and a ping at once to a silent server, and close the store."""
+    took, turns = Took(store), 0
+    calls = asyncio.gather(*(store.aapply([one]) for one in hits), store.aping(), return_exceptions=True)
+    while not calls.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert all(isinstance(error, StoreError) for error in await calls)
+    took.check()
+    assert turns > 20
+    await store.aclose()
 
 
 class Names:
@@ -113,37 +104,26 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     found.answers.set()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_silent_name_server_blocks_no_call(names: Names, redis_server: Server) -> None:
     """Blocking and on a loop: an error in time, and one lookup for all callers. Its late result is used at once."""
     names.known["redis.test"] = [HOST]
-    limit = limit_of("50/hour")
-    store = open_store(f"redis://redis.test:{redis_server.port}", 50_000)
+    store = opened(f"redis://redis.test:{redis_server.port}")
+    one, took = hit(limit_of("50/hour")), Took(store)
+    with pytest.raises(StoreError, match="time budget"):
+        store.apply([one])
+    took.check()
 
-    def blocking() -> float:
-        began = clock()
-        with pytest.raises(StoreError, match="time budget"):
-            store.apply([hit(limit)])
-        return clock() - began
-
-    async def many() -> float:
-        ends = asyncio.Event()
-        stall = asyncio.create_task(longest_stall(ends))
-        began = clock()
-        found = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(20)), return_exceptions=True)
-        took = clock() - began
-        assert all(isinstance(each, StoreError) for each in found)
+    async def many() -> None:
+        asking = asyncio.create_task(ask_many(store, [one] * 20))
         assert await asyncio.wait_for(asyncio.to_thread(int), 5) == 0  # the loop's own threads are free
-        ends.set()
-        await store.aclose()
-        return max(took - BUDGET, await stall)
+        await asking
 
-    in_time(blocking, BUDGET + SLACK)
-    in_time(lambda: asyncio.run(many()), SLACK)
+    asyncio.run(many())
     assert names.asked == ["redis.test"]
     names.answers.set()
-    patient = open_store(f"redis://redis.test:{redis_server.port}", PATIENT)
-    assert patient.apply([hit(limit)])[0].allowed
+    patient = opened(f"redis://redis.test:{redis_server.port}", PATIENT)
+    assert patient.apply([one])[0].allowed
     patient.close()
 
 
@@ -164,23 +144,19 @@ def test_of_several_addresses_of_a_name_a_silent_one_is_left(names: Names, redis
             assert [send(hit(limit_of("5/hour")))[0].remaining for send in both] == [4, 4]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_no_thread_waits_for_the_connection_of_another(redis_server: Server) -> None:
     """Of 30 threads whose server is silent each has its answer in time: there is no pool to queue for."""
-    store = open_store(address(redis_server), 50_000)
+    store = opened(address(redis_server))
 
-    def failing(_: int) -> float:
-        began = clock()
+    def fails(_: int) -> None:
+        took = Took(store)
         with pytest.raises(StoreError):
             store.apply([hit(limit_of("5/hour"))])
-        return clock() - began
+        took.check()
 
-    def measure() -> float:
-        with ThreadPoolExecutor(30) as pool:
-            return max(pool.map(failing, range(30)))
-
-    with client(redis_server) as admin:
+    with client(redis_server) as admin, ThreadPoolExecutor(30) as pool:
         admin.client_pause(60_000, all=False)
-        in_time(measure, BUDGET + SLACK)
+        list(pool.map(fails, range(30)))
         admin.client_unpause()
     store.close()

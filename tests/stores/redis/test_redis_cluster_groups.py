@@ -17,10 +17,9 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.client.aconnection import AsyncRedisConnection
 from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
-from ratelimit_mw.stores.redis.client.connection import RedisConnection, RedisConnectionPool
 from ratelimit_mw.stores.redis.store import RedisStore
+from ratelimit_mw.stores.wire import BlockingChannel, BlockingConnection, LoopConnection
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_reads")]
 
@@ -94,12 +93,12 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     is_sending = [False]
 
     def sending(original: Any) -> Any:
-        def send(self: Any, commands: Sequence[Any], *rest: Any) -> Any:
+        def send(self: Any, frame: bytes, messages: int, deadline: float) -> Any:
             if not is_sending[0]:
                 found.append(0)
             is_sending[0] = True
-            found[-1] += len(commands)
-            return original(self, commands, *rest)
+            found[-1] += messages
+            return original(self, frame, messages, deadline)
 
         return send
 
@@ -110,10 +109,10 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return receive
 
-    monkeypatch.setattr(RedisConnectionPool, "send", sending(RedisConnectionPool.send))
-    monkeypatch.setattr(RedisConnection, "receive", receiving(RedisConnection.receive))
-    monkeypatch.setattr(AsyncRedisConnection, "send", sending(AsyncRedisConnection.send))
-    monkeypatch.setattr(AsyncRedisConnection, "data_received", receiving(AsyncRedisConnection.data_received))
+    monkeypatch.setattr(BlockingChannel, "send", sending(BlockingChannel.send))
+    monkeypatch.setattr(BlockingConnection, "receive", receiving(BlockingConnection.receive))
+    monkeypatch.setattr(LoopConnection, "send", sending(LoopConnection.send))
+    monkeypatch.setattr(LoopConnection, "data_received", receiving(LoopConnection.data_received))
     return found
 
 

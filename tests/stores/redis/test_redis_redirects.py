@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,24 +39,21 @@ class Servers:
         self.map = [(0, 16383, A, R), (0, -1, B), (0, -1, C)]
         self.maps: dict[str, Any] = {}
         self.sent: list[str] = []
-        self.now = 0.0
+        self.clock: Any = SimpleNamespace(now=0.0)
 
     def transport(self) -> Transport:
-        return Transport(lambda: self.now, lambda _: nullcontext(), nullcontext, self._connect, Pool)  # type: ignore[arg-type]
+        return Transport(self.clock, nullcontext, self._connect, Pool)  # type: ignore[arg-type]
 
     async def _connect(self, _: Address, host: str, port: int, deadline: float) -> Callable[[Any], Any]:
         if self.replies.get(host) is DOWN:
             self.sent.append(f"{host}:rejected")
             raise ConnectionRefusedError("refused")
         if self.replies.get(host) is SILENT:
-            self.now = deadline
+            self.clock.now = deadline
             raise TimeoutError
         return partial(self._reply, host)
 
-    def _reply(self, host: str, frame: bytes) -> Any:
-        reader = Reader()
-        reader.feed(frame)
-        command = reader.gets()
+    def _reply(self, host: str, command: list[bytes]) -> Any:
         self.sent.append(f"{host}:{command[0].decode()}")
         if command[0] == b"CLUSTER":
             named = [[first, last, *[(name.encode(), port) for name, port in at]] for first, last, *at in self.map]
@@ -73,20 +71,20 @@ class Pool:
     def __init__(self, connect: Callable[[float], Awaitable[Callable[[Any], Any]]]) -> None:
         self._connect = connect
 
-    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
-        server = await self._connect(deadline)
+    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        server = await self._connect(deadline * 0.9)
+        reader = Reader()
+        reader.feed(frame)
 
         async def receive() -> list[Any]:
-            replies = [server(frame) for frame in frames]
-            if errors := [reply for reply in replies if isinstance(reply, OSError)]:
+            found = [server(reader.gets()) for _ in range(replies)]
+            if errors := [reply for reply in found if isinstance(reply, OSError)]:
                 raise errors[0]
-            return replies
+            return found
 
-        return receive
+        return receive()
 
-    def retire(self) -> None: ...
-
-    close = retire
+    def close(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +110,7 @@ def ask(cluster: Cluster, servers: Servers) -> Any:
     message = Heard(HIT, [one], [key_name("rl:", one.key)], 7)
     servers.sent.clear()
     try:
-        run_blocking(cluster.ask_each([message], servers.now + BUDGET))
+        run_blocking(cluster.ask_each([message], servers.clock.now + BUDGET))
     except StoreError as error:
         return error
     return message.result
@@ -191,7 +189,7 @@ def test_a_connect_ends_before_its_call() -> None:
     ask(cluster, servers)
     servers.replies = {"a": SILENT}
     assert type(ask(cluster, servers)) is NotRunError
-    assert 0 < servers.now < BUDGET
+    assert 0 < servers.clock.now < BUDGET
     assert servers.sent == []
 
 
@@ -222,7 +220,7 @@ def test_nothing_is_sent_after_the_deadline() -> None:
     ask(cluster, servers)
 
     async def late(*_: Any) -> Any:
-        servers.now += BUDGET
+        servers.clock.now += BUDGET
         raise TimeoutError
 
     cluster._transport = cluster._transport._replace(connect=late)

@@ -189,6 +189,6 @@ async def test_an_eager_task_that_has_ended_holds_up_no_call(store: RedisStore, 
     late = [HitOperation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batcher, "_loop", SimpleNamespace(create_task=start_at_once, create_future=asyncio.Future))
-        await batcher.ask_each(late, batcher.time() - 1)
+        await batcher.ask_each(late, batcher.clock.now - 1)
     assert [type(each.result) for each in late] == [NotRunError] * 2
     assert all(decisions[0].allowed for decisions in await asyncio.gather(*(store.aapply([hit(limit)]) for _ in "ab")))

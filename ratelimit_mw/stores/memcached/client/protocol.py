@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ...wire import MORE
 from .servers import MemcachedServer
 
 STORED: Final = b"STORED"
@@ -14,6 +14,7 @@ _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _MAX_LINE: Final = 2_048
 _VALUE: Final = re.compile(rb"VALUE ([^ ]*) [^ ]* (\d{1,20}) ([^ ]*)", re.DOTALL)
 _MAX_VALUE: Final = 1 << 20  # Memcached's own limit for an item
+_MAX_REPLY: Final = 1 << 26
 
 
 class ProtocolError(Exception):
@@ -57,87 +58,91 @@ def swap(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> b
     return b"cas %b 0 %d %d %b\r\n%b\r\n" % (name, expiry, len(value), known.unique, value)
 
 
-class ReplyParser:
-    """Parses a reply of bounded size: ``lines`` lines, then the values of at most ``names`` names."""
+class ReplyReader:
+    """The codec: cuts what is received into replies, which are a line, or all values of a read by their names.
 
-    def __init__(self, lines: int, names: int) -> None:
-        self.lines: list[bytes] = []
-        self.values: dict[bytes, StoredValue] = {}
-        self.rest = b""
-        self._missing_lines = lines
-        self._names = names
-        self._has_values = names > 0
+    No reply can fill the memory.
+    """
 
-    def feed(self, data: bytes) -> bool:
-        """Parse ``data``. True when the reply is complete; ``rest`` is the data after it."""
-        data = self.rest + data
-        at = 0
-        while self._missing_lines or self._has_values:
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                if len(data) - at > _MAX_LINE:
-                    raise ProtocolError(f"expected a reply of Memcached, got {data[at : at + 40]!r}")
-                break
-            line = data[at:end]
+    def __init__(self) -> None:
+        self._data = b""
+        self._values: dict[bytes, Any] = {}
+        self._size = 0  # of the values
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    def gets(self) -> Any:
+        """Return the next reply, or ``MORE``. Raise ``ProtocolError`` for an error reply, and for other bytes."""
+        while (end := self._data.find(b"\r\n")) >= 0:
+            line, after = self._data[:end], end + 2
             if line.startswith(_ERRORS):
                 raise ProtocolError(line[:_MAX_LINE].decode("utf-8", "replace"))
-            if self._missing_lines:
-                self.lines.append(line)
-                self._missing_lines -= 1
-            elif line == b"END":
-                self._has_values = False
-            else:
-                name, size, unique = self._parse_value(line)
-                if len(data) < end + size + 4:
-                    break
-                self.values[name] = StoredValue(data[end + 2 : end + 2 + size], unique)
-                end += 2 + size
-            at = end + 2
-        self.rest = data[at:]
-        return not (self._missing_lines or self._has_values)
+            if line.startswith(b"VALUE "):
+                name, size, unique = _parse_value(line)
+                if len(self._data) < after + size + 2:
+                    return MORE
+                self._add(name, StoredValue(self._data[after : after + size], unique), size)
+                after += size + 2
+            elif line.startswith(b"STAT "):
+                _, name, *text = line.split(b" ", 2)
+                self._add(name, b"".join(text).decode("utf-8", "replace"), len(line))
+            self._data = self._data[after:]
+            if line == b"END":
+                values, self._values, self._size = self._values, {}, 0
+                return values
+            if not line.startswith((b"VALUE ", b"STAT ")):
+                return line
+        if len(self._data) > _MAX_LINE:
+            raise _unexpected(self._data)
+        return MORE
 
-    def _parse_value(self, line: bytes) -> tuple[bytes, int, bytes]:
-        match = _VALUE.fullmatch(line)
-        if match is None or len(self.values) >= self._names:
-            raise ProtocolError(f"expected a reply of Memcached, got {line[:40]!r}")
-        name, size, unique = match.groups()
-        if int(size) > _MAX_VALUE:
-            raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
-        return name, int(size), unique
+    def _add(self, name: bytes, value: Any, size: int) -> None:
+        self._values[name] = value
+        self._size += size
+        if self._size > _MAX_REPLY:
+            raise ProtocolError(f"a reply is larger than {_MAX_REPLY} bytes")
 
 
-class LoginParser(ReplyParser):
-    """Parses the reply to a login. The error shows no text of the server, which may repeat the password."""
+def _parse_value(line: bytes) -> tuple[bytes, int, bytes]:
+    match = _VALUE.fullmatch(line)
+    if match is None:
+        raise _unexpected(line)
+    name, size, unique = match.groups()
+    if int(size) > _MAX_VALUE:
+        raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
+    return name, int(size), unique
 
-    def __init__(self, server: MemcachedServer) -> None:
-        super().__init__(1, 0)
-        self._server = server
 
-    def feed(self, data: bytes) -> bool:
-        with suppress(ProtocolError):
-            is_complete = super().feed(data)
-            if self.lines in ([], [STORED]):
-                return is_complete
-        raise ProtocolError(f"{self._server} rejected the user name or the password")
+def _unexpected(data: object) -> ProtocolError:
+    shown = data[:40] if isinstance(data, bytes) else data
+    return ProtocolError(f"expected a reply of Memcached, got {shown!r}")
 
 
 class RoundTrip:
     """One payload for each server, and the part of the replies that belongs to each key."""
 
     def __init__(self, requests: Sequence[KeyCommands]) -> None:
+        self.groups: dict[MemcachedServer, list[KeyCommands]] = {}
         self._requests = requests
-        self.payloads: dict[MemcachedServer, bytes] = {}
-        self.parsers: dict[MemcachedServer, ReplyParser] = {}
-        groups: dict[MemcachedServer, list[KeyCommands]] = {}
         for request in requests:
-            groups.setdefault(request.server, []).append(request)
-        for server, group in groups.items():
-            commands = [line for each in group for line in each.commands]
-            names = [name for each in group for name in each.names]
-            self.parsers[server] = ReplyParser(len(commands), len(names))
-            self.payloads[server] = b"".join(commands) + (b"gets %b\r\n" % b" ".join(names) if names else b"")
+            self.groups.setdefault(request.server, []).append(request)
 
-    def replies(self) -> list[KeyReply]:
-        lines = {server: iter(parser.lines) for server, parser in self.parsers.items()}
-        values = {server: parser.values for server, parser in self.parsers.items()}
-        return [KeyReply([next(lines[at]) for _ in commands], values[at]) for at, commands, _ in self._requests]
+    def payload(self, server: MemcachedServer) -> tuple[bytes, int]:
+        """Return what to send to a server, and the number of its replies: a line for each command, and the values."""
+        commands = [line for each in self.groups[server] for line in each.commands]
+        names = [name for each in self.groups[server] for name in each.names]
+        reads = [b"gets %b\r\n" % b" ".join(names)] if names else []
+        return b"".join(commands + reads), len(commands) + len(reads)
+
+    def replies(self, received: Mapping[MemcachedServer, Sequence[Any]]) -> list[KeyReply]:
+        """Return the reply to each request."""
+        values: dict[MemcachedServer, Any] = {}
+        for server, group in self.groups.items():
+            *lines, last = received[server]
+            values[server] = last if any(each.names for each in group) else {}
+            lines = lines if values[server] is last else [*lines, last]
+            if not all(isinstance(line, bytes) for line in lines) or not isinstance(values[server], dict):
+                raise _unexpected(received[server][0])
+        left = {server: iter(replies) for server, replies in received.items()}
+        return [KeyReply([next(left[at]) for _ in commands], values[at]) for at, commands, _ in self._requests]

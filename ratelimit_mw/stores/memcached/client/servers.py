@@ -2,8 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -34,17 +33,6 @@ def parse_servers(text: str) -> tuple[MemcachedServer, ...]:
     if len(set(servers)) < len(servers):
         raise ConfigError(f"each server may appear once; got {shown}")
     return tuple(servers)
-
-
-@contextmanager
-def named_errors(server: MemcachedServer) -> Iterator[None]:
-    """Name the server in an error of its connection. The message of a timeout is always the same."""
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise ConnectionError(f"cannot connect to {server}: {error}") from error
 
 
 @dataclass(frozen=True)

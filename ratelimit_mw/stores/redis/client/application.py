@@ -23,7 +23,7 @@ from redis.sentinel import SentinelConnectionPool
 from ....errors import ConfigError
 from ...background import run_once
 from ...base import Facts
-from ...budget import ThreadClock
+from ...budget import LoopClock, ThreadClock
 from ..message import Message
 from .errors import Command, error_code
 from .facts import SECONDS, facts_of
@@ -102,15 +102,19 @@ class ApplicationClient(_Client):
         return reply
 
     def facts(self) -> Iterator[Facts]:
-        yield facts_of("redis", self.name, lambda: self._execute((b"INFO",), self._clock.time() + SECONDS))
+        yield facts_of("redis", self.name, lambda: self._execute((b"INFO",), self._clock.now + SECONDS))
 
     def _execute(self, command: Command, deadline: float) -> Any:
         is_quick = self._is_connected and self._never_waits
         connection = self._take(deadline) if is_quick else self._take_in_thread(deadline)
-        _set_timeout(connection, self._clock.seconds_until(deadline))
-        try:
+
+        def execute(seconds: float) -> Any:
+            _set_timeout(connection, seconds)
             with self._copy(connection) as own:
                 return own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+
+        try:
+            return self._clock.once(execute, deadline)
         finally:
             _set_timeout(connection, connection.socket_timeout)
             self._pool.release(connection)
@@ -120,9 +124,9 @@ class ApplicationClient(_Client):
             try:
                 return self._pool.get_connection()
             except redis.ConnectionError as error:
-                if not _is_full(error) or self._clock.time() >= deadline:
+                if not _is_full(error) or self._clock.now >= deadline:
                     raise
-                time.sleep(_FULL_POOL_WAIT)
+                self._clock.once(lambda _: time.sleep(_FULL_POOL_WAIT), deadline)
 
     def _take_in_thread(self, deadline: float) -> Any:
         """Bound the time to connect and to wait: the timeouts and retries of the client may take much longer."""
@@ -131,8 +135,8 @@ class ApplicationClient(_Client):
             if taken.exception() is None:
                 self._pool.release(taken.result())
 
-        seconds = self._clock.seconds_until(deadline)
-        taken = run_once(object(), lambda: self._take(self._clock.time() + seconds))
+        seconds = deadline - self._clock.now
+        taken = run_once(object(), lambda: self._take(self._clock.now + seconds))  # each thread has its own time
         try:
             return self._clock.result(taken, deadline)
         except TimeoutError:
@@ -141,12 +145,17 @@ class ApplicationClient(_Client):
 
 
 class AsyncApplicationClient(_Client):
-    """A client for one event loop."""
+    """A client for one event loop. Without a clock, the caller bounds its calls."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, clock: LoopClock | None = None) -> None:
         super().__init__(client, redis.asyncio.Redis, "aclient", AsyncRetry(NoBackoff(), 0))
+        self._clock = clock
 
     async def _call(self, command: Command, deadline: float) -> Any:
+        work = self._execute(command)
+        return await (work if self._clock is None else self._clock.within(work, deadline))
+
+    async def _execute(self, command: Command) -> Any:
         connection = await self._take()
         try:
             with self._copy(connection) as own:

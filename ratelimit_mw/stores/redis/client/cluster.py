@@ -17,13 +17,14 @@ from redis import ResponseError
 
 from ....clock import monotonic
 from ...base import Facts
+from ...wire import Channel
 from ..address import Address
 from ..message import Message, SharedMessage
 from .errors import NotRunError, as_store_error, error_code
 from .facts import facts_of_server
 from .server import Target
 from .slot_map import SLOTS, Location, SlotMap
-from .transport import ConnectionPool, Transport, call
+from .transport import Transport, call, send
 
 Sent = Message | None
 """A message, or None for an ASKING before it."""
@@ -49,7 +50,7 @@ class Cluster(Target):
         self._slots = SlotMap(address)
         self.owners: Sequence[Location | None] = self._slots.owners
         """The server of each slot, as far as it is known."""
-        self._pools: dict[Location, ConnectionPool] = {}
+        self._pools: dict[Location, Channel] = {}
         self._refreshing = transport.lock()
         self._next_read = 0.0
         self._failure = ""
@@ -78,7 +79,7 @@ class Cluster(Target):
 
         A server that fails fails its own messages only.
         """
-        half = (self._transport.time() + deadline) / 2
+        half = (self._transport.clock.now + deadline) / 2
         flights: list[Any] = []
         left: Calls = defaultdict(list)
         for location, messages in calls.items():
@@ -87,26 +88,24 @@ class Cluster(Target):
                 fail(messages, NotRunError(_UNKNOWN))
                 continue
             try:
-                receive = await self._pool(location).send(
-                    [each.frame if each else _ASKING for each in messages], deadline
-                )
-                flights.append((location, messages, receive))
+                frames = [each.frame if each else _ASKING for each in messages]
+                flights.append((location, messages, await send(self._pool(location), frames, deadline)))
             except NotRunError as error:
                 self._slots.mark_silent(location)
                 self._go_around(messages, location, error, half, rerouted, left)
-            except BaseException as error:
-                self._fail(messages, error, location, half)
-        for location, messages, receive in flights:
+            except Exception as error:
+                self._fail(messages, error, location)
+        for location, messages, flight in flights:
             try:
-                for message, reply in zip(messages, await receive(), strict=True):
+                for message, reply in zip(messages, await flight, strict=True):
                     if message is None:
                         continue
                     if isinstance(reply, ResponseError):
                         self._redirect(message, reply, location, left)
                     else:
                         message.receive(reply)
-            except BaseException as error:
-                self._fail(messages, error, location, half)
+            except Exception as error:
+                self._fail(messages, error, location)
         return left
 
     def _redirect(self, message: Message, error: ResponseError, source: Location, left: Calls) -> None:
@@ -141,7 +140,7 @@ class Cluster(Target):
 
         A server that is silent for half of the time leaves none for that.
         """
-        other = None if self._transport.time() > half else self._slots.other_than(location)
+        other = None if self._transport.clock.now > half else self._slots.other_than(location)
         for message in messages:
             if message is None:
                 continue
@@ -151,15 +150,10 @@ class Cluster(Target):
                 rerouted.add(message)
                 left[other].append(message)
 
-    def _fail(self, messages: Sequence[Sent], error: BaseException, location: Location, half: float) -> None:
-        """Give messages the error of their server. If the server is silent, another server may have its slots.
-
-        A call that is cancelled in the first half of its time belongs to a client that went away.
-        """
-        if not isinstance(error, ResponseError) and (isinstance(error, Exception) or self._transport.time() > half):
+    def _fail(self, messages: Sequence[Sent], error: Exception, location: Location) -> None:
+        """Give messages the error of their server. If the server is silent, another server may have its slots."""
+        if not isinstance(error, ResponseError):
             self._slots.mark_silent(location)
-        if not isinstance(error, Exception):
-            raise error
         fail(messages, error)
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
@@ -193,37 +187,32 @@ class Cluster(Target):
             raise NotRunError(self._failure)
         for location in set(self._pools).difference(slots.locations()):
             if pool := self._pools.pop(location, None):  # another thread may have taken it
-                pool.retire()
+                pool.close()
 
     async def _read_map(self, deadline: float) -> None:
         """Ask one server after another for the map. Without a reply, the old map stays in use."""
         for location in self._slots.locations():
-            now = self._transport.time()
+            now = self._transport.clock.now
             until = now + (deadline - now) / 2  # leaves time for another server
             try:
-                with self._transport.timeout_at(until):
-                    reply = await call(self._pool(location), _MAP, until)
-                self._slots.load(reply, location)
+                self._slots.load(await call(self._pool(location), _MAP, until), location)
                 return
             except Exception as error:
                 self._slots.mark_silent(location)
                 self._failure = str(as_store_error(error))
-            except BaseException as error:  # the caller was cancelled
+            except BaseException:  # the caller was cancelled
                 self._slots.is_stale = True
-                self._fail((), error, location, (now + until) / 2)
+                raise
 
-    def _pool(self, location: Location) -> ConnectionPool:
+    def _pool(self, location: Location) -> Channel:
         pool = self._pools.get(location)
         if pool is None:  # another thread may have opened one
-            pool = self._pools.setdefault(location, self._transport.pool(partial(self._connect, location)))
+            pool = self._pools.setdefault(location, self._transport.channel(partial(self._connect, location)))
         return pool
 
     async def _connect(self, location: Location, deadline: float) -> Any:
-        """Connect to a server. It fails before the call ends: nothing was sent, and other servers may have replied."""
-        until = deadline - (deadline - self._transport.time()) / 10
         try:
-            with self._transport.timeout_at(until):
-                return await self._transport.connect(self._address, *location, until)
+            return await self._transport.connect(self._address, *location, deadline)
         except Exception as error:
             raise NotRunError(str(as_store_error(error))) from error
 

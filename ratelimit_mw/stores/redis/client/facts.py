@@ -21,7 +21,7 @@ _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 def facts_of_server(kind: str, address: Address, transport: Transport, location: Location, *command: bytes) -> Facts:
     """Return the reply of one server to a command, by default INFO."""
     with closing(transport.open(address, *location)) as pool:
-        info = call(pool, command or (b"INFO",), transport.time() + SECONDS)
+        info = call(pool, command or (b"INFO",), transport.clock.now + SECONDS)
         return facts_of(kind, address.path or location_text(location), lambda: run_blocking(info))
 
 

@@ -6,7 +6,6 @@ Blocking calls and event loops share the code. batch.py lets the requests of an 
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from redis import ResponseError
@@ -14,11 +13,12 @@ from redis import ResponseError
 from ....errors import StoreError
 from ...base import Facts
 from ...blocking import run_blocking
+from ...budget import LoopClock, ThreadClock
 from ..address import Address
 from ..message import Message, Operation, messages_of
 from .errors import as_store_error, error_code
 from .facts import SECONDS, facts_of_server
-from .transport import Transport, call
+from .transport import Transport, call, send
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
@@ -58,14 +58,14 @@ class Server(Target):
         self._address = address
         self._transport = transport
         self._location = address.hosts[0] if address.hosts else ("", 0)
-        self._pool = transport.pool(self._connect)
+        self._pool = transport.channel(self._connect)
 
     async def ask(self, message: Message, deadline: float) -> None:
         """A server that lacks the script gets the call once more, with the script."""
-        (reply,) = await (await self._pool.send((message.frame,), deadline))()
+        (reply,) = await (await send(self._pool, (message.frame,), deadline))
         if isinstance(reply, ResponseError):
             if (code := error_code(reply)) == "READONLY":
-                self._pool.retire()  # the next call looks for the primary again
+                self._pool.close()  # the next call looks for the primary again
             if code != "NOSCRIPT":
                 raise reply
             message.has_text = True
@@ -84,7 +84,7 @@ class Server(Target):
         for location in address.hosts:
             yield facts_of_server("sentinel", address.sentinels, transport, location, *master)
         try:
-            announced = run_blocking(find_primary(address, transport, transport.time() + SECONDS))
+            announced = run_blocking(find_primary(address, transport, transport.clock.now + SECONDS))
         except Exception as error:
             yield Facts("primary", address.service, {}, str(as_store_error(error)), False)
         else:
@@ -101,12 +101,10 @@ class Server(Target):
 class Caller:
     """Sends operations in calls of their own."""
 
-    def __init__(self, target: Target, clock: Callable[[], float]) -> None:
+    def __init__(self, target: Target, clock: ThreadClock | LoopClock) -> None:
         self.target = target
-        self.time = clock
-        """The clock of deadlines, in seconds."""
-        self.timeout_at: Callable[[float], AbstractContextManager[Any]] = nullcontext
-        """Bounds calls on an event loop. A blocking call is bounded by its socket."""
+        self.clock = clock
+        """The clock of deadlines."""
 
     def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
         """Return the result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
@@ -139,12 +137,11 @@ async def find_primary(address: Address, transport: Transport, deadline: float) 
     count, first = len(address.hosts), next(_turns)  # each search starts with another sentinel
     failure: Exception = LookupError()
     for i in range(count):
-        now = transport.time()
+        now = transport.clock.now
         until = now + (deadline - now) / (count - i + 1)
         sentinel = transport.open(address.sentinels, *address.hosts[(first + i) % count])
         try:
-            with transport.timeout_at(until):
-                return _parse_primary(await call(sentinel, (b"SENTINEL", b"MASTER", address.service), until))
+            return _parse_primary(await call(sentinel, (b"SENTINEL", b"MASTER", address.service), until))
         except Exception as error:
             failure = error
         finally:

@@ -1,46 +1,51 @@
 """How to reach one server of Redis: blocking, or on an event loop."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from hiredis import pack_command
 from redis import ResponseError
 
+from ...budget import LoopClock, ThreadClock
+from ...wire import Channel
 from ..address import Address
 from .errors import Command
-
-
-class ConnectionPool(Protocol):
-    """The connections to one server."""
-
-    async def send(self, frames: Sequence[bytes], deadline: float) -> Callable[[], Awaitable[list[Any]]]:
-        """Send commands over one connection. Return the call that awaits the reply, or the error reply, to each."""
-        ...
-
-    def retire(self) -> None: ...
-    def close(self) -> None: ...
+from .login import Connect, OpenChannel, blocking_channel, blocking_connect, loop_channel, loop_connect
 
 
 class Transport(NamedTuple):
-    """How to wait and to connect: blocking, or on an event loop."""
+    """How to wait and to connect."""
 
-    time: Callable[[], float]
-    """The clock of deadlines, in seconds."""
-    timeout_at: Callable[[float], AbstractContextManager[Any]]
-    """Bounds calls on an event loop. A blocking call is bounded by its socket."""
+    clock: ThreadClock | LoopClock
+    """The clock of deadlines."""
     lock: Callable[[], AbstractAsyncContextManager[Any]]
-    connect: Callable[[Address, str, int, float], Awaitable[Any]]
-    pool: Callable[[Callable[[float], Awaitable[Any]]], ConnectionPool]
+    connect: Connect
+    channel: OpenChannel
 
-    def open(self, address: Address, host: str, port: int) -> ConnectionPool:
-        return self.pool(partial(self.connect, address, host, port))
+    def open(self, address: Address, host: str, port: int) -> Channel:
+        return self.channel(partial(self.connect, address, host, port))
 
 
-async def call(pool: ConnectionPool, command: Command, deadline: float) -> Any:
+def blocking_transport(clock: ThreadClock) -> Transport:
+    return Transport(clock, nullcontext, blocking_connect(clock), blocking_channel(clock))
+
+
+def loop_transport(clock: LoopClock) -> Transport:
+    """Return the transport of the running event loop."""
+    return Transport(clock, asyncio.Lock, loop_connect(clock), loop_channel(clock))
+
+
+async def call(channel: Channel, command: Command, deadline: float) -> Any:
     """Return the reply to a command. Raises ``ResponseError`` for an error reply."""
-    (reply,) = await (await pool.send((pack_command(command),), deadline))()
+    (reply,) = await (await channel.send(pack_command(command), 1, deadline))
     if isinstance(reply, ResponseError):
         raise reply
     return reply
+
+
+async def send(channel: Channel, frames: Sequence[bytes], deadline: float) -> Any:
+    """Send commands together. Return their replies, to be awaited."""
+    return await channel.send(b"".join(frames), len(frames), deadline)
