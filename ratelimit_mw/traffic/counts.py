@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -49,13 +49,13 @@ class EventCounts:
         if other.clients:
             add_counts(self.clients, other.clients)
         if other.dropped is not None:
-            self.merge_dropped(other.dropped)
+            if self.dropped is None:
+                self.dropped = Dropped()
+            self.dropped.merge(other.dropped)
 
-    def merge_dropped(self, other: Dropped) -> None:
-        """Add clients that were dropped elsewhere."""
-        if self.dropped is None:
-            self.dropped = Dropped()
-        self.dropped.merge(other)
+    def count_of(self, client: str) -> int:
+        """Return the count of a client. It is an estimate if the client is not in the list, and some were dropped."""
+        return self.clients.get(client) or (0 if self.dropped is None else self.dropped.count_of(client))
 
     def drop_clients(self, most: int) -> Collection[str]:
         """Keep the ``most`` largest clients if there are more than twice as many. Return those that are dropped."""
@@ -76,6 +76,14 @@ class EventCounts:
     def distinct(self) -> int:
         """Return the number of clients. It is an estimate if clients were dropped."""
         return len(self.clients) if self.dropped is None else self.dropped.distinct_with(self.clients)
+
+
+def merged(parts: Iterable[EventCounts]) -> EventCounts:
+    """Return the counts of several buckets together."""
+    whole = EventCounts()
+    for part in parts:
+        whole.merge(part)
+    return whole
 
 
 def add_counts(counts: dict[str, int], others: Mapping[str, int]) -> None:

@@ -11,7 +11,7 @@ from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores import redacted_url
 from .address import parse_log_url, without_retention
-from .counts import Curve, TopClients
+from .counts import Curve, EventCounts, TopClients, add_counts, merged
 from .pending import name_of
 from .retention import Retention, Run
 from .store import open_counts
@@ -91,7 +91,7 @@ class TrafficLog(CountWriter):
         """
         event, client = name_of("event", event), None if by is None else name_of("by", by)
         runs = self._runs(start, end, by is not None)
-        return sum(sum(self._store.counts(run, [event], client)[event].values()) for run in runs)
+        return sum(sum(self._counts(run, [event], client)[event].values()) for run in runs)
 
     def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
         """Return the counts of an event in a time range, in equal steps.
@@ -162,7 +162,7 @@ class TrafficLog(CountWriter):
         """
         if type(k) is not int or k < 1:
             raise ConfigError(f"expected a whole number of at least 1; got {k!r}", "k")
-        return self._store.clients(self._runs(start, end, True), name_of("event", event)).top(k)
+        return self._clients(event, start, end).top(k)
 
     def distinct(self, event: str, start: float, end: float) -> int:
         """Return the number of different clients of an event in a time range, which is widened to whole buckets.
@@ -182,7 +182,7 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        return self._store.clients(self._runs(start, end, True), name_of("event", event)).distinct()
+        return self._clients(event, start, end).distinct()
 
     def events(self, start: float, end: float) -> dict[str, int]:
         """Return the count of each event in a time range, which is widened to whole buckets.
@@ -198,7 +198,9 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        counts = self._store.events(self._runs(start, end))
+        counts: dict[str, int] = {}
+        for run in self._runs(start, end):
+            add_counts(counts, self._store.events(run))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     async def atotal(self, event: str, start: float, end: float, by: str | None = None) -> int:
@@ -233,8 +235,22 @@ class TrafficLog(CountWriter):
         names = {event: name_of("event", event) for event in events}
         client = None if by is None else name_of("by", by)
         step, run = self._retention_of(client is not None).curve(*self._range(start, end), points)
-        found = self._store.counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
+        found = self._counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
+
+    def _counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        """Return the counts of each event, or of a client of each, by the start of the bucket."""
+        if client is None:
+            return self._store.totals(run, events)
+        return {
+            event: {start: each.count_of(client) for start, each in self._store.clients(run, event, client).items()}
+            for event in events
+        }
+
+    def _clients(self, event: str, start: float, end: float) -> EventCounts:
+        """Return the clients of an event in a time range, without its total."""
+        name = name_of("event", event)
+        return merged(each for run in self._runs(start, end, True) for each in self._store.clients(run, name).values())
 
     def _range(self, start: float, end: float) -> tuple[int, int, int]:
         """Return a range in whole seconds, and the time. Write the pending records first."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..forksafe import create_lock
 from .address import LogAddress
-from .counts import Batch, EventCounts, Events, add_counts, add_events
+from .counts import Batch, EventCounts, Events, add_counts, add_events, merged
 from .retention import Retention, Run
-from .sketches import Dropped
 from .store import CountStore
 
 
@@ -33,27 +32,14 @@ class MemoryCounts(CountStore):
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
         return {event: {start: counts.total for start, counts in self._counts(run, event)} for event in events}
 
-    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
-        found = self._counts(run, event)
-        return {start: counts.clients[client] for start, counts in found if client in counts.clients}
+    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
+        return {start: merged([counts]) for start, counts in self._counts(run, event)}
 
-    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
-        found = self._counts(run, event)
-        return {start: counts.dropped for start, counts in found if counts.dropped is not None}
-
-    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        found = EventCounts()
-        for run in runs:
-            for _, counts in self._counts(run, event):
-                found.merge(counts)
-        return found
-
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+    def events(self, run: Run) -> dict[str, int]:
         found: dict[str, int] = {}
         with self._lock:
-            for run in runs:
-                for _, events in self._in(run):
-                    add_counts(found, {event: counts.total for event, counts in events.items()})
+            for _, events in self._in(run):
+                add_counts(found, {event: counts.total for event, counts in events.items()})
         return found
 
     def retention(self) -> str:

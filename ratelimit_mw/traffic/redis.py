@@ -67,26 +67,18 @@ class RedisCounts(CountStore):
         rows = self._of_run(run, "hmget", "", events, parse=lambda row: [int(each or 0) for each in row])
         return {event: {start: row[i] for start, row in rows.items() if row[i]} for i, event in enumerate(events)}
 
-    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
-        return self._of_run(run, "hget", f":n:{event}", client, parse=int)
+    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
+        if client is None:
+            lists = self._of_run(run, "hgetall", f":n:{event}", parse=_counts)
+        else:
+            lists = self._of_run(run, "hget", f":n:{event}", client, parse=lambda number: {client: int(number)})
+        sketches = self._of_run(run, "get", f":d:{event}", parse=Dropped)
+        return {start: EventCounts(0, lists.get(start), sketches.get(start)) for start in lists.keys() | sketches}
 
-    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
-        return self._of_run(run, "get", f":d:{event}", parse=Dropped)
-
-    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        found = EventCounts()
-        for run in runs:
-            for clients in self._of_run(run, "hgetall", f":n:{event}", parse=_counts).values():
-                add_counts(found.clients, clients)
-            for dropped in self.dropped(run, event).values():
-                found.merge_dropped(dropped)
-        return found
-
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+    def events(self, run: Run) -> dict[str, int]:
         found: dict[str, int] = {}
-        for run in runs:
-            for counts in self._of_run(run, "hgetall", "", parse=_counts).values():
-                add_counts(found, counts)
+        for counts in self._of_run(run, "hgetall", "", parse=_counts).values():
+            add_counts(found, counts)
         return found
 
     def retention(self) -> str | None:

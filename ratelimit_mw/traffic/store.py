@@ -10,7 +10,6 @@ from ..errors import MissingExtraError
 from .address import LogAddress
 from .counts import Batch, EventCounts
 from .retention import Run
-from .sketches import Dropped
 
 
 class CountStore(ABC):
@@ -33,31 +32,15 @@ class CountStore(ABC):
         """Return the counts of each event by the start of the bucket, without zeros."""
 
     @abstractmethod
-    def listed(self, run: Run, event: str, client: str) -> dict[int, int]:
-        """Return the counts of a client in the lists of an event, by the start of the bucket."""
+    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
+        """Return the clients of an event by the start of the bucket: all, or at least the one that is named.
+
+        If none is named, a client may be in one of its buckets, with its count in all of them.
+        """
 
     @abstractmethod
-    def dropped(self, run: Run, event: str) -> dict[int, Dropped]:
-        """Return the clients that were dropped from the lists of an event, by the start of the bucket."""
-
-    @abstractmethod
-    def clients(self, runs: Sequence[Run], event: str) -> EventCounts:
-        """Return the clients of an event, without its total."""
-
-    @abstractmethod
-    def events(self, runs: Sequence[Run]) -> dict[str, int]:
+    def events(self, run: Run) -> dict[str, int]:
         """Return the counts of all events."""
-
-    def counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
-        """Return the counts of each event, or of a client of each, by the start of the bucket, without zeros."""
-        if client is None:
-            return self.totals(run, events)
-        return {event: self._of_client(run, event, client) for event in events}
-
-    def _of_client(self, run: Run, event: str, client: str) -> dict[int, int]:
-        """Return the counts of a client. Where it is not in the list, the count is an estimate."""
-        estimates = {start: each.count_of(client) for start, each in self.dropped(run, event).items()}
-        return estimates | self.listed(run, event, client)
 
     def expire(self, now: int) -> int:
         """Drop buckets that are no longer kept. Return the bytes of disk space that this frees."""
