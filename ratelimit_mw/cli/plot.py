@@ -99,12 +99,7 @@ def picture(path: Path, height: float, theme: Theme) -> Iterator[Figure]:
 
 def edges_of(start: float, step: float, number: int) -> list[float]:
     """Return the edges of steps that follow each other. Times are in seconds since 1970."""
-    return [day_of(start + i * step) for i in range(number + 1)]
-
-
-def day_of(seconds: float) -> float:
-    """Return a time as matplotlib has it: in days since 1970."""
-    return seconds / _DAY
+    return [(start + i * step) / _DAY for i in range(number + 1)]
 
 
 def ascii_text(text: str, longest: int) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..output import count_text
-from ..plot import Theme, ascii_text, day_of, picture, style_counts, style_times
+from ..plot import Theme, ascii_text, edges_of, picture, style_counts, style_times
 from .report import STEPS, ClientRow, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MIN_STEPS: Final = 20
+_COLUMNS: Final = ("times", "requests", "rejected")
 
 
 def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
@@ -32,32 +32,20 @@ def draw(report: ReplayReport, path: Path, limit: int, theme: Theme) -> None:
 def _draw_curves(axes: Axes, report: ReplayReport, theme: Theme) -> None:
     """Draw demand as a line, above the areas of allowed and rejected requests."""
     curve = report.curve()
-    step = curve["step"]
-    edges, demand, rejected = _with_gaps(curve)
+    step, first, last = curve["step"], curve["times"][0], curve["times"][-1]
+    counts = {time: of_step for time, *of_step in zip(*(curve[name] for name in _COLUMNS), strict=True)}
+    times = range(first, last + step, step)
+    demand, rejected = zip(*(counts.get(time, (0, 0)) for time in times), strict=True)
+    edges = edges_of(first, step, len(times))
     allowed = [requests - lost for requests, lost in zip(demand, rejected, strict=True)]
     axes.stairs(allowed, edges, fill=True, color=theme.allowed, label="allowed")
     axes.stairs(demand, edges, baseline=allowed, fill=True, color=theme.rejected, label="rejected")
     axes.stairs(demand, edges, color=theme.ink, linewidth=1.1, label="demand")
-    axes.set_xlim(edges[0], max(edges[-1], edges[0] + day_of(_MIN_STEPS * step)))
+    axes.set_xlim(edges[0], max(edges[-1], edges[0] + _MIN_STEPS * (edges[1] - edges[0])))
     axes.set_ylim(0, max(demand) * 1.06)
     total, lost = report.log.count, report.rejected
     title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
     style_times(axes, f"requests per {STEPS[step]}", report.period, title)
-
-
-def _with_gaps(curve: dict[str, Any]) -> tuple[list[float], list[int], list[int]]:
-    """Return the edges of the steps, the requests and the rejections, with zeros where no request was."""
-    step, times = curve["step"], curve["times"]
-    edges, demand, rejected = [times[0]], list[int](), list[int]()
-    for (time, following), *counts in zip(pairwise([*times, None]), curve["requests"], curve["rejected"], strict=True):
-        edges.append(time + step)
-        demand.append(counts[0])
-        rejected.append(counts[1])
-        if following is not None and following > time + step:
-            edges.append(following)
-            demand.append(0)
-            rejected.append(0)
-    return list(map(day_of, edges)), demand, rejected
 
 
 def _draw_clients(axes: Axes, clients: Sequence[ClientRow], theme: Theme) -> None:
