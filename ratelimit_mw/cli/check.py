@@ -19,8 +19,8 @@ from ..keys.ip import parse_network
 from ..keys.parts import feature_of, part_of
 from ..keys.secret import PERSONAL
 from ..operations import Answer, Line, Table
+from ..operations.overview import describe_amendments
 from ..rules.compiled import CompiledRule
-from ..rules.describe import describe_amendments
 from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .application import SourceCommand

@@ -10,8 +10,8 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
+from ..operations.overview import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..rules.compiled import CompiledRule
-from ..rules.describe import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
 from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target

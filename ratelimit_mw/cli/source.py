@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from ..asgi.request import ASGIRequest
 from ..http.limiter import HttpLimiter
 from ..http.notes import notes_on_marks
-from ..rules.describe import Overview, Route
+from ..http.route_checks import Route
+from ..operations.overview import Overview
 from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings

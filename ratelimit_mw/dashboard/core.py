@@ -10,7 +10,7 @@ from ..errors import ConfigError, StoreError
 from ..http.request import Request
 from ..http.token import CHALLENGE
 from ..limiter.limiter import Limiter
-from ..rules.describe import function_name
+from ..operations.overview import function_name
 from .access import CHANGE, Mount
 from .changes import change, is_own_form, read_form, result_of, token_of
 from .data import forget_store, read_data

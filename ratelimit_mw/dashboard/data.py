@@ -11,8 +11,8 @@ from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
 from ..limiter.limiter import Limiter
 from ..operations.forms import decision_json, override_json
+from ..operations.overview import Overview
 from ..operations.times import time_json
-from ..rules.describe import Overview
 from ..stores import redacted_url
 from .traffic import read_clients, read_traffic
 from .view import View

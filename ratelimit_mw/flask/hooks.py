@@ -17,10 +17,9 @@ from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import decide
 from ..http.limiter import HttpLimiter
 from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
-from ..http.route_checks import check_parameters, check_routes
+from ..http.route_checks import Route, check_parameters, check_routes
 from ..http.rules import DECIDED, HttpRules
 from ..http.views import ViewMarksByMethod
-from ..rules.describe import Route
 from ..rules.guard import current
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan

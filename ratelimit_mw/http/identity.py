@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..errors import ConfigError, FeatureTypeError, error_path
-from ..keys.annotations import returned_types
+from .annotations import returned_types
 from .request import Request
 
 Read = Callable[[Request], Any]

@@ -3,17 +3,51 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
-from ..rules.describe import PATH_PARAMETER, Route
-from ..rules.marks import Mark
+from ..keys.parts import feature_of
+from ..keys.values import NO_CONVERSIONS, Conversions
+from ..rules.marks import Mark, ViewMarks
 from ..rules.match import METHODS, Match
 from ..rules.overlap import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
+
+PATH_PARAMETER: Final = "path:"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
+
+    ``pattern`` matches at least its paths, where the template does not, and ``translations`` those of other languages.
+    """
+
+    template: str
+    views: Mapping[str, ViewMarks]
+    parameters: Collection[str] = ()
+    name: str = ""
+    pattern: str = ""
+    translations: Collection[str] = ()
+    conversions: Conversions = NO_CONVERSIONS
+    """How the framework converts the texts of a request."""
+
+    def describe(self, methods: Collection[str]) -> str:
+        """The route in words, with its methods when they are not all."""
+        return self.template if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.template}"
+
+    def lacks_parameter(self, rule: Rule) -> bool:
+        """Return whether a rule skips all requests to this route, because they have no such path parameter."""
+        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)} - rule.captures.names
+        absent -= {PATH_PARAMETER + name for name in self.parameters}
+        needed = list(rule.entries if rule.when_missing == "skip" else ())
+        needed += [(part,) for part, _ in rule.matches.features]
+        return any(absent.issuperset(map(feature_of, parts)) for parts in needed)
+
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
     "view": (lambda view, route: route.name == view, attrgetter("name")),

@@ -275,11 +275,17 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if plan.single is not None and consume and self._memory is not None and not testmode.active:
+        if consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
-            limit, key_of, own_cost = plan.single
-            used = own_cost if cost is None else checked_cost(cost)
-            if (key := key_of(features)) is not None:
+            if plan.single is not None:
+                limit, key_of, own_cost = plan.single
+                used = own_cost if cost is None else checked_cost(cost)
+                if (key := key_of(features)) is not None:
+                    decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
+                    return Verdict((decision,), decision.allowed)
+            if plan.choose is not None and (chosen := plan.choose(features, self._time)) is not None:
+                limit, key, own_cost = chosen
+                used = own_cost if cost is None else checked_cost(cost)
                 decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
                 return Verdict((decision,), decision.allowed)
         if plan.looks_up:

@@ -7,9 +7,9 @@ from ..decision import Decision, without_hash_tag
 from ..keys.features import Features, words_of
 from ..keys.parts import part_of, word_of
 from ..rules.compiled import CompiledRule
-from ..rules.describe import function_name
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
+from .overview import function_name
 from .times import time_json
 
 

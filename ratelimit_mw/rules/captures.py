@@ -47,23 +47,22 @@ class Captures:
 class CapturingKey(KeyMaker):
     """Builds keys of features with the captures of the rule."""
 
-    def __init__(self, key: KeyMaker, captures: Captures) -> None:
-        self.__dict__.update(vars(key))
-        self._key = key
-        self._captures = captures
+    def __init__(self, captures: Captures, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._add = captures.add
 
     def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
-        build = self._key.with_prefix(prefix)
-        return lambda features: build(self._captures.add(features))
+        build, add = super().with_prefix(prefix), self._add
+        return lambda features: build(add(features))
 
     def values(self, features: Features) -> list[Any]:
-        return self._key.values(self._captures.add(features))
+        return super().values(self._add(features))
 
     def build(self, features: Features) -> str | None:
-        return self._key.build(self._captures.add(features))
+        return super().build(self._add(features))
 
     def has_values(self, key: str, features: Features) -> bool:
-        return self._key.has_values(key, self._captures.add(features))
+        return super().has_values(key, self._add(features))
 
 
 def _expression(pattern: str) -> tuple[list[str], re.Pattern[str]]:

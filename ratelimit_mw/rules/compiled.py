@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.limit import BanLimit, Limit
@@ -12,6 +13,7 @@ from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
 from ..keys.parts import Part, part_of
+from ..keys.secret import Secret
 from ..quota import Quota, checked_cost
 from .captures import CapturingKey
 from .costs import FeatureCost
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
     from .overrides import OverrideTable
 
 Limits = tuple[Limit, ...]
-Chooser = Callable[[Features, str, Any], "Limits | list[Limits] | LimitsCall | None"]
-"""Returns the limits of a client by its features, its key and the ``Found`` limits; None for the next chooser.
+Chooser = Callable[[Features, str, int, Any], "Limits | list[Limits] | LimitsCall | None"]
+"""Returns the limits of a client by its features, its key, the time and the ``Found`` limits.
 
-A list has the limits of all values that an invalid feature may have.
+None is for the next chooser. A list has the limits of all values that an invalid feature may have.
 """
 MAX_FOUND: Final = 10_000
 """The most different results of functions that are kept."""
@@ -39,7 +41,8 @@ class CompiledRule:
         self,
         rule: Rule,
         name: str,
-        make_key: Callable[..., KeyMaker] = KeyMaker,
+        secret: Secret,
+        warn: Callable[[], None],
         may_hold_slots: bool = True,
         shown: str = "",
     ) -> None:
@@ -52,9 +55,9 @@ class CompiledRule:
         """The store's check of limits from a function."""
         self.may_hold_slots = may_hold_slots
         """Whether limits from a function may be concurrency limits: not for messages."""
-        key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.captures = rule.captures
-        self.key = CapturingKey(key, self.captures) if self.captures.names else key
+        make_key = partial(CapturingKey, self.captures) if self.captures.names else KeyMaker
+        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED), secret, warn)
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
@@ -161,7 +164,11 @@ class CompiledRule:
         yield (lambda *_: limits) if self._of_rule is None else self._by_function(self._of_rule)
 
     def _by_function(self, lookup: LimitsLookup) -> Chooser:
-        def choose(features: Features, _key: str, found: Found) -> Limits | LimitsCall | None:
+        def choose(
+            features: Features, _key: str, now: int, found: Found | None
+        ) -> Limits | list[Limits] | LimitsCall | None:
+            if found is None:
+                return lookup.recall(self.key.values(features), now)
             return found[lookup] if lookup in found else lookup.find(self.key.values(features), found)
 
         return choose
@@ -174,8 +181,9 @@ class CompiledRule:
         if self.captures.names:
             features = self.captures.add(features)
         smallest: list[Limits] = []
+        now = 0 if found is None else found.now
         for choose in self.choosers:
-            limits = choose(features, key, found)
+            limits = choose(features, key, now, found)
             if isinstance(limits, list):
                 smallest += limits
             elif limits is not None:
@@ -248,8 +256,10 @@ def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:
 
 
 def _by_time(schedule: Schedule, ranges: Mapping[str, Limits]) -> Chooser:
-    def choose(_features: Features, _key: str, found: Found) -> Limits | None:
-        return ranges.get(schedule.at(found.now) or "")
+    at, get = schedule.at, dict[str | None, Limits](ranges.items()).get
+
+    def choose(_features: Features, _key: str, now: int, _found: object) -> Limits | None:
+        return get(at(now))
 
     return choose
 

@@ -49,8 +49,9 @@ _log = logging.getLogger("ratelimit_mw")
 class Found(dict["LimitsLookup", "_Limits | None"]):
     """The limits that functions have returned for one request, at the time ``now`` of its ``clock``."""
 
+    __slots__ = ("clock", "now")
+
     def __init__(self, clock: Clock) -> None:
-        super().__init__()
         self.clock, self.now = clock, clock()
 
 
@@ -112,6 +113,11 @@ class LimitsLookup:
                     return call
         found[self] = known.limits
         return known.limits
+
+    def recall(self, values: Sequence[Any], now: int) -> _Limits | list[_Limits] | None:
+        """Return what ``find`` returns, and change nothing. The result is an empty list where a call is due."""
+        known = self._young.get(tuple(map(_cached_as, values)))
+        return known.limits if known is not None and self._is_fresh(known, now) else []
 
     def _is_fresh(self, known: _Known, now: int) -> bool:
         return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back

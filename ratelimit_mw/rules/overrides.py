@@ -144,7 +144,7 @@ def _overridden(rule: CompiledRule, table: OverrideTable | None) -> CompiledRule
         return rule
     rule = copy(rule)
     rule.overrides, rule.varies = table, True
-    rule.choosers = (lambda _features, key, _found: table.find(key), *rule.choosers)
+    rule.choosers = (lambda _features, key, *_: table.find(key), *rule.choosers)
     return rule
 
 

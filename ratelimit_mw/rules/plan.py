@@ -7,11 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from ..algorithms.limit import Limit
+from ..clock import Clock
 from ..decision import EarlyVerdict, Hit, make_hit
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
+from .schedule import Schedule
+
+Choose = Callable[[Features, Clock], tuple[Limit, str, int] | None]
 
 
 class Plan:
@@ -43,6 +47,7 @@ class Plan:
         """Whether a rule has a queue, so that an allowed request may have to wait."""
         self.may_delay = calls_functions or self.delays
         self.single = self._single()
+        self.choose = self._choose()
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.adds_hits:
@@ -56,6 +61,36 @@ class Plan:
         if rule.overrides is not None:
             key_of = _without({limit.prefix + client for client in rule.overrides}, key_of)
         return limit, key_of, rule.fixed_cost
+
+    def _choose(self) -> Choose | None:
+        """The fast path for limits that differ between clients or times: it finds the limit, its key and its cost.
+
+        It returns None for a client with several limits, with none, or with limits that a function has to return first.
+        """
+        if len(self.rules) != 1 or self.lists or self.adds_hits or self.waits:
+            return None
+        rule = self.rules[0]
+        build_key, choosers, cost = rule.build_key, rule.choosers, rule.fixed_cost
+        if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.captures.names:
+            return None
+        if rule.source.schedule is not None and len(choosers) == 2 and not rule.lookups:
+            return _choose_by_time(rule, rule.source.schedule, cost)
+
+        def choose(features: Features, clock: Clock) -> tuple[Limit, str, int] | None:
+            key = build_key(features)
+            if key is None:
+                return None
+            now = clock()
+            for chooser in choosers:
+                limits = chooser(features, key, now, None)
+                if limits is not None:
+                    if type(limits) is not tuple or len(limits) != 1:
+                        return None
+                    limit = limits[0]
+                    return limit, limit.prefix + key, cost
+            return None
+
+        return choose if rule.varies else None
 
     @cached_property
     def without_costs(self) -> Plan:
@@ -93,6 +128,23 @@ class Plan:
             for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # twice as fast as extend
         return hits
+
+
+def _choose_by_time(rule: CompiledRule, schedule: Schedule, cost: int) -> Choose | None:
+    """Return ``Plan.choose`` for a rule whose limits depend on the time alone, with one limit at each time."""
+    if any(len(limits) != 1 for limits in (rule.limits, *rule.ranges.values())):
+        return None
+    pairs = {text: (limit, rule.key.with_prefix(limit.prefix)) for text, (limit,) in rule.ranges.items()}
+    (limit,) = rule.limits
+    own = limit, rule.key.with_prefix(limit.prefix)
+    at, get = schedule.at, dict[str | None, Any](pairs.items()).get
+
+    def choose(features: Features, clock: Clock) -> tuple[Limit, str, int] | None:
+        limit, key_of = get(at(clock()), own)
+        key = key_of(features)
+        return None if key is None else (limit, key, cost)
+
+    return choose
 
 
 def _without(keys: set[str], key_of: Callable[[Features], str | None]) -> Callable[[Features], str | None]:

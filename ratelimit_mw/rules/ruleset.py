@@ -14,7 +14,7 @@ from ..decision import Hit
 from ..errors import ConfigError, error_of, error_path, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
-from ..keys.key import KeyMaker, warn_of_unknown_ip
+from ..keys.key import warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
 from .client_key import ClientKeyError
@@ -68,13 +68,13 @@ class RuleSet:
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
         rules = [with_defaults(rule, defaults or {}) for rule in rules]
         rules += [_marked_rule(*each, amendments, defaults or {}) for each in zip(marks, self._marked, strict=True)]
-        make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
+        warn = functools.cache(warn_of_unknown_ip)
         may_hold = [True] * everywhere + [not isinstance(mark, MessageMark) for mark in marks]
         shown = names[:everywhere] + _shown_names(marks, names[:everywhere])
         self.rules = [
             old
             if (old := before.get(name)) and old.is_same(rule, holds, seen)
-            else CompiledRule(rule, name, make_key, holds, seen)
+            else CompiledRule(rule, name, secret, warn, holds, seen)
             for rule, name, holds, seen in zip(rules, names, may_hold, shown, strict=True)
         ]
         self.by_name = dict(zip(names, self.rules, strict=True))

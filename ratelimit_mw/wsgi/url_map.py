@@ -14,11 +14,10 @@ from werkzeug.routing import Map, MapAdapter, Rule
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..http.limiter import HttpLimiter
-from ..http.route_checks import check_parameters, check_routes
+from ..http.route_checks import Route, check_parameters, check_routes
 from ..http.rules import HttpRules
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
-from ..rules.describe import Route
 from ..rules.marks import Destination, ViewMarks, destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen

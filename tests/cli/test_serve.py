@@ -190,7 +190,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("GET", "/v1/keys?feature=ip", None, "feature: expected NAME=VALUE; got 'ip'"),
     ("GET", "/v1/keys?rule=api&feature=user=ann", None, "no rule uses user. The rules use ip"),
     ("GET", "/v1/keys?rejected=7", None, "rejected: expected true or false; got '7'"),
-    ("GET", "/v1/keys?limit=x", None, "limit: expected a whole number; got 'x'"),
+    ("GET", "/v1/keys?limit=x", None, "limit: expected a whole number from 1 to 100000; got 'x'"),
     ("GET", "/v1/keys?cursor=7", None, "cursor: expected the cursor of an earlier page; got '7'"),
     ("POST", "/v1/reset", {}, "rule: is missing. Send the name of a rule"),
     ("POST", "/v1/reset", {"rule": "api"}, "features: is missing. Send the features"),

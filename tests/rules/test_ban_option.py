@@ -10,7 +10,7 @@ from tables import expect_error
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.ban import BanTerms
 from ratelimit_mw.keys.features import OF_ALL_CLIENTS
-from ratelimit_mw.rules.describe import Overview
+from ratelimit_mw.operations.overview import Overview
 
 BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
 MINUTE = 60_000_000

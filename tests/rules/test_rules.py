@@ -14,7 +14,7 @@ from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.rules.describe import Overview
+from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.marks import Destination, ViewMarks
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.ruleset import RuleSet

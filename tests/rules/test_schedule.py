@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tables import expect_error
 
 from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.decorators import make_mark
-from ratelimit_mw.rules.describe import Overview
 from ratelimit_mw.rules.schedule import Schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")

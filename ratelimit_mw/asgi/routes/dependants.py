@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from typing import Annotated, Any, Final, get_type_hints
 
 from ...errors import ConfigError
-from ...keys.annotations import types_in
+from ...http.annotations import types_in
 from ...keys.values import Conversion, Conversions
 from ..dependencies import DependencyObject
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ...http.route_checks import Route
 from ...http.views import ViewMarksByMethod
 from ...keys.features import UNMATCHED
-from ...rules.describe import Route
 from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
 from ...rules.paths import deepen

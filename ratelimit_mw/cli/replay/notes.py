@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ...rules.describe import describe_amendments
+from ...operations.overview import describe_amendments
 from ...stores import redacted_url
 from ..json_lines import LineParser
 from ..logs import format_text

@@ -4,7 +4,7 @@ from typing import Any
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
-from ratelimit_mw.rules.describe import Overview
+from ratelimit_mw.operations.overview import Overview
 
 
 def test_allow_and_deny_lists_are_shown_with_their_precedence() -> None:

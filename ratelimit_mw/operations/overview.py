@@ -1,62 +1,29 @@
-"""Describe rules, and the routes that they apply to, in words and as JSON, for all commands. Pure."""
+"""The rules, and the routes that they apply to, in words and as JSON, for commands and the dashboard. Pure."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
 from ..algorithms.ban import BanTerms
+from ..http.route_checks import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
-from ..keys.parts import feature_of
-from ..keys.values import NO_CONVERSIONS, Conversions
 from ..quota import Quota, format_duration
-from .compiled import CompiledRule
-from .costs import REQUESTS
-from .marks import Destination, Mark, ViewMarks
-from .match import Match
-from .names import name_of
-from .outcomes import as_json, texts_of
-from .routed import PathPatterns
-from .rule import Rule
-from .ruleset import Amendment, RuleSet
+from ..rules.compiled import CompiledRule
+from ..rules.costs import REQUESTS
+from ..rules.marks import Destination, Mark, ViewMarks
+from ..rules.match import Match
+from ..rules.names import name_of
+from ..rules.outcomes import as_json, texts_of
+from ..rules.routed import PathPatterns
+from ..rules.ruleset import Amendment, RuleSet
 
-PATH_PARAMETER: Final = "path:"
 _SHOWN_VALUES: Final = 3
 _OTHERS: Final = ("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted")
 _either: Final = " or ".join
 _line: Final = "; ".join
-
-
-@dataclass(frozen=True)
-class Route:
-    """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
-
-    ``pattern`` matches at least its paths, where the template does not, and ``translations`` those of other languages.
-    """
-
-    template: str
-    views: Mapping[str, ViewMarks]
-    parameters: Collection[str] = ()
-    name: str = ""
-    pattern: str = ""
-    translations: Collection[str] = ()
-    conversions: Conversions = NO_CONVERSIONS
-    """How the framework converts the texts of a request."""
-
-    def describe(self, methods: Collection[str]) -> str:
-        """The route in words, with its methods when they are not all."""
-        return self.template if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.template}"
-
-    def lacks_parameter(self, rule: Rule) -> bool:
-        """Return whether a rule skips all requests to this route, because they have no such path parameter."""
-        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)} - rule.captures.names
-        absent -= {PATH_PARAMETER + name for name in self.parameters}
-        needed = list(rule.entries if rule.when_missing == "skip" else ())
-        needed += [(part,) for part, _ in rule.matches.features]
-        return any(absent.issuperset(map(feature_of, parts)) for parts in needed)
 
 
 class Overview:
