@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from ..http.limits import HttpLimits
 from ..http.request import Request
-from ..http.rules import HttpRules
 from ..keys.features import INVALID
 from ..rules.plan import Plan
 from .request import BODY, ASGIRequest, Message, Receive
@@ -106,14 +106,14 @@ def _announced(request: Request) -> int:
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
 
 
-def needs_body(limits: HttpRules, plan: Plan, request: ASGIRequest) -> bool:
+def needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
     """Return whether a rule reads the body, now or on the way to the view."""
     reader, match = limits.reader, request.match
     deferred = limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
     return reader.needs_body(plan) or reader.needs_body(deferred)
 
 
-async def read_body(limits: HttpRules, request: ASGIRequest, receive: Receive) -> Receive:
+async def read_body(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> Receive:
     """Read the body, and return a ``receive`` that repeats it for the application."""
     request.ahead = ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
     request.native = {**request.native, BODY: await ahead.read(request)}

@@ -5,8 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from ..decision import Verdict
-from ..http.admission import adecide
-from ..http.rules import HttpRules
+from ..http.limits import HttpLimits
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .request import ASGIRequest, Receive, Send
@@ -22,11 +21,11 @@ async def respond_to_nobody(send: Send) -> None:
 
 
 async def adecide_connected(
-    limits: HttpRules, plan: Plan, request: ASGIRequest, receive: Receive
+    limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
 ) -> tuple[Verdict | None, Receive]:
     """Return the verdict, None when the client left before, and the ``receive`` for the application."""
     if not plan.waits:
-        return await adecide(limits, plan, request), receive
+        return await limits.adecide(plan, request), receive
     if request.ahead is None:
         request.ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
     scope = asyncio.timeout(None)
@@ -40,7 +39,7 @@ async def adecide_connected(
     leaving.add_done_callback(end_scope)
     try:
         async with scope:
-            return await adecide(limits, plan, request), request.ahead.receive
+            return await limits.adecide(plan, request), request.ahead.receive
     except TimeoutError:
         if not scope.expired():
             raise

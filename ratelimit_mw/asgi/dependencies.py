@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
-from ..http.rules import DECIDED
+from ..http.limits import DECIDED
 from ..keys.features import checked_name
 from ..keys.parts import part_of
 from ..rules.marks import Mark

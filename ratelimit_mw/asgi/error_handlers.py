@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import RateLimitError, RateLimitExceeded
 from ..http.layers import layers_of
-from ..http.rules import DECIDED
+from ..http.limits import DECIDED
 
 RejectionHandler = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
 """Returns the ASGI application that responds to a rejection; None where the application has no handler for it."""

@@ -15,10 +15,9 @@ from ..errors import RateLimitExceeded, rejection_of
 from ..http.admission import Admission
 from ..http.features import OwnFeatures
 from ..http.headers import with_headers
-from ..http.limiter import HttpLimiter
+from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
-from ..http.rules import DECIDED, HttpRules
 from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
@@ -82,8 +81,7 @@ class RateLimitMiddleware:
             arguments = settings, limiter, features or {}, rejection, adapter, options
             self.limits = HttpLimiter(*arguments, routes=True, before_user=before_user)
             if stands_alone(app) and not before_user:
-                self.limits.adopt(())
-                self.limits.check("views", lambda rules: check_no_views(rules.rules))
+                self.limits.adopt(check=lambda limits: check_no_views(limits.rules))
         except Exception as error:
             if not is_built_by_starlette():
                 raise
@@ -166,7 +164,7 @@ class RateLimitMiddleware:
             set_current(before)
 
 
-def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan:
+def _plan(limits: HttpLimits, request: ASGIRequest, scope: Scope) -> Plan:
     """Return the rules that no outer middleware of this limiter has decided."""
     match, native = request.match, request.native
     rules, path = limits.rules, ""
@@ -182,7 +180,7 @@ def _plan(limits: HttpRules, request: ASGIRequest, scope: Scope) -> Plan:
 
 
 def _admit(
-    limits: HttpRules, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send
+    limits: HttpLimits, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send
 ) -> ASGIAdmission:
     scope = dict(scope)  # half the time of {**scope}
     state = scope.get("state")
@@ -267,7 +265,7 @@ class ASGIAdmission(Admission):
 
     async def reject(self, receive: Receive, send: Send, handler: RejectionHandler | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's."""
-        request, reject = self.request, self.limits.owner.reject
+        request, reject = self.request, self.limits.reject
         if request.index is not None and self.native["type"] == "http":
             handler = handler or request.index.handler
         if reject is not None:

@@ -13,7 +13,7 @@ from ..http.request import Request, still_encoded
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
-    from ..http.limiter import HttpLimiter
+    from ..http.limits import HttpLimiter
     from ..keys.values import Conversions
     from .body import ReadAhead
     from .routes.index import RouteIndex

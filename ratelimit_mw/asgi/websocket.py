@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Verdict
 from ..errors import rejection_of
-from ..http.features import aread
 from .request import ASGIApp, Message, Receive
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class WebSocketConnection:
     async def _decide(self, message: Message) -> Verdict:
         """Decide a message, which has its own event. A cost function receives its text or its bytes."""
         limits, text = self._admission.limits, message.get("text")
-        features = await aread(limits, self._plan, self._admission.request)
+        features = await limits.aread(self._plan, self._admission.request)
         content = (message.get("bytes") or b"") if text is None else text
         verdict = await limits.limiter.adecide(self._plan, features, None, True, content)
         self._admission.report_now(verdict)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..asgi.request import ASGIRequest
-from ..http.limiter import HttpLimiter
+from ..http.limits import HttpLimiter
 from ..http.notes import notes_on_marks
 from ..http.route_checks import Route
 from ..operations.overview import Overview

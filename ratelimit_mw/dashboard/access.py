@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
 from ..http.admission import Admission
+from ..http.limits import DECIDED
 from ..http.request import Request
-from ..http.rules import DECIDED
 from ..http.token import has_token, start_token
 from ..limiter.limiter import Limiter
 from .page import templates

@@ -12,7 +12,7 @@ from ..asgi.request import BODY, ASGIApp, ASGIRequest, Receive, Scope, Send
 from ..asgi.routes.tree import path_below
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
-from ..http.rules import DECIDED
+from ..http.limits import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .access import Allow, Mount, is_open

@@ -13,8 +13,8 @@ from asgiref.sync import async_to_sync
 
 from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import Admission, decide
-from ..http.rules import HttpRules
+from ..http.admission import Admission
+from ..http.limits import HttpLimits
 from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
@@ -48,7 +48,7 @@ class DjangoAdmission(Admission):
     raised: RateLimitExceeded | None = None
     """A rejection that other middleware has raised."""
 
-    def __init__(self, limits: HttpRules, request: Any, plan: Plan, verdict: Verdict) -> None:
+    def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
         self.throttles: dict[Any, dict[type, Verdict]] = {}
         """For each view, the verdict for its throttles that the framework has not asked yet, by their classes."""
         self._shown = vars(request.framework_request)
@@ -67,7 +67,7 @@ class DjangoAdmission(Admission):
         """Decide the plans of throttles with their features, all or nothing. A rejection is returned, not raised."""
         request = DjangoRequest(self.request.framework_request).at_place_of(self.request)
         request.first = self.request
-        decided = [(plan, decide(self.limits, plan, request, provided, resolve)) for plan, provided in asked]
+        decided = [(plan, self.limits.decide(plan, request, provided, resolve)) for plan, provided in asked]
         if rejecting := [verdict for _, verdict in decided if not verdict]:
             for _, verdict in decided:
                 if verdict:

@@ -24,10 +24,9 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
 from ..http.features import checked_functions
-from ..http.limiter import HttpLimiter
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.notes import log_notes
 from ..http.route_checks import check_parameters, check_routes
-from ..http.rules import HttpRules
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.names import class_behind
@@ -146,17 +145,16 @@ class ProjectLimits:
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
         rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
-        self.limits.adopt([*routes.views, ViewMarks(tuple(rates))])
         is_root = resolver is get_resolver(_root_urlconf())
 
-        def check(rules: HttpRules) -> None:
+        def check(rules: HttpLimits) -> None:
             check_parameters(routes.all, rules.rules, is_root)
             check_routes(routes.all if is_root else (), rules.rules)
             for route in routes.all:
                 for scope in scopes_of(route.callback):
                     rules_of(rules.rules, scope, class_behind(route.callback))
 
-        self.limits.check(id(resolver), check)
+        self.limits.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
         self._routes[resolver] = routes
         log_notes(self.limits)
         return routes
@@ -198,7 +196,7 @@ def _root_urlconf() -> Any:
     return holder.ROOT_URLCONF
 
 
-def plan_of(limits: HttpRules, request: DjangoRequest, before_user: bool = False) -> Plan:
+def plan_of(limits: HttpLimits, request: DjangoRequest, before_user: bool = False) -> Plan:
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
     plan = limits.undecided(limits.plan(request, request.to), request.server_data, before_user)
     scoped = _RuleFacts(limits.rules).scoped

@@ -15,7 +15,6 @@ from django.utils.module_loading import import_string
 from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
-from ..http.admission import adecide, decide
 from ..http.notes import log_note
 from ..rules.guard import current
 from ..settings.framework import SETTING
@@ -82,9 +81,9 @@ class RateLimitMiddleware:
             limits, verdict = request.limits, Verdict()
             plan = plan_of(limits, request, before_user)
             if self._is_async and not plan.is_empty:
-                verdict = await adecide(limits, plan, request)
+                verdict = await limits.adecide(plan, request)
             elif not plan.is_empty:
-                verdict = decide(limits, plan, request, resolve=resolve)
+                verdict = limits.decide(plan, request, resolve=resolve)
             admission = DjangoAdmission(limits, request, plan, verdict)
             admission.enter(request.marks)
             try:

@@ -25,7 +25,7 @@ async def arespond(admission: DjangoAdmission, error: RateLimitExceeded | None =
 def _own_response(admission: DjangoAdmission, error: RateLimitExceeded | None) -> Any:
     """Return what the project's function returns for a rejection; None without a function."""
     admission.verdict = verdict = error.verdict if error else admission.verdict
-    reject = admission.limits.owner.reject
+    reject = admission.limits.reject
     return reject and reject(admission.request.framework_request, verdict)
 
 

@@ -18,7 +18,7 @@ from ..rules.marks import Destination, ViewMarks
 from ..wsgi.request import WSGIRequest
 
 if TYPE_CHECKING:
-    from ..http.rules import HttpRules
+    from ..http.limits import HttpLimits
     from .routes import DjangoRoute
 
 SCOPE: Final = "scope"
@@ -35,7 +35,7 @@ class DjangoRequest(WSGIRequest):
     Middleware before this one may have changed ``META``.
     """
 
-    limits: HttpRules
+    limits: HttpLimits
     """The rules that decide the request."""
     to = Destination()
     """Where the request goes, with the marks of the view."""

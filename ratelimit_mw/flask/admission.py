@@ -37,13 +37,13 @@ class FlaskAdmission(Admission):
         """Return a rejection as the error of Werkzeug that error handlers for its status receive."""
         error = (kinds or _HANDLED)[verdict.status](RateLimitExceeded.describe(verdict))
         error.verdict, error.admission = verdict, self
-        if self.limits.owner.reject:
+        if self.limits.reject:
             error.code = None  # your function responds, and no error handler
         return error
 
     def own_response(self) -> Any:
         """Return what your function returns for the rejection, else the response of the package."""
-        reject = self.limits.owner.reject
+        reject = self.limits.reject
         response = reject(self.request.framework_request, self.verdict) if reject else self.rejection()
         if isinstance(response, Rejection):
             return current_app.response_class(response.body, response.status, response.headers)

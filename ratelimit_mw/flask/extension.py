@@ -11,7 +11,7 @@ from flask import Flask, current_app, request_finished
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.features import OwnFeatures, checked_functions
-from ..http.limiter import HttpLimiter
+from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
@@ -106,9 +106,8 @@ class RateLimiter:
             raise ConfigError(f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them")
         features = {name: app.ensure_sync(read) for name, read in checked_functions(self._features).items()}
         user = {"user": flask_user}
-        limits = HttpLimiter(settings, limiter, features, self._rejection, user, self._options, routes=True)
-        limits.reject = limits.reject and app.ensure_sync(limits.reject)
-        return limits
+        rejection = self._rejection and app.ensure_sync(self._rejection)
+        return HttpLimiter(settings, limiter, features, rejection, user, self._options, routes=True)
 
 
 def hooks_of(app: Flask | None) -> FlaskHooks:

@@ -14,11 +14,9 @@ from flask.globals import request_ctx
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import decide
-from ..http.limiter import HttpLimiter
+from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
 from ..http.route_checks import Route, check_parameters, check_routes
-from ..http.rules import DECIDED, HttpRules
 from ..http.views import ViewMarksByMethod
 from ..rules.guard import current
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
@@ -52,15 +50,14 @@ class FlaskHooks:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
         applications_read[id(self._app)] = self._app
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
-        self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)
 
-        def check(rules: HttpRules) -> None:
+        def check(rules: HttpLimits) -> None:
             if not self._has_preprocessors():  # these may add parameters
                 check_parameters(routes, rules.rules)
             check_routes(routes, rules.rules)
 
-        self.limits.check("routes", check)
+        self.limits.adopt((marks for view in views.values() for marks in view.all()), check=check)
         return views
 
     def notes(self) -> Iterator[str]:
@@ -105,7 +102,7 @@ class FlaskHooks:
         plan = limits.plan(request, destination(request.endpoint, request.rule.endpoint if request.rule else "", marks))
         if DECIDED in environ:
             plan = limits.undecided(plan, environ)
-        verdict = decide(limits, plan, request)
+        verdict = limits.decide(plan, request)
         admission = self._admit(limits, request, plan, verdict)
         admission.enter(marks)
         if not verdict.allowed:
@@ -174,7 +171,7 @@ class FlaskHooks:
         """Admit a request that code of the application rejects before ``decide``."""
         return self._admit(self.limits.in_force, request, Plan([]), Verdict())
 
-    def _admit(self, limits: HttpRules, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
+    def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.before = current.get()

@@ -18,36 +18,15 @@ from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, twins
-from .features import aread, read
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
+from .limits import DECIDED, HttpLimits
 from .notes import log_note
 from .rejection import Rejection, build_rejection
 from .request import Request
-from .rules import DECIDED, HttpRules
 
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
 _TOO_MANY: Final = 429
-
-
-def decide(
-    limits: HttpRules,
-    plan: Plan,
-    request: Request,
-    provided: Mapping[str, Any] | None = None,
-    resolve: Callable[[Any], Any] | None = None,
-) -> Verdict:
-    """Decide a plan. The arguments are those of ``read``."""
-    features = read(limits, plan, request, provided, resolve)
-    return limits.limiter.decide(plan, features, None, True, request)
-
-
-async def adecide(
-    limits: HttpRules, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
-) -> Verdict:
-    """Async form of ``decide``. Functions of features may be async."""
-    features = await aread(limits, plan, request, provided)
-    return await limits.limiter.adecide(plan, features, None, True, request)
 
 
 class Admission:
@@ -100,7 +79,7 @@ class Admission:
 
     def __init__(
         self,
-        limits: HttpRules,
+        limits: HttpLimits,
         request: Request,
         plan: Plan,
         verdict: Verdict,
@@ -184,7 +163,7 @@ class Admission:
                     first._hold(plan, verdict, self.limits)
         self.verdict = first.verdict = first.added if is_kept else combine_verdicts((first.added, verdict))
 
-    def _hold(self, plan: Plan, verdict: Verdict, limits: HttpRules) -> None:
+    def _hold(self, plan: Plan, verdict: Verdict, limits: HttpLimits) -> None:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
         self.true_costs += plan.true_costs
@@ -240,19 +219,19 @@ class Admission:
 
     def decide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
         """Decide a plan for the request as it is now."""
-        return decide(self.limits, plan, self.now, provided, self.resolve)
+        return self.limits.decide(plan, self.now, provided, self.resolve)
 
     async def adecide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
         """Async form of ``decide``."""
-        return await adecide(self.limits, plan, self.now, provided)
+        return await self.limits.adecide(plan, self.now, provided)
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Read the features of a plan, besides those that are provided."""
-        return read(self.limits, plan, request, provided, self.resolve)
+        return self.limits.read(plan, request, provided, self.resolve)
 
     async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Async form of ``read``."""
-        return await aread(self.limits, plan, request, provided)
+        return await self.limits.aread(plan, request, provided)
 
     def _require_thread(self, plan: Plan) -> None:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""

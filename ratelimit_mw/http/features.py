@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, FeatureTypeError, error_path
 from ..keys.features import BUILT_IN, checked_name, is_email
 from ..keys.forms import normalized_email
 from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, part_of
 from ..keys.path import path_feature
 from ..keys.values import parameter
+from ..rules.access_lists import AccessLists
+from ..rules.compiled import CompiledRule
+from ..rules.costs import FeatureCost
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
+from .annotations import returned_types
 from .client_ip import ClientIP, key_without_address
-from .identity import Identify
-from .needs import Need
 from .region import Region
 from .request import Request
 
-if TYPE_CHECKING:
-    from .rules import HttpRules
-
+_log = logging.getLogger("ratelimit_mw")
 Read = Callable[[Request], Any]
 OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 """Your functions of the request by feature, or one function that returns features by name."""
@@ -34,6 +37,7 @@ OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 IDENTIFY: Final = "*"
 """The key of the function that returns several features. Without a ``TypedDict`` it may be that of any feature."""
 
+_OF_REQUEST: Final = ("ip", "endpoint", "method", "path", "host", "scope")
 _MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
@@ -45,6 +49,13 @@ HINTS: Final = {
     "email": "Set email_field to the name of its field, or ",
     "region": "Set region_database or region_header, or ",
 }
+
+
+class Need(NamedTuple):
+    """The option that needs a feature, as the ``path`` and ``of`` of an error."""
+
+    path: str = ""
+    of: str = ""
 
 
 class FeatureReader:
@@ -222,25 +233,118 @@ def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.own)
 
 
-def read(
-    limits: HttpRules,
-    plan: Plan,
-    request: Request,
-    provided: Mapping[str, Any] | None = None,
-    resolve: Callable[[Any], Any] | None = None,
-) -> dict[str, Any]:
-    """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
-    features = limits.reader.read(plan, request, provided)
-    return features if resolve is None else {name: resolve(value) for name, value in features.items()}
-
-
-async def aread(
-    limits: HttpRules, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Read the features of a plan, and await those of async functions."""
-    features = limits.reader.read(plan, request, provided)
-    if limits.reader.may_await or provided:
-        for name, value in features.items():
-            if type(value) is not str and inspect.isawaitable(value):
-                features[name] = await value
+async def awaited(features: dict[str, Any]) -> dict[str, Any]:
+    """Return the same features. Those of async functions are awaited."""
+    for name, value in features.items():
+        if type(value) is not str and inspect.isawaitable(value):
+            features[name] = await value
     return features
+
+
+def needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
+    """Return the option that each part of a rule is in. The key comes before all others."""
+    source, of = rule.source, f"rule {rule.name!r}"
+    options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
+    options |= {part: f"per.{part}" for part, _ in source.tables if part}
+    options |= {part: f"match.{part}" for part, _ in source.matches.features}
+    options |= {part: "key" for names in source.entries for part in names}
+    return {part: Need(options.get(part, ""), of) for part in source.parts}
+
+
+def needs_of_lists(lists: AccessLists) -> dict[str, Need]:
+    """Return the list that each part is in."""
+    paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in lists.entries}
+    return {part: Need(paths[part]) for part in lists.parts}
+
+
+class Identify:
+    """Reads the features that your function returns. Others are read as if there were no function.
+
+    ``declared`` are the names in the ``TypedDict`` that annotates the function. Without one, the function may return
+    features that can be read without it, such as the user.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        kinds = [kind for kind in returned_types(function) if kind is not type(None)]
+        if wrong := [kind.__name__ for kind in kinds if not issubclass(kind, Mapping)]:
+            raise ConfigError(f"expected a function that returns features by name; got one that returns {wrong[0]}")
+        self.declared = frozenset(name for kind in kinds for name in getattr(kind, "__annotations__", ()))
+        _check_returned(self.declared)
+
+    def may_return(self, name: str) -> bool:
+        """Return whether your function may return a feature. Those of the request itself are read by the package."""
+        return name in self.declared if self.declared else _is_own(name)
+
+    def reader(self, name: str, otherwise: Read | None) -> Read:
+        """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it."""
+
+        def pick(features: Mapping[str, Any], request: Request) -> Any:
+            if name in features:
+                return features[name]
+            _warn_of_similar(name, tuple(features))
+            return None if otherwise is None else otherwise(request)
+
+        async def apick(call: _IdentifyCall, request: Request) -> Any:
+            holder = request.first or request
+            async with call.lock:
+                await call.end(holder)
+            value = read(request)
+            return await value if inspect.isawaitable(value) else value
+
+        def read(request: Request) -> Any:
+            holder = request.first or request
+            if holder.identified is None:
+                features = self._function(request.own)
+                holder.identified = _IdentifyCall(features) if inspect.isawaitable(features) else _checked(features)
+            features = holder.identified
+            return (apick if isinstance(features, _IdentifyCall) else pick)(features, request)
+
+        return read
+
+
+class _IdentifyCall:
+    """A call of your async function. Its features, and checks at the same time, wait for the same result."""
+
+    def __init__(self, result: Awaitable[Any]) -> None:
+        self.result = result
+        self.lock = asyncio.Lock()
+
+    async def end(self, holder: Request) -> None:
+        """Wait for the result, and keep it. After an error, the next one calls the function again."""
+        if holder.identified is not self:
+            return
+        features = None
+        try:
+            features = _checked(await self.result)
+        finally:
+            holder.identified = features
+
+
+def _checked(features: Any) -> Mapping[str, Any]:
+    """Return what your function has returned; None means that nothing is known."""
+    if features is None:
+        return {}
+    if not isinstance(features, Mapping):
+        kind = type(features).__name__
+        raise FeatureTypeError(f'expected features by name, such as {{"user": "alice"}}; got {kind}', "features")
+    with error_path("features"):
+        _check_returned(features)
+    return features
+
+
+def _check_returned(names: Iterable[str]) -> None:
+    for name in names:
+        if not _is_own(name):
+            raise ConfigError(f"the function cannot return {name!r}, which is read from the request")
+
+
+def _is_own(name: str) -> bool:
+    return name not in _OF_REQUEST and ":" not in name
+
+
+@lru_cache(1024)
+def _warn_of_similar(name: str, returned: tuple[str, ...]) -> None:
+    """Log a warning for a feature that the function returns under a similar name, once for each set of names."""
+    for other in difflib.get_close_matches(name, returned, 1, 0.75):
+        _log.warning("the function of features returns %r, but a rule uses %r. If one is a typo, fix it", other, name)

@@ -24,7 +24,7 @@ from ..testmode import testmode
 from .admission import Admission
 from .body import UnreadBodyError
 from .features import FeatureReader
-from .rules import DECIDED, HttpRules
+from .limits import DECIDED, HttpLimits
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -258,7 +258,7 @@ async def _usage(call: Call, scope: _Values, rules: tuple[str, ...], features: _
     return _in_order(verdicts, rules)
 
 
-def _keyed_plans(limits: HttpRules, rules: Iterable[CompiledRule], features: _Values) -> list[Plan]:
+def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: _Values) -> list[Plan]:
     """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
     keyed = [rule for rule in rules if rule.key.build(features) is not None]
     alone = [(rule,) for rule in keyed if rule.lookups]

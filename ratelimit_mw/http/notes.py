@@ -12,7 +12,7 @@ from ..limiter.limiter import Limiter
 from ..rules.decorators import marks_made
 from ..rules.marks import Mark, marks_of
 from ..stores.memory.store import MemoryStore
-from .limiter import HttpLimiter
+from .limits import HttpLimiter
 
 NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
 NO_RULES: Final = "there are no rules, so no request is limited"

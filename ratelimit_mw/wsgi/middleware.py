@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import decide
 from ..http.features import OwnFeatures
-from ..http.limiter import HttpLimiter
+from ..http.limits import DECIDED, HttpLimiter
 from ..http.notes import NO_REMOTE_USER, log_all, log_notes, notes_on_users
-from ..http.rules import DECIDED
 from ..limiter.limiter import Limiter
 from ..rules.guard import current
 from ..settings import HttpOptions, SettingsSource
@@ -93,7 +91,7 @@ class RateLimitMiddleware:
         plan = limits.plan(request, to)
         if DECIDED in environ or limits.before_user:
             plan = limits.undecided(plan, environ, limits.before_user)
-        verdict = decide(limits, plan, request)
+        verdict = limits.decide(plan, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
         if not verdict.allowed:

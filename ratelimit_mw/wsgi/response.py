@@ -9,8 +9,8 @@ from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import TextHeader
+from ..http.limits import DECIDED
 from ..http.rejection import Rejection
-from ..http.rules import DECIDED
 from ..rules.decorators import marks_made
 from ..rules.guard import current
 from .request import VERDICT, WSGIRequest
@@ -38,7 +38,7 @@ class WSGIAdmission(Admission):
 
     def reject(self, verdict: Verdict) -> Iterable[bytes]:
         """Start the response to a rejection, your own or the package's, and return its body."""
-        self.verdict, request, reject = verdict, self.request, self.limits.owner.reject
+        self.verdict, request, reject = verdict, self.request, self.limits.reject
         response: Any = self.rejection() if reject is None else reject(request, verdict)
         if not isinstance(response, Rejection):
             return response(request.native, self.start)  # type: ignore[no-any-return]

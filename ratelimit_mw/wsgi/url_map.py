@@ -13,9 +13,8 @@ from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
 from ..forksafe import create_lock
-from ..http.limiter import HttpLimiter
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.route_checks import Route, check_parameters, check_routes
-from ..http.rules import HttpRules
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, ViewMarks, destination
@@ -86,15 +85,14 @@ class MapRoutes:
             self._check_subdomains(rules)
             self._check_views({rule.endpoint for rule in rules})
             views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
-            self._limits.adopt(marks for view in views.values() for marks in view.all())
-            self._views = views
-            routes = list(routes_of(self._map, self._marks_of))
+            routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
 
-            def check(rules: HttpRules) -> None:
+            def check(rules: HttpLimits) -> None:
                 check_parameters(routes, rules.rules)
                 check_routes(routes, rules.rules)
 
-            self._limits.check("routes", check)
+            self._limits.adopt((marks for view in views.values() for marks in view.all()), check=check)
+            self._views = views
             return routes
 
     def _check_subdomains(self, rules: Iterable[Rule]) -> None:

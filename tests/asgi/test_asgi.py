@@ -12,7 +12,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 
 
 @each("kind", ["mqtt", "websocket.extension"])

@@ -18,7 +18,7 @@ from starlette_apps import application
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 from ratelimit_mw.testing import ManualClock, limits_off
 
 QUEUED: Any = {"limits": "10/s burst 3", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}

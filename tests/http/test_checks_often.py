@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette_apps import application
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 from ratelimit_mw.starlette import check
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware

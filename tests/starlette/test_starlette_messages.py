@@ -16,7 +16,7 @@ from tables import each
 from websocket_calls import aconnect, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off

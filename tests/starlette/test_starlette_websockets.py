@@ -15,7 +15,7 @@ from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit, messages, usage
 from ratelimit_mw.testing import ManualClock
 

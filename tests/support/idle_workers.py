@@ -11,12 +11,12 @@ import pytest
 
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.django import middleware as of_django
-from ratelimit_mw.http import rules
+from ratelimit_mw.http import limits
 from ratelimit_mw.limiter import limiter, reloader, watch
 from ratelimit_mw.limiter.overrides import reader
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [service, of_django, rules, limiter, reloader, watch, remote, reader]
+MODULES = [service, of_django, limits, limiter, reloader, watch, remote, reader]
 
 
 class Later:

@@ -15,7 +15,7 @@ from tables import each
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.http.rules import DECIDED
+from ratelimit_mw.http.limits import DECIDED
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
 

@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...http.layers import is_of_framework, layers_of
-from ...http.limiter import HttpLimiter
+from ...http.limits import HttpLimiter, HttpLimits
 from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
 from ...http.route_checks import check_parameters, check_routes
-from ...http.rules import HttpRules
 from ...rules.marks import Destination, ViewMarks
 from ...rules.rule import with_defaults
 from ...rules.ruleset import RuleSet
@@ -202,17 +201,17 @@ def _adopt(limits: HttpLimiter, key: int, reader: RouteReader) -> None:
     """Add the limits of all routes, and describe them in OpenAPI."""
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
-    limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
     applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
 
-    def check(rules: HttpRules) -> None:
+    def check(rules: HttpLimits) -> None:
         for limit in reader.limits:
             check_provided(limit, with_defaults(limit.mark.rule, rules.settings.defaults))
         check_parameters(routes, rules.rules)
         check_routes(routes, rules.rules)
 
-    limits.check(key, check)
+    provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
+    limits.adopt(views, provided, check, key)
     for _, owner in reader.owners:
         handle_rejections(owner)
     for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
