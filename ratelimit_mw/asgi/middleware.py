@@ -17,7 +17,7 @@ from ..http.features import OwnFeatures
 from ..http.headers import with_headers
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
-from ..http.route_checks import check_no_views
+from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan

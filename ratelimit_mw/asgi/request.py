@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cached_property
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..http.notes import NO_USER_SEEN, log_all, notes_on_users
@@ -37,7 +36,6 @@ class ASGIRequest(Request):
     """The route of this request."""
     ahead: ReadAhead | None
     """The body that is read before the application runs."""
-    pick_value = itemgetter(-1)
 
     def __init__(self, scope: Scope) -> None:
         self.native = scope

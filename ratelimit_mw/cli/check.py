@@ -13,7 +13,7 @@ from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
 from ..http.features import HINTS
 from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
-from ..http.route_checks import fitting_routes
+from ..http.routes import fitting_routes
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
 from ..keys.parts import feature_of, part_of

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..asgi.request import ASGIRequest
 from ..http.limits import HttpLimiter
 from ..http.notes import notes_on_marks
-from ..http.route_checks import Route
+from ..http.routes import Route
 from ..operations.overview import Overview
 from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet

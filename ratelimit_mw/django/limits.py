@@ -26,7 +26,7 @@ from ..errors import ConfigError, error_path
 from ..http.features import checked_functions
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.notes import log_notes
-from ..http.route_checks import check_parameters, check_routes
+from ..http.routes import check_parameters, check_routes
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.names import class_behind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -41,7 +40,6 @@ class DjangoRequest(WSGIRequest):
     """Where the request goes, with the marks of the view."""
     route: DjangoRoute | None = None
     """The route, where a rule needs it."""
-    pick_value = itemgetter(-1)
 
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
         super().__init__(framework_request.META)

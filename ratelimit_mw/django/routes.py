@@ -18,8 +18,7 @@ from django.urls.resolvers import LocalePrefixPattern, RoutePattern
 from django.utils import translation
 from django.views import View
 
-from ..http.route_checks import Route
-from ..http.views import ViewMarksByMethod, handlers_of
+from ..http.routes import Route, ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS

@@ -16,8 +16,7 @@ from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
-from ..http.route_checks import Route, check_parameters, check_routes
-from ..http.views import ViewMarksByMethod
+from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..rules.guard import current
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan

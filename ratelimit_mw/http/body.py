@@ -16,13 +16,20 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..keys.features import INVALID
 from ..keys.forms import normalized_email
-from .multipart import parse_fields
 from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value, parse_pairs
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
+_PARAMETER: Final = r"[ \t]*;[ \t]*{}"
+_BOUNDARY: Final = _PARAMETER.format(r"""boundary=(?:([\w'+.-]{1,200})|"([\w'()+,./:=?-]{1,200})")""")
+_CHARSET: Final = _PARAMETER.format('charset="?utf-?8"?')
+_CONTENT_TYPE = re.compile(rf"multipart/form-data(?:{_CHARSET})?{_BOUNDARY}(?:{_CHARSET})?", re.ASCII | re.IGNORECASE)
+_HEADER = re.compile(r"([\w-]+):([^\x00-\x08\x0a-\x1f\x7f]*)", re.ASCII)
+_FILENAME: Final = _PARAMETER.format(r"""filename(?:="[^"\\]*"|\*=[^;"\s]*)""")
+_DISPOSITION = re.compile(rf'form-data[ \t]*;[ \t]*name="([^"\\]*)"((?:{_FILENAME})*)', re.IGNORECASE)
+_PLAIN_ENCODINGS: Final = ("7bit", "8bit", "binary")
 
 
 class Body:
@@ -115,7 +122,7 @@ class Body:
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind == _FORM:
             return _form_fields(content)
-        parts = parse_fields(content, self._content_type, MAX_FIELDS) if self._kind == _MULTIPART else None
+        parts = parse_multipart(content, self._content_type) if self._kind == _MULTIPART else None
         return None if parts is None else group_values(parts)
 
     def _is_ambiguous(self, name: str, fields: Mapping[str, Any]) -> bool:
@@ -189,3 +196,55 @@ def _text(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, int | float) else INVALID
+
+
+def parse_multipart(content: bytes, content_type: str) -> list[tuple[str, str | None]] | None:
+    """Return (name, text) of every part in order, with None as the text of a file; None for an unusual body.
+
+    Browsers and HTTP clients write usual ones. Parsers disagree about bare line feeds, folded headers, stray
+    boundaries and encodings, so a client could show one field to a limit and another one to the application.
+    """
+    parsed_type = _CONTENT_TYPE.fullmatch(content_type.strip())
+    if parsed_type is None:
+        return None
+    delimiter = b"--" + (parsed_type[1] or parsed_type[2]).encode("ascii")
+    first, *parts = content.split(delimiter, MAX_FIELDS + 2)
+    if first not in (b"", b"\r\n") or not parts or len(parts) > MAX_FIELDS + 1:
+        return None
+    if parts.pop() not in (b"--", b"--\r\n"):
+        return None
+    fields = [field for part in parts if (field := _part(part)) is not None]
+    return fields if len(fields) == len(parts) else None
+
+
+def _part(part: bytes) -> tuple[str, str | None] | None:
+    head, blank, value = part.partition(b"\r\n\r\n")
+    if not head.startswith(b"\r\n") or not blank or not value.endswith(b"\r\n"):
+        return None
+    try:
+        headers = _part_headers(head[2:].decode())
+        disposition = None if headers is None else _DISPOSITION.fullmatch(headers.get("content-disposition", ""))
+        if headers is None or disposition is None or not _is_plain(headers):
+            return None
+        if disposition[1] != disposition[1].strip():  # Django strips the spaces
+            return None
+        return disposition[1], None if disposition[2] else value[:-2].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _part_headers(head: str) -> dict[str, str] | None:
+    """Return the headers of a part by name in lower case; None when one is malformed or repeated."""
+    headers: dict[str, str] = {}
+    for line in head.split("\r\n"):
+        header = _HEADER.fullmatch(line)
+        if header is None or header[1].lower() in headers:
+            return None
+        headers[header[1].lower()] = header[2].strip()
+    return headers
+
+
+def _is_plain(headers: dict[str, str]) -> bool:
+    """Return whether the text is neither encoded nor in another charset than UTF-8."""
+    encoding = headers.get("content-transfer-encoding", "binary").lower()
+    return encoding in _PLAIN_ENCODINGS and is_utf8(headers.get("content-type", ""))

@@ -35,7 +35,7 @@ from .features import IDENTIFY, FeatureReader, OwnFeatures, Read, awaited, needs
 from .headers import HeaderWriter
 from .region import Region
 from .request import Request
-from .route_checks import check_no_views
+from .routes import check_no_views
 
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the admissions so far, by limiter, the innermost last."""

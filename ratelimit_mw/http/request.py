@@ -1,13 +1,10 @@
-"""A request as features read it, the same under ASGI and WSGI. Your own functions receive it.
-
-It is also a mapping over the server's data: ``request["client"]`` in ASGI, ``request["REMOTE_USER"]`` in WSGI.
-"""
+"""A request as features read it, the same under ASGI and WSGI. Your own functions receive it."""
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,7 +13,6 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
 from ..keys.values import NO_CONVERSIONS, Conversions
-from .cookies import parse_cookies
 
 if TYPE_CHECKING:
     from .body import Body
@@ -28,21 +24,25 @@ _Value = TypeVar("_Value")
 _ENCODED_SLASH = re.compile(b"%2[fF]")
 _CHARACTER = re.compile("%2[5F]|.", re.DOTALL)
 _UTF8: Final = "(?:utf-?8|us-ascii)"
+_NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
+_PLAIN = re.compile(r"[!#-+\--:<-\[\]-~]*")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+_ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
+_INSIDE = re.compile(r"[\s,]([^\s,=\"]+)\s*+(?:=|\Z)")
 _UTF8_CHARSET = re.compile(rf'[;\s]charset[ \t]*=[ \t]*(?:{_UTF8}|"{_UTF8}")[ \t]*(?:;|\Z)', re.ASCII)
 
 
 class Request(Mapping[str, Any]):
-    """One request. ``native`` is the ASGI scope or the WSGI environ."""
+    """One request. It is also a mapping over ``native``: ``request["client"]`` in ASGI."""
 
     native: MutableMapping[str, Any]
+    """The ASGI scope, or the WSGI environ."""
     endpoint: str | None = None
     """The template of the route; None where the routes of the application are not known."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""
     parsed_body: Body | None = None
     """The body, once a feature has read a field of it."""
-    pick_value: Callable[[list[str]], str]
-    """Returns the one of several values of a name that the framework shows to its users."""
     identified: Any = None
     """The features that your function of several features has returned, or its awaitable."""
     first: Request | None = None
@@ -137,21 +137,9 @@ class Request(Mapping[str, Any]):
         """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""
         return INVALID if self._cookies is None else only_value(self._cookies.get(name, []))
 
-    @property
-    def cookies(self) -> dict[str, str]:
-        """The cookies without those that frameworks may read in different ways."""
-        cookies = (self._cookies or {}).items()
-        return {name: self.pick_value(values) for name, values in cookies if INVALID not in values}
-
     @cached_property
     def _cookies(self) -> dict[str, list[Any]] | None:
-        return parse_cookies(";".join(self.header_lines("cookie")))
-
-    @property
-    def query(self) -> dict[str, str] | None:
-        """The fields of the query; None where ``query_values`` is."""
-        values = self.query_values
-        return None if values is None else {name: self.pick_value(several) for name, several in values.items()}
+        return _parse_cookies(";".join(self.header_lines("cookie")))
 
     def query_field(self, name: str) -> Any:
         """Return a field of the query as a feature; ``INVALID`` where frameworks may show different values."""
@@ -257,3 +245,34 @@ def only_value(values: list[Any]) -> Any:
         return None
     value = values[0]
     return INVALID if values.count(value) < len(values) or "\ufffd" in str(value) else value
+
+
+def _parse_cookies(text: str) -> dict[str, list[Any]] | None:
+    r"""Return all values of each cookie; None where a quoted value may hold other cookies.
+
+    Parsers split at ``;``. Some split at spaces or commas as well, some not within quotes, and some leave out what is
+    malformed. A cookie that they may read in different ways is ``INVALID``.
+
+    >>> _parse_cookies(r'sid="\141bc"; x=1 y=2; sid=abc')["sid"], _parse_cookies('x="; sid=abc; y="')
+    (['abc', 'abc'], None)
+    """
+    cookies: dict[str, list[Any]] = {}
+    for part in text.split(";"):
+        sent_name, _, value = part.partition("=")
+        value = value.strip(" \t")
+        if value.startswith('"') and not _QUOTED.fullmatch(value):
+            return None
+        # Names lose every character that some parser strips.
+        name = sent_name.strip(_NOT_PRINTABLE)
+        if name:
+            cookies.setdefault(name, []).append(_cookie_text(value) if name == sent_name.strip(" \t") else INVALID)
+        for name in _INSIDE.findall(part.strip(_NOT_PRINTABLE)):
+            cookies.setdefault(name, []).append(INVALID)
+    return cookies
+
+
+def _cookie_text(value: str) -> Any:
+    if not value.startswith('"'):
+        return value if _PLAIN.fullmatch(value) else INVALID
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
+    return text if text.isascii() else INVALID

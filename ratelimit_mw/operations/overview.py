@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..algorithms import name_of_spec
 from ..algorithms.ban import BanTerms
-from ..http.route_checks import Route
+from ..http.routes import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..quota import Quota, format_duration

@@ -1,7 +1,6 @@
 """A WSGI environ as a request that features are read from."""
 
 from collections.abc import MutableMapping
-from operator import itemgetter
 from typing import Any, Final
 
 from ..http.request import Request, still_encoded
@@ -14,7 +13,6 @@ VERDICT: Final = "ratelimit_mw.verdict"
 class WSGIRequest(Request):
     """A request over a WSGI environ."""
 
-    pick_value = itemgetter(0)
     is_late = False
     """Whether code of the application has run since the request was decided."""
 

@@ -14,8 +14,7 @@ from werkzeug.routing import Map, MapAdapter, Rule
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.route_checks import Route, check_parameters, check_routes
-from ..http.views import ViewMarksByMethod
+from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, ViewMarks, destination
 from ..rules.match import METHODS

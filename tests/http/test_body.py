@@ -8,8 +8,7 @@ from typing import Any
 from body_texts import BOUNDARY, END, FORM, JSON, MULTIPART, body, part
 from tables import each
 
-from ratelimit_mw.http.body import Body
-from ratelimit_mw.http.multipart import parse_fields
+from ratelimit_mw.http.body import Body, parse_multipart
 from ratelimit_mw.keys.features import INVALID
 
 # -- JSON --------------------------------------------------------------------------------------------------
@@ -254,8 +253,8 @@ def test_unusual_multipart_forms_are_invalid(content_type: str, content: bytes) 
 
 def test_a_thousand_parts_are_read() -> None:
     """The parser accepts as many parts as the frameworks."""
-    assert len(parse_fields(PLAIN * 1000 + END, MULTIPART, 1000) or ()) == 1000
-    assert parse_fields(END, MULTIPART, 1000) == []
+    assert len(parse_multipart(PLAIN * 1000 + END, MULTIPART) or ()) == 1000
+    assert parse_multipart(END, MULTIPART) == []
 
 
 def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:

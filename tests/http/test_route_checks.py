@@ -28,8 +28,8 @@ from tables import each
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.http.route_checks import Route as Described
-from ratelimit_mw.http.route_checks import check_parameters, check_routes
+from ratelimit_mw.http.routes import Route as Described
+from ratelimit_mw.http.routes import check_parameters, check_routes
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
 from ratelimit_mw.rules.overlap import overlap

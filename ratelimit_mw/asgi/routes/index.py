@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...http.layers import is_of_framework, layers_of
 from ...http.limits import HttpLimiter, HttpLimits
 from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
-from ...http.route_checks import check_parameters, check_routes
+from ...http.routes import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
 from ...rules.rule import with_defaults
 from ...rules.ruleset import RuleSet

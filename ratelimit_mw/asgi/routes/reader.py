@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ...http.route_checks import Route
-from ...http.views import ViewMarksByMethod
+from ...http.routes import Route, ViewMarksByMethod
 from ...keys.features import UNMATCHED
 from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...http.layers import is_of_framework
-from ...http.views import ViewMarksByMethod
+from ...http.routes import ViewMarksByMethod
 from ...keys.features import INVALID, UNMATCHED
 from ...keys.values import NO_CONVERSIONS, Conversions, parameter
 from ...rules.marks import Destination, Mark, ViewMarks

@@ -15,7 +15,7 @@ from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
 from ...http.limits import requires_user
 from ...http.notes import log_note
-from ...http.route_checks import check_no_views
+from ...http.routes import check_no_views
 from ...keys.features import INVALID, checked_name
 from ...keys.parts import as_counted, part_of
 from ...limiter.limiter import Limiter
