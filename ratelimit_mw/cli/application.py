@@ -18,7 +18,7 @@ from ..http.layers import is_of_framework, layers_of
 from ..http.notes import NO_REMOTE_USER, NO_USER, notes_on_users
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
-from ..wsgi.request import WSGIRequest
+from ..wsgi.exchange import WSGIRequest
 from .output import Failure, examples_of
 from .source import Routed, Source, environ_of
 

@@ -18,7 +18,7 @@ from ..http.limits import HttpLimits
 from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
-from ..wsgi.response import ResponseBody
+from ..wsgi.exchange import ResponseBody
 from .request import DjangoRequest
 
 ATTRIBUTE: Final = "_ratelimit_mw"

@@ -14,7 +14,7 @@ from ..http.request import is_utf8
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
 from ..rules.marks import Destination, ViewMarks
-from ..wsgi.request import WSGIRequest
+from ..wsgi.exchange import WSGIRequest
 
 if TYPE_CHECKING:
     from ..http.limits import HttpLimits

@@ -1,6 +1,6 @@
 """The command ``flask ratelimit``: the commands of ``cli/`` for the current application."""
 
-from typing import Any, Final
+from typing import Any
 
 import click
 from flask import current_app
@@ -8,8 +8,6 @@ from flask.cli import with_appcontext
 
 from ..cli import run_within
 from ..errors import MissingExtraError
-
-EXTENSION: Final = "ratelimit_mw"
 
 
 @click.command("ratelimit", add_help_option=False, context_settings={"ignore_unknown_options": True})

@@ -10,7 +10,7 @@ from ..dashboard.core import redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .extension import hooks_of
-from .request import FlaskRequest
+from .hooks import FlaskRequest
 
 
 def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> Blueprint:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Unpack
 
-from flask import Flask, current_app, request_finished
+from flask import Flask, current_app
 
 from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded
+from ..errors import ConfigError
 from ..http.features import OwnFeatures, checked_functions
 from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
-from .commands import EXTENSION, commands
-from .hooks import FlaskHooks
-from .request import flask_user
+from .commands import commands
+from .hooks import EXTENSION, FlaskHooks, flask_user
 
 
 class RateLimiter:
@@ -69,14 +67,7 @@ class RateLimiter:
         """
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
-        hooks = app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
-        app.url_value_preprocessors[None].insert(0, hooks.keep_parameters)
-        app.handle_exception = partial(hooks.handle_exception, app.handle_exception)  # type: ignore[method-assign]
-        app.error_handler_spec[None][None].setdefault(RateLimitExceeded, hooks.respond)  # that of the application stays
-        app.before_request(hooks.decide)
-        app.after_request_funcs[None].insert(0, hooks.add_headers)  # Flask calls the first one last
-        app.teardown_request(hooks.end)
-        request_finished.connect(hooks.end_with_response, app)
+        app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
         app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:

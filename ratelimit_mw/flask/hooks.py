@@ -1,34 +1,140 @@
-"""The hooks that Flask calls for each request: decide it, add the headers, settle it."""
+"""The limits of one Flask application: they decide before each request, inside a WSGI layer that owns the response."""
 
+import io
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MethodType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import flask
-from flask import Flask, Response, g
+from flask import Flask, Response, current_app, g, has_app_context, has_request_context
 from flask.globals import request_ctx
+from werkzeug.exceptions import MethodNotAllowed
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
+from ..http.body import Body
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
-from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
-from ..rules.guard import current
+from ..http.rejection import Rejection
+from ..http.request import Request
+from ..http.routes import Route, ViewMarksByMethod
+from ..keys.features import UNMATCHED
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan
 from ..settings.framework import SETTING
-from ..wsgi.request import VERDICT
-from ..wsgi.response import ResponseBody
+from ..wsgi.body import read_body
+from ..wsgi.exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
+from ..wsgi.url_map import check_map, route_template, rule_of_path
 from ..wsgi.url_map import routes_of as routes_of_map
-from .admission import FlaskAdmission
-from .request import SENT_PARAMS, FlaskRequest
+from .errors import HANDLED, RAISED, Rejected
 
-_ADMISSION: Final = "_ratelimit_mw"
+try:
+    from flask_login import current_user
+except ImportError:  # optional: an application may identify its users otherwise
+    current_user = None
+
+EXTENSION: Final = "ratelimit_mw"
+_EXCHANGE: Final = "ratelimit_mw.flask.exchange"
+"""The key in the environ for the call of the application."""
+_SENT_PARAMS: Final = "ratelimit_mw.flask.params"
+"""The key in the environ for the parameters of the path before any function of the application changed them."""
 _UNMARKED: Final = ViewMarks()
+_FIRST_SHORT: Final = 300
+"""From this status on, responses hold no slots while they are sent."""
+
+
+class FlaskRequest(WSGIRequest):
+    """A request over Flask's own, which is ``framework_request``."""
+
+    def __init__(self, request: flask.Request) -> None:
+        super().__init__(request.environ)
+        self.framework_request = request
+        rule: Any = request.url_rule
+        now: Mapping[str, Any] = request.view_args or {}
+        error = request.routing_exception
+        if isinstance(error, MethodNotAllowed):
+            rule, now = _rule_without_view(request, error)
+        self.rule = rule
+        self.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
+        # Functions of the application may have removed parameters since the route was found, added some, replaced them
+        # by objects, or merged their spellings.
+        sent = request.environ.get(_SENT_PARAMS, {})
+        same = {name: value for name, value in now.items() if name not in sent or type(value) is type(sent[name])}
+        self.path_params = {**sent, **same}
+        cached = vars(request)
+        if cached.get("form") or cached.get("files"):
+            self.parsed_body = Body.from_form(request.form.items(multi=True), request.files)
+
+    def body(self, limit: int) -> object:
+        """Read what Flask keeps of the body where a function before ours has read it already, else the rest of it."""
+        request, cached = self.framework_request, vars(self.framework_request)
+        if "stream" not in cached:
+            return super().body(limit)
+        kept = cached.get("_cached_data")
+        environ = {**request.environ, "wsgi.input": request.stream if kept is None else io.BytesIO(kept)}
+        content = read_body(environ, limit, is_late=True)
+        if kept is None:
+            cached["stream"] = environ["wsgi.input"]
+        return content
+
+
+def _rule_without_view(request: flask.Request, error: MethodNotAllowed) -> tuple[Any, Mapping[str, Any]]:
+    """Return the rule of the path of a 405, and its parameters. Outside its context no rule is known."""
+    urls = request_ctx.url_adapter if has_request_context() and request_ctx.request is request else None
+    return rule_of_path(urls, error) if urls else (None, {})
+
+
+def flask_user(request: Request) -> str | None:
+    """Return the user of Flask-Login, where the application uses it; else the user that the server authenticated.
+
+    The ``Authorization`` header alone is no user: the client chooses its value.
+    """
+    if current_user is not None and hasattr(flask.current_app, "login_manager") and current_user.is_authenticated:
+        return str(current_user.get_id())
+    return remote_user(request)
+
+
+class FlaskAdmission(WSGIAdmission):
+    """Shows all decisions in ``flask.g.ratelimit``. Its rejections are errors of Werkzeug."""
+
+    streams = False
+    """Whether the response is a stream, and not a text or a file that the server sends."""
+
+    def renew(self) -> FlaskRequest:
+        return FlaskRequest(self.request.framework_request)
+
+    def show(self) -> None:
+        if has_app_context():  # a stream may run without one
+            g.ratelimit = self.shown
+
+    def ends_with(self, body: object) -> bool:
+        # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
+        is_short = self.ends_with_body and (self.status or 0) >= _FIRST_SHORT
+        return self.streams and not is_short and super().ends_with(body)
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        return cast(RateLimitExceeded, self.http_error(verdict, RAISED))
+
+    def http_error(self, verdict: Verdict, kinds: Mapping[int, type[Rejected]] = HANDLED) -> Rejected:
+        """Return a rejection as the error of Werkzeug that error handlers for its status receive."""
+        error = kinds[verdict.status](RateLimitExceeded.describe(verdict))
+        error.verdict, error.respond = verdict, self.response_to
+        if self.limits.reject:
+            error.code = None  # your function responds, and no error handler
+        return error
+
+    def response_to(self, verdict: Verdict) -> Response:
+        """Return the response to a rejection: that of your function, else that of the package."""
+        self.verdict, reject = verdict, self.limits.reject
+        response = reject(self.request.framework_request, verdict) if reject else self.rejection()
+        if isinstance(response, Rejection):
+            return current_app.response_class(response.body, response.status, response.headers)
+        return current_app.make_response(response)
 
 
 class FlaskHooks:
@@ -36,12 +142,19 @@ class FlaskHooks:
 
     def __init__(self, app: Flask, limits: HttpLimiter) -> None:
         self._app = app
+        self.app = app.wsgi_app
         self.limits = limits
         self._configured = app.config.get(SETTING)
         self._views: dict[str, ViewMarksByMethod] | None = None
         self._reading = threading.Lock()
         self.limiter = limits.limiter
         readers.add(self)
+        app.wsgi_app = self.run  # type: ignore[method-assign]
+        app.handle_exception = partial(self.handle_exception, app.handle_exception)  # type: ignore[method-assign]
+        app.url_value_preprocessors[None].insert(0, self.keep_parameters)
+        app.before_request(self.decide)
+        app.after_request_funcs[None].insert(0, self.note_stream)  # Flask calls the first one last
+        app.error_handler_spec[None][None].setdefault(RateLimitExceeded, self.respond)  # that of the application stays
 
     def read_views(self) -> dict[str, ViewMarksByMethod]:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
@@ -50,18 +163,14 @@ class FlaskHooks:
         applications_read[id(self._app)] = self._app
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         routes = routes_of(self._app, views)
-
-        def check(rules: HttpLimits) -> None:
-            if not self._has_preprocessors():  # these may add parameters
-                check_parameters(routes, rules.rules)
-            check_routes(routes, rules.rules)
-
-        self.limits.adopt((marks for view in views.values() for marks in view.all()), check=check)
+        marked = (marks for view in views.values() for marks in view.all())
+        self.limits.adopt(marked, check=lambda rules: check_map(routes, rules, self._has_preprocessors()))
         return views
 
     def notes(self) -> Iterator[str]:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
-        if not hasattr(self._app, "login_manager") and self._app.wsgi_app == MethodType(Flask.wsgi_app, self._app):
+        is_outermost = self._app.wsgi_app == self.run and self.app == MethodType(Flask.wsgi_app, self._app)
+        if is_outermost and not hasattr(self._app, "login_manager"):
             yield from notes_on_users(self.limits, NO_LOGIN)
 
     def forget_marks(self) -> None:
@@ -84,9 +193,18 @@ class FlaskHooks:
                 views = self._views
         return views  # type: ignore[return-value] # it was read
 
+    def run(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Run the application, as its ``wsgi_app``. An application in a view may have the same environ."""
+        outer = environ.get(_EXCHANGE)
+        exchange = environ[_EXCHANGE] = Exchange(start_response)
+        try:
+            return exchange.run(self.app, environ)
+        finally:
+            environ[_EXCHANGE] = outer
+
     def keep_parameters(self, _endpoint: str | None, values: dict[str, Any] | None) -> None:
         """Run when the route is found, before functions that remove a language or a tenant from its parameters."""
-        flask.request.environ[SENT_PARAMS] = dict(values or {})
+        flask.request.environ[_SENT_PARAMS] = dict(values or {})
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""
@@ -103,52 +221,29 @@ class FlaskHooks:
             plan = limits.undecided(plan, environ)
         verdict = limits.decide(plan, request)
         admission = self._admit(limits, request, plan, verdict)
-        admission.enter(marks)
+        if environ.get(_EXCHANGE):  # a test may make a context without a call, which has no end
+            admission.enter(marks)
         if not verdict.allowed:
-            return self._reject(admission)
+            if limits.reject:
+                return admission.response_to(verdict)
+            raise admission.error(verdict)  # an error handler of the application may respond to it
         if plan.may_delay and verdict.delay:
             time.sleep(verdict.delay)
         return None
 
-    def add_headers(self, response: Response) -> Response:
-        """Run after the request: the rate limit headers replace those of the application."""
+    def note_stream(self, response: Response) -> Response:
+        """Run after the request. The admission of a stream ends when it is closed, and holds its slots until then."""
         if admission := _admission():
-            for name in admission.read_costs(response.headers) if admission.true_costs else ():
-                response.headers.pop(name, None)
-            added = admission.text_headers(response.status_code)
-            for name, value in () if admission.keeps_headers(response.headers) else added:
-                response.headers[name] = value
+            if admission.ends_with_body:
+                response.direct_passthrough = False  # Werkzeug does not close a file that the server sends
+            admission.streams = response.is_streamed and not response.direct_passthrough
         return response
-
-    def end_with_response(self, _app: Flask, response: Response, **_: Any) -> None:
-        """Run for the final response. A stream runs in its request, and holds its slots, until it is closed."""
-        admission = _admission()
-        if admission is None:
-            return
-        status = admission.status = response.status_code
-        if admission.ends_with_body:
-            response.direct_passthrough = False  # Werkzeug does not close a file that the server sends
-        admission.is_streamed = response.is_streamed and not response.direct_passthrough
-        if admission.is_streamed:
-            response.response = ResponseBody(response.response, admission)
-            current.set(admission.before)
-            # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
-            if not (admission.ends_with_body and status < 300):
-                admission.end(status)
-
-    def end(self, error: BaseException | None) -> None:
-        """Run when the request's context ends. A copy of the context, in another thread, has no admission."""
-        admission = _admission()
-        if admission is None or admission.is_streamed:
-            return
-        delattr(request_ctx, _ADMISSION)
-        current.set(admission.before)
-        admission.close(admission.status or (500 if error is None or isinstance(error, Exception) else None))
 
     def respond(self, error: RateLimitExceeded) -> Any:
         """Run for a rejection that code of the application has raised, where the application has no handler for it."""
-        request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        admission = _admission() or self._admit_early(FlaskRequest(request))
+        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
+        # Code may reject a request before ``decide``.
+        admission = _admission() or self._admit(self.limits.in_force, request, Plan([]), Verdict())
         admission.verdict = error.verdict
         return self._app.handle_http_exception(admission.http_error(error.verdict))
 
@@ -164,30 +259,21 @@ class FlaskHooks:
             rejection = self._app.handle_user_exception(*context)
         except Exception as failure:  # of an error handler
             return make_error(*context[:-1], failure)
-        return self.add_headers(finish(*context[:-1], rejection, from_error_handler=True))
-
-    def _admit_early(self, request: FlaskRequest) -> FlaskAdmission:
-        """Admit a request that code of the application rejects before ``decide``."""
-        return self._admit(self.limits.in_force, request, Plan([]), Verdict())
+        return finish(*context[:-1], rejection, from_error_handler=True)
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
-        admission.before = current.get()
-        setattr(request_ctx, _ADMISSION, admission)
+        if exchange := environ.get(_EXCHANGE):
+            exchange.admission = admission
         g.ratelimit = environ[VERDICT]
         return admission
 
-    def _reject(self, admission: FlaskAdmission) -> Response:
-        """Return your own response, or raise an error that an error handler of the application may handle."""
-        if self.limits.reject:
-            return self._app.make_response(admission.own_response())
-        raise admission.error(admission.verdict)
-
 
 def _admission() -> FlaskAdmission | None:
-    """Return the admission of this context, not of its environ, which copies of the context and other apps share."""
-    return getattr(request_ctx, _ADMISSION, None)
+    """Return the admission of this call of the application, not of another one with the same environ."""
+    exchange: Exchange | None = flask.request.environ.get(_EXCHANGE)
+    return exchange.admission if exchange else None  # type: ignore[return-value] # ``_admit`` has set it
 
 
 def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:

@@ -12,8 +12,7 @@ from ..cli.source import Routed, Source, environ_of
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
 from ..wsgi.url_map import route_template, rule_of_path
-from .commands import EXTENSION
-from .hooks import FlaskHooks, marks_for, routes_of
+from .hooks import EXTENSION, FlaskHooks, marks_for, routes_of
 
 
 class FlaskSource(Source):

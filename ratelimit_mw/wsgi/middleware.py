@@ -5,20 +5,17 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded
+from ..errors import ConfigError
 from ..http.features import OwnFeatures
 from ..http.limits import DECIDED, HttpLimiter
 from ..http.notes import NO_REMOTE_USER, log_all, log_notes, notes_on_users
 from ..limiter.limiter import Limiter
-from ..rules.guard import current
 from ..settings import HttpOptions, SettingsSource
-from .request import VERDICT, WSGIRequest, remote_user
-from .response import ResponseBody, WSGIAdmission
+from .exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -93,45 +90,21 @@ class RateLimitMiddleware:
             plan = limits.undecided(plan, environ, limits.before_user)
         verdict = limits.decide(plan, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
-        admission.server_start = start_response
+        exchange = Exchange(start_response)
         if not verdict.allowed:
-            try:
-                return admission.reject(verdict)
-            finally:
-                admission.end(admission.final_status)
-        before = current.get()
-        try:
-            admission.enter(None if to is None else to.marks)
-            if plan.may_delay and verdict.delay:
-                time.sleep(verdict.delay)
-            body = self.app(environ, admission.start)
-            if admission.ends_with(body):
-                return ResponseBody(body, admission, admission.reject)
-        except RateLimitExceeded as error:
-            if admission.status is not None:
-                admission.close(admission.status)
-                raise
-            try:
-                return admission.reject(error.verdict)
-            finally:
-                admission.close(admission.final_status)
-        except BaseException as error:  # where the server stops, the outcome is not known
-            admission.close((admission.status or 500) if isinstance(error, Exception) else None)
-            raise
-        finally:
-            current.set(before)
-        admission.close(admission.status)
-        return body
+            return exchange.reject(admission, admission.end)
+        exchange.admission = admission
+        delay = verdict.delay if plan.may_delay else 0.0
+        return exchange.run(self.app, environ, None if to is None else to.marks, delay)
 
 
 def _routes_of(
     limits: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
 ) -> MapRoutes | None:
-    if url_map is None:
-        for name, value in (("views", views), ("server_name", server_name)):
-            if value is not None:
-                raise ConfigError(f"used only with url_map. Pass url_map=, or remove {name}", name)
-        return None
-    from .url_map import MapRoutes  # Werkzeug is installed where its map is
+    if url_map is not None:
+        from .url_map import MapRoutes  # Werkzeug is installed where its map is
 
-    return MapRoutes(limits, url_map, {} if views is None else views, server_name)
+        return MapRoutes(limits, url_map, views or {}, server_name)
+    if views is not None or server_name is not None:
+        raise ConfigError("views and server_name are used only with url_map. Pass url_map=, or remove them")
+    return None

@@ -1,10 +1,8 @@
 """The routes of a Werkzeug ``Map``: their templates, their views, and the route of each request."""
 
 import re
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,18 +10,16 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
-from ..forksafe import create_lock
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, ViewMarks, destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from .request import WSGIRequest
+from .exchange import WSGIRequest
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
-_NO_ROUTE: Final = Destination(UNMATCHED)
 
 
 @lru_cache(10_000)
@@ -59,6 +55,13 @@ def name_of(endpoint: Any) -> str:
     return endpoint if isinstance(endpoint, str) else getattr(endpoint, "__name__", str(endpoint))
 
 
+def check_map(routes: list[Route], rules: HttpLimits, may_have_more: bool = False) -> None:
+    """Raise ``ConfigError`` for a rule that no route has. Functions of Flask may add parameters to a route."""
+    if not may_have_more:
+        check_parameters(routes, rules.rules)
+    check_routes(routes, rules.rules)
+
+
 class MapRoutes:
     """The routes of a map. ``views`` are the views of its endpoints. An endpoint may be a view itself.
 
@@ -66,70 +69,37 @@ class MapRoutes:
     """
 
     def __init__(self, limits: HttpLimiter, url_map: Map, views: Mapping[str, Any], server_name: str | None) -> None:
-        for name, value, kind in (("url_map", url_map, Map), ("views", views, Mapping)):
-            if not isinstance(value, kind):
-                expected = "a Map of werkzeug.routing" if kind is Map else "views by endpoint"
-                raise ConfigError(f"expected {expected}; got {value!r}", name)
-        self._limits = limits
-        self._map = url_map
-        self._given = views
-        self.server_name = server_name
+        if not isinstance(url_map, Map):
+            raise ConfigError(f"expected a Map of werkzeug.routing; got {url_map!r}", "url_map")
+        self._limits, self._map, self._given, self.server_name = limits, url_map, views, server_name
         self._views: dict[Any, ViewMarksByMethod] = {}
-        self._adopting = create_lock(self, "_adopting", threading.Lock)
 
     def adopt(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
-        with self._adopting:
-            rules = list(self._map.iter_rules())
-            self._check_subdomains(rules)
-            self._check_views({rule.endpoint for rule in rules})
-            views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
-            routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
-
-            def check(rules: HttpLimits) -> None:
-                check_parameters(routes, rules.rules)
-                check_routes(routes, rules.rules)
-
-            self._limits.adopt((marks for view in views.values() for marks in view.all()), check=check)
-            self._views = views
-            return routes
-
-    def _check_subdomains(self, rules: Iterable[Rule]) -> None:
-        """Raise ``ConfigError`` for a rule that is never found without the name of the server."""
+        rules = list(self._map.iter_rules())
         for rule in rules if self.server_name is None and not self._map.host_matching else ():
-            if rule.subdomain:
+            if rule.subdomain:  # it would never be found
                 message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
                 raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
-
-    def _check_views(self, endpoints: Iterable[Any]) -> None:
-        """Raise ``ConfigError`` for a slip in the name of an endpoint. Other views may be those of another map."""
-        without_view = [name for name in endpoints if isinstance(name, str) and name not in self._given]
-        for name in self._given.keys() - endpoints:
-            if close := get_close_matches(str(name), without_view, 1):
-                raise ConfigError(f"no rule has the endpoint {name!r}. Did you mean {close[0]!r}?", "views")
+        views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
+        routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
+        marked = (marks for view in views.values() for marks in view.all())
+        self._limits.adopt(marked, check=lambda rules: check_map(routes, rules))
+        self._views = views
+        return routes
 
     def find(self, request: WSGIRequest) -> Destination:
         """Return where a request goes. The request then has its endpoint and its path parameters."""
-        request.endpoint = UNMATCHED
+        rule: Rule | None = None
+        marks: ViewMarks | None = None
         with suppress(HTTPException):  # no route, or a redirect
             urls = self._map.bind_to_environ(dict(request.native), self.server_name)
             try:
                 rule, request.path_params = urls.match(return_rule=True)
-            except MethodNotAllowed as error:
-                return self._find_without_view(request, urls, error)
-            if rule.endpoint not in self._views:  # it was added later
-                self.adopt()
-            request.endpoint = route_template(rule.rule)
-            return destination(request.endpoint, name_of(rule.endpoint), self._marks_of(rule, request.method))
-        return _NO_ROUTE
-
-    def _find_without_view(self, request: WSGIRequest, urls: MapAdapter, error: MethodNotAllowed) -> Destination:
-        """Return the route of a path that does not take the method. The marks of its view do not apply."""
-        rule, request.path_params = rule_of_path(urls, error)
-        if rule is None:
-            return _NO_ROUTE
-        request.endpoint = route_template(rule.rule)
-        return destination(request.endpoint, name_of(rule.endpoint))
-
-    def _marks_of(self, rule: Rule, method: str) -> ViewMarks:
-        return self._views[rule.endpoint].for_method(method)
+                if rule.endpoint not in self._views:  # it was added later
+                    self.adopt()
+                marks = self._views[rule.endpoint].for_method(request.method)
+            except MethodNotAllowed as error:  # the marks of its view do not apply
+                rule, request.path_params = rule_of_path(urls, error)
+        request.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
+        return destination(request.endpoint, "" if rule is None else name_of(rule.endpoint), marks)

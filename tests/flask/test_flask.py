@@ -233,8 +233,8 @@ def test_an_application_inside_another() -> None:
 def test_flask_login_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Flask-Login, no code imports it, and REMOTE_USER counts."""
     monkeypatch.setitem(sys.modules, "flask_login", None)
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.flask.request")
-    without = importlib.import_module("ratelimit_mw.flask.request")
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.flask.hooks")
+    without = importlib.import_module("ratelimit_mw.flask.hooks")
     monkeypatch.undo()
     assert without.current_user is None
     with Flask("app").test_request_context(environ_overrides={"REMOTE_USER": "alice"}):

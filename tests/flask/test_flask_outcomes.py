@@ -71,11 +71,11 @@ def sending() -> flask.Response:
     return flask.send_file(io.BytesIO(b"ab"), "text/plain")
 
 
-@each("method", ["GET", "HEAD"])
-def test_a_slot_is_held_until_a_file_is_closed(method: str) -> None:
-    """A file that Flask sends holds its slot until the server closes the response."""
+def test_a_slot_is_held_until_a_file_is_closed() -> None:
+    """A file that Flask sends holds its slot until the server closes the response. A HEAD has nothing to read."""
     app = app_of(one_rule("1 concurrent"), {"/": sending})
-    response = held_response(app, method=method)
+    held_response(app, method="HEAD")
+    response = held_response(app)
     assert ask(app).status_code == 429
     response.close()
     held_response(app).close()

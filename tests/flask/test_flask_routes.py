@@ -12,7 +12,7 @@ from flask_calls import app_of, ask, hello, one_rule, statuses, still
 from tables import each
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
-from ratelimit_mw.flask.request import FlaskRequest
+from ratelimit_mw.flask.hooks import FlaskRequest
 from ratelimit_mw.keys.features import UNMATCHED
 from ratelimit_mw.wsgi.url_map import route_template
 

@@ -14,7 +14,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.wsgi.request import WSGIRequest
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 Identify = Callable[[Any], Any]
 TYPES = {

@@ -23,8 +23,8 @@ from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.region import Region
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi.request import WSGIRequest
 
 PLACES: dict[str, Any] = {
     "192.0.2.0/24": {"country": {"iso_code": "DE"}, "registered_country": {"iso_code": "FR"}},

@@ -18,8 +18,8 @@ from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.keys.parts import part_of
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi.request import WSGIRequest
 
 
 def asgi(query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, **scope: Any) -> ASGIRequest:

@@ -9,7 +9,7 @@ from tables import each
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.token import has_token, start_token
-from ratelimit_mw.wsgi.request import WSGIRequest
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 TOKEN = "correct-horse-battery"
 BASIC = b64encode(f"ann:{TOKEN}".encode()).decode()

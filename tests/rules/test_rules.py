@@ -18,7 +18,7 @@ from ratelimit_mw.rules.marks import Destination, ViewMarks
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi.request import WSGIRequest
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 
 def rules_for(rules: list[Rule], method: str = "GET", path: str = "/", host: str = "") -> list[str]:

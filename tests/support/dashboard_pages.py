@@ -10,7 +10,7 @@ from typing import Any, Final
 from ratelimit_mw import Limiter
 from ratelimit_mw.dashboard.access import Allow, Mount
 from ratelimit_mw.dashboard.core import PageResponse, respond
-from ratelimit_mw.wsgi.request import WSGIRequest
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 _VOID: Final = {"link", "meta", "input"}
 

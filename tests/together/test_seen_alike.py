@@ -29,7 +29,7 @@ from wsgi_calls import environ_of
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.flask.request import FlaskRequest
+from ratelimit_mw.flask.hooks import FlaskRequest
 from ratelimit_mw.http.body import Body, body_feature
 from ratelimit_mw.keys.features import INVALID
 

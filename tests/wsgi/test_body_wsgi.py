@@ -21,8 +21,8 @@ from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import check
 from ratelimit_mw.wsgi.body import ReplayedInput
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware
-from ratelimit_mw.wsgi.request import WSGIRequest
 
 ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
 LIMIT = 65_536

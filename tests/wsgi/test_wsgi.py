@@ -117,7 +117,7 @@ def test_the_iterable_of_the_application_is_returned() -> None:
 @pytest.fixture
 def _no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the decorators of other tests in this process."""
-    monkeypatch.setattr("ratelimit_mw.wsgi.response.marks_made", WeakSet())
+    monkeypatch.setattr("ratelimit_mw.wsgi.exchange.marks_made", WeakSet())
 
 
 UNNAMED: list[dict[str, Any]] = [

@@ -1,0 +1,261 @@
+"""One call of a WSGI application: its request, and its response until the body is closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import RateLimitExceeded
+from ..http.admission import Admission
+from ..http.headers import TextHeader
+from ..http.limits import DECIDED
+from ..http.rejection import Rejection
+from ..http.request import Request, still_encoded
+from ..rules.decorators import marks_made
+from ..rules.guard import get_current, set_current
+from ..rules.marks import ViewMarks
+from .body import read_body
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication
+
+VERDICT: Final = "ratelimit_mw.verdict"
+"""The key of the environ where the application finds the verdict."""
+_COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
+
+
+class WSGIRequest(Request):
+    """A request over a WSGI environ."""
+
+    is_late = False
+    """Whether code of the application has run since the request was decided."""
+
+    def __init__(self, environ: MutableMapping[str, Any]) -> None:
+        self.native = environ
+
+    @property
+    def method(self) -> str:
+        return self.native["REQUEST_METHOD"].upper()  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        return self._decode("PATH_INFO") or "/"
+
+    @property
+    def sent_path(self) -> str:
+        path, raw = self.path, self.native.get("REQUEST_URI") or self.native.get("RAW_URI") or ""
+        if "%" in raw:
+            path = still_encoded(
+                raw.partition("?")[0].encode("latin-1", "replace"), self._decode("SCRIPT_NAME") + path, path
+            )
+        return self._decode("PATH_INFO", "surrogateescape") if "\ufffd" in path else path
+
+    def _decode(self, name: str, errors: str = "replace") -> str:
+        text: str = self.native.get(name, "")
+        return text.encode("latin-1").decode(errors=errors)
+
+    @property
+    def peer(self) -> str | None:
+        address = self.native.get("REMOTE_ADDR") or None
+        # waitress writes these two texts for a Unix socket.
+        return None if address == "localhost" and self.native.get("REMOTE_PORT") == "None" else address
+
+    @property
+    def query_string(self) -> str:
+        return self.native.get("QUERY_STRING", "")  # type: ignore[no-any-return]
+
+    def header_lines(self, name: str) -> list[str]:
+        """Return one value at most: WSGI servers join lines, and an underscore in a name is lost."""
+        key = name.upper().replace("-", "_")
+        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        return [] if value is None else [value]
+
+    def header_names(self) -> list[str]:
+        return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
+
+    def body(self, limit: int) -> object:
+        return read_body(self.native, limit, self.is_late)
+
+
+def remote_user(request: Request) -> str | None:
+    """Return the user that the server has authenticated."""
+    return request.native.get("REMOTE_USER") or None
+
+
+class WSGIAdmission(Admission):
+    """An admission whose response is sent over WSGI."""
+
+    request: Any
+
+    def renew(self) -> WSGIRequest:
+        request: WSGIRequest = self.request
+        request.is_late = True
+        return request
+
+    def show(self) -> None:
+        self.native[VERDICT] = self.shown
+
+    def respond(self, start: Any) -> Iterable[bytes]:
+        """Start the response to the rejection, your own or the package's, and return its body."""
+        request, reject = self.request, self.limits.reject
+        response: Any = self.rejection() if reject is None else reject(request, self.verdict)
+        if not isinstance(response, Rejection):
+            return response(request.native, start)  # type: ignore[no-any-return]
+        start(f"{response.status} {response.reason}", response.headers)
+        return [] if request.method == "HEAD" else [response.body]
+
+    def sent_headers(self, status: str, headers: list[TextHeader]) -> list[TextHeader]:
+        """Return the headers of a response that starts, with the rate limit headers."""
+        removed = self.read_costs(headers) if self.true_costs else ()
+        added = self.text_headers(int(status[:3]))
+        if added and not self.keeps_headers(headers):
+            names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
+            headers = [header for header in headers if header[0].lower() not in names] + added
+        return [header for header in headers if header[0].lower() not in removed] if removed else headers
+
+    def ends_with(self, body: object) -> bool:
+        """Return whether the request lasts until its body is closed, because something is settled or decided then."""
+        if self.needs_settlement and (self.has_slots or self.status is None):
+            return True
+        if self.needs_settlement or self.limits.has_names or marks_made or self._has_open_inner:
+            return not _is_complete(body, self.native)
+        return False
+
+    @property
+    def _has_open_inner(self) -> bool:
+        """Whether an inner middleware waits for the body. Its code may name the rules of that one."""
+        innermost = next(reversed(self.native.get(DECIDED, {}).values()), self)
+        return innermost is not self
+
+
+class Exchange:
+    """One call of an application. Its admission may come while the application runs."""
+
+    admission: WSGIAdmission | None = None
+
+    def __init__(self, server_start: StartResponse) -> None:
+        self._server_start = server_start
+
+    def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
+        """Start the response with the rate limit headers: the ``start_response`` of the application."""
+        if self.admission is not None:
+            headers = self.admission.sent_headers(status, headers)
+        if exc_info is None:
+            return self._server_start(status, headers)
+        try:
+            return self._server_start(status, headers, exc_info)
+        finally:
+            del exc_info  # the traceback would keep every frame of the failure alive
+
+    def run(
+        self, app: WSGIApplication, environ: Any, marks: ViewMarks | None = None, delay: float = 0.0
+    ) -> Iterable[bytes]:
+        """Return the body of the response, which ends the admission when it is closed, or has ended it.
+
+        ``marks`` are those of the view, and ``delay`` the seconds in a queue, where they are known before.
+        """
+        before = get_current()
+        try:
+            if self.admission is not None:
+                self.admission.enter(marks)
+            if delay:
+                time.sleep(delay)
+            body = app(environ, self.start)
+            admission = self.admission
+            if admission is None:
+                return body
+            if admission.ends_with(body):
+                return ResponseBody(body, admission, self.start)
+        except BaseException as error:
+            if self.admission is None:
+                raise
+            return self._fail(self.admission, error)
+        finally:
+            set_current(before)
+        admission.close(admission.status)
+        return body
+
+    def reject(self, admission: WSGIAdmission, end: Callable[[int], None]) -> Iterable[bytes]:
+        """Return the body of the response to a rejection, and ``end`` the admission with its status."""
+        self.admission = admission
+        try:
+            return admission.respond(self.start)
+        finally:
+            end(admission.final_status)
+
+    def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
+        """Respond to a rejection that the application has raised before its response. Raise other errors again."""
+        if isinstance(error, RateLimitExceeded) and admission.status is None:
+            admission.verdict = error.verdict
+            return self.reject(admission, admission.close)
+        # Where the server stops, the outcome is not known.
+        admission.close((admission.status or 500) if isinstance(error, Exception) else None)
+        raise error
+
+
+class ResponseBody:
+    """The application's iterable, whose code runs in its request. That ends when the iterable is closed or fails.
+
+    ``start`` starts the response to a rejection that this code raises before the response has started.
+    """
+
+    def __init__(self, body: Iterable[Any], admission: Any, start: Callable[..., Any] | None = None) -> None:
+        self._body = body
+        self._start = start
+        self._next = iter(body).__next__
+        self._admission = admission
+        self._has_begun = self._closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            part = self._run(self._next)
+        except Exception as error:
+            if self._start and isinstance(error, RateLimitExceeded) and self._admission.status is None:
+                self._admission.verdict = error.verdict
+                self._close_body()
+                self._body = self._admission.respond(self._start)
+                self._next, self._closed = iter(self._body).__next__, False
+                return next(self)
+            self._end()  # not every server closes an iterable that it has read to its end
+            raise
+        if part and not self._has_begun:
+            self._begin()
+        return part
+
+    def close(self) -> None:
+        try:
+            self._close_body()
+        finally:
+            self._end()
+
+    def _close_body(self) -> None:
+        if not self._closed and hasattr(self._body, "close"):
+            self._closed = True
+            self._run(self._body.close)
+
+    def _begin(self) -> None:
+        """Settle the outcome before the first bytes are sent, which make the status final."""
+        self._has_begun, admission = True, self._admission
+        if admission.needs_settlement and not admission.ends_with_body:
+            admission.is_streamed = True
+            admission.end(admission.status)
+
+    def _run(self, step: Callable[[], Any]) -> Any:
+        before = get_current()
+        set_current(self._admission)
+        try:
+            return step()
+        finally:
+            set_current(before)
+
+    def _end(self) -> None:
+        self._admission.close(self._admission.final_status)
+
+
+def _is_complete(body: Any, environ: Mapping[str, Any]) -> bool:
+    """Return whether no code of the application runs in a body: in lists and files, which servers recognize."""
+    return type(body) is environ.get("wsgi.file_wrapper") or any(hasattr(body, name) for name in _COMPLETE)
