@@ -7,10 +7,12 @@ import importlib
 import inspect
 import re
 from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import django_calls  # noqa: F401 - importing ratelimit_mw.django needs settings
+import grimp
 import pytest
 from folders import DOCS, ROOT
 from tables import each
@@ -20,6 +22,8 @@ from ratelimit_mw.limiter.clients import Clients
 
 PACKAGE = ROOT / "ratelimit_mw"
 ROOT_ENTRIES = 27
+
+ACYCLIC = ("ratelimit_mw.keys", "ratelimit_mw.rules", "ratelimit_mw.settings")
 
 # One name in every framework: users import it from the module of theirs.
 IN_SEVERAL_FILES = {"RateLimitMiddleware"}
@@ -33,6 +37,17 @@ def files_by_class() -> dict[str, set[Path]]:
             if isinstance(node, ast.ClassDef):
                 files[node.name].add(path.relative_to(PACKAGE))
     return files
+
+
+def test_no_modules_import_each_other() -> None:
+    """A part that is free of circles can be read from the bottom up. Imports for type checkers count, too."""
+    graph = grimp.build_graph("ratelimit_mw", exclude_type_checking_imports=False, cache_dir=None)
+    modules = {each for each in graph.modules if each.startswith(ACYCLIC)}
+    imported = {each: graph.find_modules_directly_imported_by(each) & modules for each in modules}
+    try:
+        tuple(TopologicalSorter(imported).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from weakref import WeakSet
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..rules.marks import Mark
-from ..rules.overrides import bare_rules
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
@@ -163,4 +162,4 @@ class Reloads(Settlement):
         return use
 
     def _compile(self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings) -> RuleSet:
-        return RuleSet(own, marks, before=bare_rules(self.rules).by_name, **settings.of_rule_set)
+        return RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)

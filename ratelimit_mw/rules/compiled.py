@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from ..algorithms.limit import BanLimit, Limit
 from ..clock import SECOND
@@ -21,15 +21,22 @@ from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .rule import Rule
 from .schedule import Schedule
 
-if TYPE_CHECKING:
-    from .overrides import OverrideTable
-
 Limits = tuple[Limit, ...]
 Chooser = Callable[[Features, str, int, Any], "Limits | list[Limits] | LimitsCall | None"]
 """Returns the limits of a client by its features, its key, the time and the ``Found`` limits.
 
 None is for the next chooser. A list has the limits of all values that an invalid feature may have.
 """
+
+
+class ClientLimits(Protocol):
+    """The limits of single clients, by their keys."""
+
+    def find(self, key: str | None) -> Limits | None: ...
+    def values(self) -> Iterable[Limits]: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
 MAX_FOUND: Final = 10_000
 """The most different results of functions that are kept."""
 
@@ -70,10 +77,8 @@ class CompiledRule:
         self.tables = self._build_tables()
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
         """The limits in the ranges of the schedule."""
-        self.overrides: OverrideTable | None = None
-        self.choosers = tuple(self._choosers())
-        self.varies = len(self.choosers) > 1 or bool(self.lookups)
-        """Whether the limits of a client may be others than those of the rule."""
+        self._own_choosers = tuple(self._choosers())
+        self.override(None)
         self.where = self._condition()
         self.build_key = self.key.with_prefix("")
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
@@ -152,8 +157,17 @@ class CompiledRule:
             self.check(limit)
         return limits
 
+    def override(self, limits: ClientLimits | None) -> None:
+        """Replace the overrides of clients, which precede all other limits. A plan keeps those it was built with."""
+        self.overrides = limits
+        self.choosers: tuple[Chooser, ...] = self._own_choosers
+        """The ways to find the limits of a client, in their order."""
+        if limits is not None:
+            self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
+        self.varies = len(self.choosers) > 1 or bool(self.lookups)
+        """Whether the limits of a client may be others than those of the rule."""
+
     def _choosers(self) -> Iterator[Chooser]:
-        """Yield the ways to find the limits of a client, in their order. An override of the client precedes them."""
         if self._of_key is not None:
             yield self._by_function(self._of_key)
         for parts, table in self.tables:
@@ -173,7 +187,9 @@ class CompiledRule:
 
         return choose
 
-    def limits_of(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
+    def limits_of(
+        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser] | None = None
+    ) -> Limits | LimitsCall | None:
         """Return the limits of a client; none for a client without limits, and None where a function failed.
 
         A ``LimitsCall`` has to be made first. An invalid feature may have any value, so it gets the smallest limits.
@@ -182,7 +198,7 @@ class CompiledRule:
             features = self.captures.add(features)
         smallest: list[Limits] = []
         now = 0 if found is None else found.now
-        for choose in self.choosers:
+        for choose in self.choosers if choosers is None else choosers:
             limits = choose(features, key, now, found)
             if isinstance(limits, list):
                 smallest += limits
@@ -206,16 +222,18 @@ class CompiledRule:
             raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
-    def require_limits(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall:
+    def require_limits(
+        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser]
+    ) -> Limits | LimitsCall:
         """Return what ``limits_of`` returns. ``EarlyVerdict`` where a function failed."""
-        limits = self.limits_of(features, key, found)
+        limits = self.limits_of(features, key, found, choosers)
         if limits is None and not self.shadow:
             raise EarlyVerdict(False, self.placeholder, unavailable=True)
         return limits or ()
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
         """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
-        tables = [*(table for _, table in self.tables), self.overrides or {}]
+        tables: list[Any] = [*(table for _, table in self.tables), self.overrides or {}]
         own = self.limits
         if now is None or self.source.schedule is None:
             tables.append(self.ranges)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from copy import copy
 from hashlib import blake2b
 from typing import Annotated, Final
 
@@ -126,52 +125,30 @@ def limits_of(rule: CompiledRule, text: str, check: CheckLimits) -> tuple[Limit,
     return limits
 
 
-class OverriddenRules(RuleSet):
-    """Rules of which some have overrides. ``bare`` are the same rules without overrides."""
-
-    def __init__(self, bare: RuleSet, tables: Mapping[str, OverrideTable]) -> None:
-        self.__dict__.update(vars(bare))
-        self.bare = bare
-        self.tables = tables
-        self.rules = [_overridden(rule, tables.get(rule.name)) for rule in bare.rules]
-        self.by_name = {rule.name: rule for rule in self.rules}
-        self.everywhere = self.rules[: len(bare.everywhere)]
-        self._by_request, self._plans = {}, {}
-
-
-def _overridden(rule: CompiledRule, table: OverrideTable | None) -> CompiledRule:
-    if table is None:
-        return rule
-    rule = copy(rule)
-    rule.overrides, rule.varies = table, True
-    rule.choosers = (lambda _features, key, *_: table.find(key), *rule.choosers)
-    return rule
-
-
-def bare_rules(rules: RuleSet) -> RuleSet:
-    """Return rules without their overrides."""
-    return rules.bare if isinstance(rules, OverriddenRules) else rules
-
-
-def with_overrides(
-    rules: RuleSet, overrides: Sequence[ClientOverride], clock: Clock, before: RuleSet, check: CheckLimits
-) -> RuleSet:
-    """Return rules with overrides. Those of other rules are left out: another application may have them.
+def put_overrides(
+    rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock, check: CheckLimits
+) -> set[tuple[str, str]]:
+    """Replace the overrides of rules. Those of other rules are left out: another application may have them.
 
     Args:
-        rules: The rules, without overrides.
+        rules: The rules.
         overrides: The overrides of all rules.
         clock: The time at which overrides end.
-        before: The rules so far.
         check: Raises ``ConfigError`` for the limits of an override that this process cannot decide.
+
+    Returns:
+        The names of rules with overrides that are not active, each with the reason.
     """
     by_rule: dict[str, list[ClientOverride]] = {}
     for each in overrides:
         by_rule.setdefault(each.rule, []).append(each)
-    tables = {}
-    for name, group in by_rule.items():
-        if rule := rules.by_name.get(name):
-            old = before.tables.get(name) if isinstance(before, OverriddenRules) else None
-            is_same = bare_rules(before).by_name.get(name) is rule
-            tables[name] = OverrideTable(rule, group, clock, old if is_same else None, check)
-    return OverriddenRules(rules, tables) if tables else rules
+    problems = set()
+    for rule in rules.rules:
+        table = None
+        if group := by_rule.get(rule.name):
+            before = rule.overrides if isinstance(rule.overrides, OverrideTable) else None
+            table = OverrideTable(rule, group, clock, before, check)
+            problems |= {(rule.name, str(error)) for error in table.errors}
+        rule.override(table)
+    rules.forget_plans()
+    return problems

@@ -23,6 +23,7 @@ class Plan:
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None, costs: bool = True) -> None:
         self.rules = tuple(rules)
+        self._choosers = {rule: rule.choosers for rule in rules if rule.varies}
         self.lists = lists if lists is not None and (lists.needs or lists.matched) else None
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
@@ -107,6 +108,7 @@ class Plan:
         if self.lists is not None and (allowed := self.lists.allows(features)) is not None:
             raise EarlyVerdict(allowed)
         hits: list[Hit] = []
+        varying = self._choosers
         for rule in self.rules:
             if rule.where is not None and not rule.where(features):
                 continue
@@ -116,8 +118,8 @@ class Plan:
                     raise EarlyVerdict(False, rule.limits or rule.placeholder)
                 continue
             limits = rule.limits
-            if rule.varies:
-                own = rule.require_limits(features, key, found)
+            if varying and (choosers := varying.get(rule)) is not None:
+                own = rule.require_limits(features, key, found, choosers)
                 if isinstance(own, LimitsCall):
                     return own
                 limits = own

@@ -156,6 +156,10 @@ class RuleSet:
             raise ClientKeyError(rule, features)
         return rule, key
 
+    def forget_plans(self) -> None:
+        """Build each plan anew, because the limits of single clients have changed."""
+        self._by_request, self._plans = {}, {}
+
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
         for name, amendment in self.unused.items():
@@ -198,6 +202,7 @@ class RuleSet:
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
+        by_request = self._by_request  # ``forget_plans`` replaces it, so no plan from before comes after
         path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
         found = self._patterns.match(path, to, params) if self.needs_path else set[int]()
@@ -208,9 +213,9 @@ class RuleSet:
         lists = self.lists.at(path, to, params)
         plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks, lists)
         if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
-            if len(self._by_request) >= _MAX_CACHED:
-                self._by_request.clear()
-            self._by_request[key] = plan
+            if len(by_request) >= _MAX_CACHED:
+                by_request.clear()
+            by_request[key] = plan
         return plan
 
     def _plan_of(
@@ -228,13 +233,13 @@ class RuleSet:
 
     def _plan(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
         """The plan of these rules. Clients cannot fill a cache without bound."""
-        key = applying, lists and lists.matched
-        plan = self._plans.get(key)
+        key, plans = (applying, lists and lists.matched), self._plans
+        plan = plans.get(key)
         if plan is None:
-            if len(self._plans) >= _MAX_CACHED:
-                self._plans.clear()
+            if len(plans) >= _MAX_CACHED:
+                plans.clear()
             plan = Plan([self.rules[i] for i in applying], lists) if self.enabled else Plan(())
-            self._plans[key] = plan
+            plans[key] = plan
         return plan
 
 

@@ -26,7 +26,7 @@ from .files import read
 from .locate import places_in
 from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
-from .places import find_place, locate, split_rule
+from .places import WrittenRules, find_place, split_rule
 from .rules import DEFAULT_RULE, parse_rules, with_limits
 from .values import database_file, secret_of
 
@@ -133,7 +133,9 @@ class Settings:
         except ConfigError as error:
             if self.origin is None or not self.source:
                 raise
-            raise locate(error, self, {*arguments, *self.origin.arguments}) or error from None
+            amended = {name: amendment.options for name, amendment in self.amendments.items()}
+            written = WrittenRules(self.source, self.rule_paths, self.rules, amended, self.defaults)
+            raise written.locate(error, {*arguments, *self.origin.arguments}) or error from None
 
     @property
     def of_rule_set(self) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
     loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
     changed = {name: new for name in _AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
     kept = loaded.replaced(**{name: getattr(settings, name) for name in changed})
-    return _with_origin(kept, loaded.origin), changed  # type: ignore[arg-type]
+    return _with_origin(kept, loaded.origin), changed
 
 
 def missing_parts(settings: Settings, later: Settings) -> set[str]:

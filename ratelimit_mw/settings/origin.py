@@ -7,12 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from ..stores.regular import read_regular
-
-if TYPE_CHECKING:
-    from . import Settings
 
 
 class Identity(NamedTuple):
@@ -36,8 +33,8 @@ class Origin(NamedTuple):
     """The source of settings. Settings with an equal ``key`` have the same source."""
 
     key: Hashable
-    load: Callable[[], Settings]
-    """Loads the settings again. A file that is empty now is an error."""
+    load: Callable[[], Any]
+    """Loads the ``Settings`` again. A file that is empty now is an error."""
     files: Mapping[Path, FileState]
     """The files that were read."""
     table: Mapping[str, object]

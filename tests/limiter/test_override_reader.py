@@ -19,7 +19,7 @@ from servers import HOST, Server, wait_for
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.errors import StateError
-from ratelimit_mw.rules.overrides import bare_rules
+from ratelimit_mw.rules.overrides import put_overrides
 from ratelimit_mw.stores import MemoryStore
 
 
@@ -169,6 +169,11 @@ def request_all(limiter: Limiter) -> list[Any]:
     return paths
 
 
+def forget_overrides(limiter: Limiter) -> None:
+    put_overrides(limiter.rules, (), lambda: 0, lambda _: None)
+    limiter.override_record = None
+
+
 @pytest.mark.parametrize("requests", [hit_from_threads, hit_on_a_loop, request_all])
 def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
     """A forked worker does, too. Its parent knows older ones."""
@@ -176,7 +181,7 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
     operator, worker = limiter_of(store=store), limiter_of(store=store)
     for expected in ("70/minute", "80/minute"):
         operator.clients.override("api", ACME, expected)
-        worker.override_record, worker.rules = None, bare_rules(worker.rules)  # it has another process
+        forget_overrides(worker)  # it has another process
         found = requests(worker)
         assert [str(verdict.decisions[0].source.quota) for verdict in found] == [expected] * 8
         forksafe._in_child()
@@ -187,7 +192,7 @@ def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
     store = Recording()
     limiter_of(store=store).clients.override("api", ACME, "7/minute")
     worker = limiter_of(store=store, reload_interval=0)
-    worker.override_record, worker.rules = None, bare_rules(worker.rules)
+    forget_overrides(worker)
     store.down, reads = True, store.reads
     worker.start()
     assert store.reads == reads

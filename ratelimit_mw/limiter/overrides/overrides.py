@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ...rules.overrides import CheckLimits, OverriddenRules, Overrides, bare_rules, load_overrides, with_overrides
+from ...rules.overrides import CheckLimits, Overrides, load_overrides, put_overrides
 from ...rules.ruleset import RuleSet
 from ...settings import Settings
 from ...stores import redacted_url
@@ -57,9 +57,9 @@ class RunTimeOverrides(Reloads, Resets):
             overrides = load_overrides(record)
             if record is None:
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", redacted_url(self.store))
-            rules = self._overlaid(bare_rules(self.rules), overrides)
-            renewals = [user.renew(rules, self.settings) for user in tuple(self.users)]
-            self.rules, self._active = rules, overrides
+            self._put(overrides, self.rules)
+            renewals = [user.renew(self.rules, self.settings) for user in tuple(self.users)]
+            self._active = overrides
             for renewal in renewals:
                 renewal()
             self.override_record = record  # last: after an error, the next read tries again
@@ -72,17 +72,16 @@ class RunTimeOverrides(Reloads, Resets):
             self._override_reader.read()
 
     def _with_overrides(self, rules: RuleSet) -> RuleSet:
-        return self._overlaid(rules, self._active)
-
-    def _overlaid(self, rules: RuleSet, overrides: Overrides) -> RuleSet:
-        """Return rules with these overrides. Log those that the rules cannot have, once."""
-        rules = with_overrides(rules, overrides, self._time, self.rules, self._check_override)
-        if isinstance(rules, OverriddenRules):
-            problems = {(name, str(error)) for name, table in rules.tables.items() for error in table.errors}
-            for name, problem in sorted(problems - self._reported):
-                _log.warning("rule %r: overrides of clients are not active: %s", name, problem)
-            self._reported = frozenset(problems)
+        """Return rules with the overrides that are active."""
+        self._put(self._active, rules)
         return rules
+
+    def _put(self, overrides: Overrides, rules: RuleSet) -> None:
+        """Replace the overrides of rules. Log those that the rules cannot have, once."""
+        problems = put_overrides(rules, overrides, self._time, self._check_override)
+        for name, problem in sorted(problems - self._reported):
+            _log.warning("rule %r: overrides of clients are not active: %s", name, problem)
+        self._reported = frozenset(problems)
 
     async def follow_change(self, call: Call) -> None:
         """Put a change into effect in the limiters of this process that share the store object.
