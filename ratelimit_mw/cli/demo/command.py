@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
 _REJECTED: Final = 429
+_CLIENT: Final = "X-Forwarded-For"
+_LOG: Final = "/var/log/nginx/access.log"
 _CORRECT, _WRONG = {"password": "correct-horse"}, {"password": "123456"}
 
 
@@ -57,16 +60,6 @@ _KINDS: Final = (
 )
 
 
-class _Answered(NamedTuple):
-    kind: _Kind
-    ip: str
-    response: httpx.Response
-
-    @property
-    def is_rejected(self) -> bool:
-        return self.response.status_code == _REJECTED
-
-
 @command("ratelimit-mw demo", "ratelimit-mw demo --port 8000")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server. Default: a free port.")
 def demo(port: int) -> None:
@@ -86,16 +79,17 @@ def demo(port: int) -> None:
             note(f"serving at {url}")
             started = time.monotonic()
             with progress("sending", total, TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                answered = runner.run(_send_all(url, update))
+                responses = runner.run(_send_all(url, update))
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None
-    rejected = sum(each.is_rejected for each in answered)
+    rejected = {name: [each for each in found if each.status_code == _REJECTED] for name, found in responses.items()}
+    number = sum(map(len, rejected.values()))
     print_text(f"{count_text(total, 'request')} in {time.monotonic() - started:.1f} s", "bold")
-    print_text(f"{total - rejected:,} allowed, {rejected:,} rejected")
+    print_text(f"{total - number:,} allowed, {number:,} rejected")
     click.echo()
-    print_table("By kind of client", [_row(kind, [each for each in answered if each.kind is kind]) for kind in _KINDS])
-    _show_rejection(next(each for each in answered if each.is_rejected))
+    print_table("By kind of client", [_row(kind, rejected[kind.name]) for kind in _KINDS])
+    _show_rejection(next(chain.from_iterable(rejected.values())))
     _show_next_commands()
 
 
@@ -121,23 +115,26 @@ def _serve(port: int) -> Iterator[str]:
         thread.join()
 
 
-async def _send_all(url: str, update: Callable[..., Any]) -> list[_Answered]:
-    """Send the requests of all clients, each client at its own pace, and return the responses in their order."""
+async def _send_all(url: str, update: Callable[..., Any]) -> dict[str, list[httpx.Response]]:
+    """Send the requests of all clients, each client at its own pace, and return the responses by kind."""
     import httpx
 
-    answered: list[_Answered] = []
+    responses: dict[str, list[httpx.Response]] = {kind.name: [] for kind in _KINDS}
+    rejected = 0
     # Without trust_env=False the requests could go to a proxy that the environment names.
     async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
 
         async def run(kind: _Kind, ip: str) -> None:
+            nonlocal rejected
             for method, path, json in kind.requests:
-                response = await client.request(method, path, json=json, headers={"X-Forwarded-For": ip})
-                answered.append(_Answered(kind, ip, response))
-                update(advance=1, rejected=sum(each.is_rejected for each in answered))
+                response = await client.request(method, path, json=json, headers={_CLIENT: ip})
+                responses[kind.name].append(response)
+                rejected += response.status_code == _REJECTED
+                update(advance=1, rejected=rejected)
                 await asyncio.sleep(kind.pause)
 
         await asyncio.gather(*(run(kind, ip) for kind in _KINDS for ip in kind.ips))
-    return answered
+    return responses
 
 
 def _show_files() -> None:
@@ -151,22 +148,21 @@ def _show_files() -> None:
         click.echo()
 
 
-def _row(kind: _Kind, answered: list[_Answered]) -> dict[str, Cell]:
-    rejected = [each.response.json() for each in answered if each.is_rejected]
+def _row(kind: _Kind, rejected: list[httpx.Response]) -> dict[str, Cell]:
     return {
         "kind of client": kind.name,
         "clients": len(kind.ips),
-        "requests": len(answered),
-        "allowed": len(answered) - len(rejected),
+        "requests": kind.size,
+        "allowed": kind.size - len(rejected),
         "rejected": len(rejected),
-        "rejected by": ", ".join(sorted({name for each in rejected for name in each["violated-policies"]})),
+        "rejected by": ", ".join(sorted({name for each in rejected for name in each.json()["violated-policies"]})),
     }
 
 
-def _show_rejection(sample: _Answered) -> None:
-    response, request = sample.response, sample.response.request
+def _show_rejection(response: httpx.Response) -> None:
+    request = response.request
     print_text("A rejection, as it was sent", "bold")
-    print_text(f"{request.method} {request.url.path} from {sample.ip}")
+    print_text(f"{request.method} {request.url.path} from {request.headers[_CLIENT]}")
     headers = (f"{name.decode()}: {value.decode()}" for name, value in response.headers.raw)
     status = f"{response.http_version} {response.status_code} {response.reason_phrase}"
     for line in ("", status, *headers, "", response.text, ""):
@@ -174,18 +170,12 @@ def _show_rejection(sample: _Answered) -> None:
 
 
 def _show_next_commands() -> None:
-    settings = shlex.quote(_short_path(_FILES["settings"]))
-    # The program as you can type it, even when its virtual environment is not active.
-    program = "ratelimit-mw"
-    if not shutil.which(program):
+    settings, program = shlex.quote(_short_path(_FILES["settings"])), "ratelimit-mw"
+    if not shutil.which(program):  # its virtual environment is not active
         program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))
     print_text("Try next", "bold")
-    for arguments in (
-        "check {}",
-        "explain {} POST /login --feature ip=192.0.2.7",
-        "replay {} /var/log/nginx/access.log",
-    ):
-        print_text(f"  {program} {arguments.format(settings)}")
+    for name, rest in (("check", ""), ("explain", " POST /login --feature ip=192.0.2.7"), ("replay", f" {_LOG}")):
+        print_text(f"  {program} {name} {settings}{rest}")
     print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/ of the source.")
 
 
