@@ -161,7 +161,7 @@ WRONG: list[tuple[Ask, tuple[Any, ...], str]] = [
 
 @each(("ask", "value", "message"), [(ask, value, message) for ask, values, message in WRONG for value in values])
 def test_a_value_that_makes_no_sense_is_an_error(ask: Ask, value: Any, message: str) -> None:
-    """Nothing is counted, also for an event that has a count already."""
+    """Nothing is counted, even for an event that has a count already."""
     log = TrafficLog("memory://", clock=ManualClock(NOW))
     for count in (0, 1):
         expect_error(message, ask, log, value)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import click
 
@@ -10,11 +10,13 @@ from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
 from ...operations import Answer, Line, Table
 from ..output import command, json_flag
-from ..plot import Theme, picture_option, theme_option
+from ..plot import Theme, edges_of, picture, picture_option, style_times, theme_option
 from ..toml import toml
 from .model import DAY, HOUR, Forecast, HourlyCounts, background_settings, count_hours, moment
 from .model import forecast as forecast_of
-from .plot import draw_forecast
+
+_SHOWN: Final = 3
+"""The periods of the log in a picture: the back-test, and two before."""
 
 
 @command(
@@ -44,7 +46,7 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     result = forecast_of(record.counts)
     summary = _summary(record, result)
     if plot is not None:
-        draw_forecast(record, result, plot, theme)
+        _draw(record, result, plot, theme)
     return Answer(summary, _show(record, summary), [] if plot is None else [f"picture written to {plot}"])
 
 
@@ -82,3 +84,23 @@ def _show(record: HourlyCounts, summary: dict[str, Any]) -> list[Table | Line | 
         "[[rules]]",
         *(f"{name} = {toml(value)}" for name, value in options.items()),
     ]
+
+
+def _draw(record: HourlyCounts, result: Forecast, path: Path, theme: Theme) -> None:
+    """Write a PNG or an SVG, by the name of the file."""
+    period = result.period
+    shown = record.counts[-_SHOWN * period :]
+    edges = edges_of(record.end - len(shown) * HOUR, HOUR, len(shown) + period)
+    last, ahead = edges[len(shown) - period : len(shown) + 1], edges[len(shown) :]
+    with picture(path, 4.6, theme) as figure:
+        axes = figure.subplots()
+        axes.stairs(shown, edges[: len(shown) + 1], fill=True, color=theme.allowed, label="requests")
+        for name, values in result.tested.items():
+            colour, width = (theme.rejected, 1.6) if name == result.model else (theme.ink, 0.9)
+            label = f"{name} (error {result.errors[name]:.1%})"
+            axes.stairs(values, last, baseline=None, color=colour, linewidth=width, label=label)
+        style: dict[str, Any] = {"color": theme.rejected, "linewidth": 1.6, "linestyle": "--"}
+        axes.stairs(result.counts, ahead, baseline=None, label="forecast", **style)
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(0, max(*shown, *result.counts, *(max(each) for each in result.tested.values())) * 1.06)
+        style_times(axes, "requests per hour", record.period, "Requests")

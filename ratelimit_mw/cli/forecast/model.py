@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import groupby
 from operator import sub
 from typing import Any, Final, NamedTuple
 
@@ -184,10 +185,5 @@ def _days_text(days: Sequence[int]) -> str:
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and the last of each run of consecutive numbers, which are sorted."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = runs[-1][0], number
-        else:
-            runs.append((number, number))
-    return runs
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+    return [(run[0], run[-1]) for run in runs]
