@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ..http.notes import NO_USER_SEEN, log_all, notes_on_users
 from ..http.request import Request, still_encoded
+from ..http.warnings import warn_of_user
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BODY: Final = "ratelimit_mw.body"
 """The key of the scope that holds the body, once it was read."""
 
+_NO_USER: Final = "nothing outside RateLimitMiddleware has set the user. Add AuthenticationMiddleware outside it"
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -107,7 +108,7 @@ def asgi_user(request: Request, limits: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
     if "user" not in request.native and limits.in_force.without_user:
-        log_all(*notes_on_users(limits, NO_USER_SEEN))
+        warn_of_user(limits, _NO_USER)
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):

@@ -14,8 +14,8 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..http.layers import is_of_framework, layers_of
-from ..http.notes import NO_REMOTE_USER, NO_USER, notes_on_users
+from ..http.layers import layers_of
+from ..http.warnings import warnings_of_user
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
 from ..wsgi.exchange import WSGIRequest
@@ -42,7 +42,6 @@ class MiddlewareSource(Source):
 
     def __init__(self, name: str, middleware: Any, outside: list[Any]) -> None:
         self._middleware = middleware
-        self._outside = outside
         app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
         self._scope = {"app": app} if app is not None else {}
         is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
@@ -54,7 +53,7 @@ class MiddlewareSource(Source):
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
         limits = middleware.limits.in_force
-        super().__init__(name, limits.settings, limits.rules, routes, name.partition(":")[0], middleware.limits)
+        super().__init__(name, limits.settings, limits.rules, routes, middleware.limits)
 
     def route(self, request: ASGIRequest) -> Routed:
         if self._map is not None:
@@ -69,9 +68,8 @@ class MiddlewareSource(Source):
         return Routed(request.sent_path, to, params)
 
     def notes(self) -> Iterator[str]:
-        is_asgi = isinstance(self._middleware, asgi.RateLimitMiddleware)
-        if all(map(is_of_framework, self._outside)):
-            yield from notes_on_users(self._middleware.limits, NO_USER if is_asgi else NO_REMOTE_USER)
+        if isinstance(self._middleware, wsgi.RateLimitMiddleware):
+            yield from warnings_of_user(self._middleware.limits, wsgi.NO_REMOTE_USER)
 
 
 def _hint(app: Any) -> str:

@@ -11,9 +11,9 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
 from ..http.features import HINTS
-from ..http.notes import NO_RULES, NOT_ENABLED
 from ..http.region import Region
 from ..http.routes import fitting_routes
+from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
 from ..keys.parts import feature_of, part_of
@@ -53,8 +53,8 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
     """Check the settings, and show the rules with notes about them.
 
     The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, and when
-    a rule rejects every request or never applies. It is also 1 when no route leads to a rule or to a decorator, and
-    with --strict when there are notes.
+    a rule rejects every request or never applies. It is also 1 when no route leads to a rule, and with --strict when
+    there are notes.
 
     With --connect, the command opens the store, measures its round trip and its clock, and examines each of its
     servers. It changes no counts. Run it where your application runs, with the same environment. The exit code is 1

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from ..asgi.request import ASGIRequest
 from ..http.limits import HttpLimiter
-from ..http.notes import notes_on_marks
 from ..http.routes import Route
 from ..operations.overview import Overview
 from ..rules.marks import Destination
@@ -27,7 +26,7 @@ class Routed(NamedTuple):
 class Source:
     """Rules with their title. Without ``routes`` they are those of a settings file.
 
-    ``package`` is the package of the application, and ``limits`` is what its middleware built.
+    ``limits`` is what the middleware of the application built.
     """
 
     arguments: tuple[str, ...] = ()
@@ -39,7 +38,6 @@ class Source:
         settings: Settings,
         rules: RuleSet,
         routes: Iterable[Route] | None = None,
-        package: str = "",
         limits: HttpLimiter | None = None,
     ) -> None:
         self.title = title
@@ -48,7 +46,6 @@ class Source:
         self.routes = None if routes is None else list(routes)
         """The routes of the application; None for a file."""
         self.overview = Overview(rules, settings.amendments, self.routes)
-        self.package = package.partition(".")[0]
         self.limits = limits
 
     @classmethod
@@ -74,8 +71,8 @@ class Source:
         return Routed(request.sent_path)
 
     def problems(self) -> Iterator[str]:
-        """Yield the mistakes of the application that only its routes show."""
-        return notes_on_marks([self.package])
+        """Yield the mistakes of the application that only its framework shows."""
+        yield from ()
 
     def notes(self) -> Iterator[str]:
         """Yield notes about the place of the limits in the application."""

@@ -8,7 +8,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.notes import count_workers
+from ..http.warnings import count_workers
 from ..settings.framework import SETTING
 from ..stores import redacted_url
 from .limits import project_limits

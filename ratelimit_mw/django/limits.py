@@ -25,8 +25,8 @@ from django.utils.module_loading import import_string
 from ..errors import ConfigError, error_path
 from ..http.features import checked_functions
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.notes import log_notes
 from ..http.routes import check_parameters, check_routes
+from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.names import class_behind
@@ -156,7 +156,7 @@ class ProjectLimits:
 
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
         self._routes[resolver] = routes
-        log_notes(self.limits)
+        warn_at_start(self.limits)
         return routes
 
     def match(self, native: Any, may_await: bool = False) -> DjangoRequest:

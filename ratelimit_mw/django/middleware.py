@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import RateLimitExceeded, rejection_of
-from ..http.notes import log_note
+from ..http.warnings import warn
 from ..rules.guard import current
 from ..settings.framework import SETTING
 from ..stores.blocking import run_blocking
@@ -54,7 +54,7 @@ class RateLimitMiddleware:
         self._is_listed_twice = len(positions_of(RateLimitMiddleware)) > 1
         project_limits().routes()
         if is_before_user(project_limits()):  # a server does not run W003
-            log_note(" ".join(BEFORE_USER))
+            warn(" ".join(BEFORE_USER))
 
     def __call__(self, native: Any) -> Any:
         handling = self._handle(native)

@@ -31,14 +31,13 @@ class DjangoSource(Source):
     def __init__(self, title: str) -> None:
         project = project_limits()
         self._routes = project.routes()  # they add rules to the limiter
-        limits, urls = project.limits, settings.ROOT_URLCONF
-        package = getattr(urls, "__name__", urls)
+        limits = project.limits
         self._limiter = limits.limiter
         routes = [
             replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
             for route in self._routes.all
         ]
-        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, package, limits)
+        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, limits)
         self.is_limited = bool(
             self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
         )

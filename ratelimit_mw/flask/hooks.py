@@ -19,10 +19,10 @@ from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.body import Body
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
-from ..http.notes import NO_LOGIN, applications_read, log_all, log_notes, notes_on_users
 from ..http.rejection import Rejection
 from ..http.request import Request
 from ..http.routes import Route, ViewMarksByMethod
+from ..http.warnings import warn, warn_at_start, warnings_of_user
 from ..keys.features import UNMATCHED
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan
@@ -43,6 +43,10 @@ _EXCHANGE: Final = "ratelimit_mw.flask.exchange"
 """The key in the environ for the call of the application."""
 _SENT_PARAMS: Final = "ratelimit_mw.flask.params"
 """The key in the environ for the parameters of the path before any function of the application changed them."""
+_NO_LOGIN: Final = (
+    "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
+    " request"
+)
 _UNMARKED: Final = ViewMarks()
 _FIRST_SHORT: Final = 300
 """From this status on, responses hold no slots while they are sent."""
@@ -160,7 +164,6 @@ class FlaskHooks:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        applications_read[id(self._app)] = self._app
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         routes = routes_of(self._app, views)
         marked = (marks for view in views.values() for marks in view.all())
@@ -171,7 +174,7 @@ class FlaskHooks:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
         is_outermost = self._app.wsgi_app == self.run and self.app == MethodType(Flask.wsgi_app, self._app)
         if is_outermost and not hasattr(self._app, "login_manager"):
-            yield from notes_on_users(self.limits, NO_LOGIN)
+            yield from warnings_of_user(self.limits, _NO_LOGIN)
 
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
@@ -188,8 +191,9 @@ class FlaskHooks:
             with self._reading:
                 if self._views is views:
                     self._views = self.read_views()
-                    log_notes(self.limits)
-                    log_all(*self.notes())
+                    warn_at_start(self.limits)
+                    for text in self.notes():
+                        warn(text)
                 views = self._views
         return views  # type: ignore[return-value] # it was read
 

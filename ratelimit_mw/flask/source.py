@@ -23,7 +23,7 @@ class FlaskSource(Source):
         self._app, self._hooks, self._views = app, hooks, hooks.read_views()
         limits = hooks.limits
         routes = routes_of(app, self._views)
-        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, app.import_name, limits)
+        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, limits)
 
     def route(self, request: ASGIRequest) -> Routed:
         with suppress(HTTPException):

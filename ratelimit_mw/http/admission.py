@@ -20,9 +20,9 @@ from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import DECIDED, HttpLimits
-from .notes import log_note
 from .rejection import Rejection, build_rejection
 from .request import Request
+from .warnings import warn
 
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
@@ -390,7 +390,7 @@ def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) 
     """Settle a rule. Of several lines the largest number counts, because each may be from another layer."""
     costs = [cost for line in lines if (cost := number_of(line, infinite=None)) is not None]
     if not costs:
-        log_note(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
+        warn(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
         return
     RuleVerdict(admission.verdicts, rule).settle(max(costs))
 

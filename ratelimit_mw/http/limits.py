@@ -241,8 +241,6 @@ class HttpLimiter:
 
         self.limiter.adopt(marks, prepare)
         self._exempting |= dict.fromkeys(view for view in views if view.exempt)
-        for mark in marks:
-            mark.is_routed = True
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
@@ -290,10 +288,10 @@ def _without_user(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str
     """Yield what rules and lists do where no user is known. Your views pass it to rules that only they decide."""
     for rule in rules.rules:
         if "user" in rule.source.needs and not ("user" in provided.get(rule, ()) or rule.source.matches.is_only_named):
-            yield f"the rule {rule.name!r} {'never applies' if requires_user(rule) else 'counts no user'}"
+            yield f"the rule {rule.name!r} may {'never apply' if requires_user(rule) else 'count no user'}"
     for kind in ("deny", "allow"):
         if "user" in map(feature_of, rules.lists.names(kind)):
-            yield f"the {kind} list by user never applies"
+            yield f"the {kind} list by user may never apply"
 
 
 def _check_addresses(rules: RuleSet, ipv6_prefix: int, provided: Mapping[CompiledRule, Collection[str]]) -> None:

@@ -23,8 +23,7 @@ _count = itertools.count()
 class Mark:
     """One ``@limit``: its rule, and the name of its view. An adapter may change the name before it adopts the mark.
 
-    ``is_routed`` is whether an application has a route that leads to the view. ``place`` has the file and line of the
-    decorator.
+    ``place`` has the file and line of the decorator.
     """
 
     source: ClassVar[str] = "@limit"
@@ -33,7 +32,6 @@ class Mark:
     view: str
     order: int = field(default_factory=_order.__next__, kw_only=True)
     place: str = field(default="", kw_only=True)
-    is_routed: bool = field(default=False, init=False)
 
 
 @dataclass(eq=False)

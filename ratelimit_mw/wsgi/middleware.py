@@ -6,13 +6,13 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.features import OwnFeatures
 from ..http.limits import DECIDED, HttpLimiter
-from ..http.notes import NO_REMOTE_USER, log_all, log_notes, notes_on_users
+from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
 from .exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from werkzeug.routing import Map
 
     from .url_map import MapRoutes
+
+
+NO_REMOTE_USER: Final = (
+    "under WSGI the user is REMOTE_USER, which most servers do not set."
+    " Set it in middleware outside RateLimitMiddleware"
+)
 
 
 class RateLimitMiddleware:
@@ -76,8 +82,8 @@ class RateLimitMiddleware:
             self.routes.adopt()
         if limits.in_force.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        log_notes(limits)
-        log_all(*notes_on_users(limits, NO_REMOTE_USER))
+        warn_at_start(limits)
+        warn_of_user(limits, NO_REMOTE_USER)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)

@@ -16,7 +16,7 @@ from differential.targets import CLOSED, RULES, SPENDING, hostile_target, kind_o
 
 from ratelimit_mw import ConfigError, load_settings
 from ratelimit_mw.cli.serve.gateway import path_of_target
-from ratelimit_mw.http.notes import log_note
+from ratelimit_mw.http.warnings import warn
 
 NGINX, CADDY, TRAEFIK = ({"gateway": name} for name in ("nginx", "caddy", "traefik"))
 LOGIN = {
@@ -326,7 +326,7 @@ def test_other_headers_of_a_client_arrive() -> None:
 
 def test_a_gateway_that_names_no_user_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     """A rule by "user|ip" counts by IP address then. The log has the option to set."""
-    log_note.cache_clear()
+    warn.cache_clear()
     assert Asked({**API, "key": ["user|ip"]}, service=NGINX).nginx().status_code == 204
     assert [text for text in caplog.messages if "the rule 'api' counts no user" in text and "--user-header" in text]
 

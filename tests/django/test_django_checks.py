@@ -18,7 +18,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
-from ratelimit_mw.http.notes import log_note
+from ratelimit_mw.http.warnings import warn
 
 
 def ids(deploy: bool = False) -> list[str]:
@@ -128,14 +128,14 @@ def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.Monkey
 
 def test_the_middleware_logs_w003(caplog: pytest.LogCaptureFixture) -> None:
     """A server runs no checks, so the log has the text at the start, once."""
-    log_note.cache_clear()
+    warn.cache_clear()
     for middleware in ([*MIDDLEWARE, *SESSIONS], [*MIDDLEWARE, *SESSIONS], [*SESSIONS, *MIDDLEWARE]):
         with project(BY_USER, middleware=middleware):
             Client().get("/")
     texts = [text for text in caplog.messages if "A rule counts by user" in text]
     assert len(texts) == 1
     assert all("Move it after AuthenticationMiddleware" in text for text in texts)
-    log_note.cache_clear()
+    warn.cache_clear()
 
 
 @each("call", [usage, check])

@@ -14,7 +14,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt
-from ratelimit_mw.http.notes import log_note
+from ratelimit_mw.http.warnings import warn
 from ratelimit_mw.testing import ManualClock
 
 
@@ -93,7 +93,7 @@ def test_a_feature_of_a_dependency_uses_no_other_source(caplog: pytest.LogCaptur
         calls.append(request["path"])
         return "other"
 
-    log_note.cache_clear()
+    warn.cache_clear()
     for features in ({}, {"user": other}):
         app = FastAPI(dependencies=[Depends(by_user("1/minute"))])
         app.add_api_route("/", view)

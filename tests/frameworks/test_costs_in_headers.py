@@ -11,7 +11,7 @@ from sites import Build, Site, act
 from tables import each
 
 from ratelimit_mw import Rule
-from ratelimit_mw.http.notes import log_note
+from ratelimit_mw.http.warnings import warn
 from ratelimit_mw.testing import limits_off
 
 HEADER = "x-tokens-used"
@@ -59,7 +59,7 @@ def test_a_response_that_does_not_count_has_no_cost(place: Build) -> None:
 @each("used", ["many", "-1", "nan", "inf", "5, 7", "None"])
 def test_a_header_without_a_number_keeps_the_estimate(site: Build, used: str, caplog: pytest.LogCaptureFixture) -> None:
     """One log message names the rule and the header, and not the value."""
-    log_note.cache_clear()
+    warn.cache_clear()
     caplog.clear()
     served = site(Rule(**RULE, **TOKENS), act, store=SharedStore())
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,13 +13,11 @@ from django_calls import MIDDLEWARE, project
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
-from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, asgi, wsgi
 from ratelimit_mw import django as of_django
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
-from ratelimit_mw.http import notes
 from ratelimit_mw.testing import ManualClock
 
 # Django is set up on the import of django_calls.
@@ -31,15 +28,6 @@ from django.urls import path  # isort: skip
 
 Serve = Callable[..., Any]
 ATTEMPTS = {"name": "attempts", "key": ["ip"], "limits": "5/minute"}
-
-
-@pytest.fixture(autouse=True)
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Return the log, as in a new process."""
-    notes.log_note.cache_clear()
-    caplog.set_level(logging.WARNING, "ratelimit_mw")
-    yield caplog
-    notes.log_note.cache_clear()
 
 
 def rejects_strangers(app: Any) -> Any:
@@ -211,39 +199,6 @@ def test_limiters_with_equal_settings_are_not_the_same() -> None:
     app = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(OK, limiter=limiters[1]), limiter=limiters[0])
     assert ask(app).status_code == 200
     assert [limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining for limiter in limiters] == [7, 7]
-
-
-# -- notes -------------------------------------------------------------------------------------------------
-
-
-@each(
-    ("settings", "expected"),
-    [
-        ({"rules": [{"limits": "9/minute"}]}, []),
-        ({"rules": [{"limits": "9/minute", "key": ["user"], "match": {"view": ""}}]}, []),
-        ({"rules": [{"limits": "9/minute", "key": ["user|ip"]}]}, ["the rule 'rule-1' may count no user"]),
-        (
-            {"rules": [{"limits": "9/minute", "per": {"user": {"ann": "99/minute"}}}]},
-            ["the rule 'rule-1' may count no user"],
-        ),
-        ({"rules": [{"limits": "9/minute", "key": ["ip", "user"]}]}, ["the rule 'rule-1' may never apply"]),
-        ({"rules": [{"limits": "9/minute", "match": {"user": "ann"}}]}, ["the rule 'rule-1' may never apply"]),
-        (
-            {"rules": [{"limits": "9/minute"}], "lists": {"deny": {"user": ["mallory"]}}},
-            ["the deny list by user may never apply"],
-        ),
-    ],
-)
-def test_users_without_authentication_are_logged_where_a_rule_needs_them(
-    settings: Any, expected: list[str], log: Any
-) -> None:
-    """A rule by "user|ip" may count by IP address only, and so may a rule with a table of users."""
-    notes.log_note.cache_clear()
-    log.clear()
-    app = asgi.RateLimitMiddleware(OK, settings)
-    assert [ask(app).status_code for _ in range(2)] == [200, 200]
-    shown = [message.partition(": the application has no authentication") for message in log.messages]
-    assert [effect for effect, reason, _ in shown if reason] == expected
 
 
 # -- headers -----------------------------------------------------------------------------------------------

@@ -179,9 +179,9 @@ def test_a_switched_off_application_serves_everything(
 
 def test_the_log_names_a_switched_off_limiter(caplog: pytest.LogCaptureFixture) -> None:
     """A limit never goes missing silently."""
-    from ratelimit_mw.http.notes import NOT_ENABLED, log_note
+    from ratelimit_mw.http.warnings import NOT_ENABLED, warn
 
-    log_note.cache_clear()
+    warn.cache_clear()
     WSGIMiddleware(nothing, OFF)
     assert [record.message for record in caplog.records].count(NOT_ENABLED) == 1
 
@@ -191,15 +191,15 @@ def test_the_log_names_a_limiter_without_rules(
     settings: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a variable of the environment is not set. A list alone is no mistake."""
-    from ratelimit_mw.http import notes
+    from ratelimit_mw.http import warnings
 
-    monkeypatch.setattr(notes, "marks_made", set())
-    notes.log_note.cache_clear()
+    monkeypatch.setattr(warnings, "marks_made", set())
+    warnings.warn.cache_clear()
     app = Flask("shop")
     RateLimiter(app, settings, limits=None)
     app.test_client().get("/")
     expected = settings.keys() <= {"limits"}
-    assert ([record.message for record in caplog.records].count(notes.NO_RULES) == 1) is expected
+    assert ([record.message for record in caplog.records].count(warnings.NO_RULES) == 1) is expected
 
 
 def test_switched_off_settings_are_checked() -> None:

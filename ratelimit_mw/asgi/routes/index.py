@@ -5,7 +5,6 @@ A path that was requested before is found in a bounded dictionary. A new path is
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -13,10 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...http.layers import is_of_framework, layers_of
 from ...http.limits import HttpLimiter, HttpLimits
-from ...http.notes import NO_USER_SEEN, applications_read, log_all, log_notes, notes_on_users
 from ...http.routes import check_parameters, check_routes
+from ...http.warnings import warn_at_start
 from ...rules.marks import Destination, ViewMarks
 from ...rules.rule import with_defaults
 from ...rules.ruleset import RuleSet
@@ -154,19 +152,11 @@ class RouteIndexes:
             if index is None:
                 self._limits.adopt_no_routes()
                 self.has_routes = False
-                self._log_notes(scope)
+                warn_at_start(self._limits)
                 return None
             entry = self._by_start[id(start)] = (start, index)
-            self._log_notes(scope)
+            warn_at_start(self._limits)
         return entry[1]
-
-    def _log_notes(self, scope: Mapping[str, Any]) -> None:
-        """Log the notes on the application. Without authentication around the limits, none may set the user."""
-        log_notes(self._limits)
-        outside = itertools.takewhile(lambda layer: layer is not self._app, layers_of(scope.get("app")))
-        others = [layer for layer in outside if getattr(layer, "limits", None) is not self._limits]
-        if others and "user" not in scope and all(map(is_of_framework, others)):
-            log_all(*notes_on_users(self._limits, NO_USER_SEEN))
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))
@@ -201,7 +191,6 @@ def _adopt(limits: HttpLimiter, key: int, reader: RouteReader) -> None:
     """Add the limits of all routes, and describe them in OpenAPI."""
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
-    applications_read.update((id(owner), owner) for _, owner in reader.owners)
     routes = list(reader.routes())
 
     def check(rules: HttpLimits) -> None:

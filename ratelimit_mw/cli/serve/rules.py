@@ -14,8 +14,8 @@ from ...errors import ConfigError, RateLimitError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
 from ...http.limits import requires_user
-from ...http.notes import log_note
 from ...http.routes import check_no_views
+from ...http.warnings import warn
 from ...keys.features import INVALID, checked_name
 from ...keys.parts import as_counted, part_of
 from ...limiter.limiter import Limiter
@@ -160,7 +160,7 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)
             if "user" in rule.source.needs and not has_users:
-                log_note(f"the rule {rule.name!r} counts no user. Name the header of the gateway with --user-header")
+                warn(f"the rule {rule.name!r} counts no user. Name the header of the gateway with --user-header")
             _check_sent(f"rule {rule.name!r}", rule.source.parts, gateway, requires_user(rule) and not has_users)
     _check_sent("lists", rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
 

@@ -1,9 +1,8 @@
-"""Notes about an application: logged once when it starts, and shown by ``check``."""
+"""Warnings about an application: logged once, and those that need no request shown by ``check``."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 import sys
@@ -18,11 +17,9 @@ from command_line import run
 from django_calls import MIDDLEWARE, SESSIONS, project
 from fastapi import FastAPI
 from flask import Flask
-from lifespan import run_lifespan
 from starlette.applications import Starlette
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette_apps import hello as starlette_hello
@@ -33,7 +30,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.http import notes
+from ratelimit_mw.http import warnings
 from ratelimit_mw.starlette import limit
 from ratelimit_mw.stores import budget
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
@@ -41,8 +38,6 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 # The checks of Django are registered on the import of django_calls.
 from django.core.checks import run_checks  # isort: skip
 from django.core.handlers.wsgi import WSGIHandler  # isort: skip
-from django.test import override_settings  # isort: skip
-from django.core.management import CommandError, call_command  # isort: skip
 
 RULES: Any = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "api", "key": ["user"], "limits": "9/s"}]}
 
@@ -50,10 +45,10 @@ RULES: Any = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "api"
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Return the log, as in a new process."""
-    notes.log_note.cache_clear()
+    warnings.warn.cache_clear()
     caplog.set_level(logging.WARNING, "ratelimit_mw")
     yield caplog
-    notes.log_note.cache_clear()
+    warnings.warn.cache_clear()
 
 
 def starlette(*layers: Any) -> Starlette:
@@ -65,7 +60,14 @@ def starlette(*layers: Any) -> Starlette:
 
 CORS = (CORSMiddleware, {"allow_origins": ["*"], "expose_headers": ["retry-after", "RateLimit"]})
 LIMITS = (RateLimitMiddleware, {"settings": RULES})
-AUTHENTICATION = (AuthenticationMiddleware, {"backend": AuthenticationBackend()})
+
+
+class Strangers(AuthenticationBackend):
+    async def authenticate(self, conn: Any) -> None:
+        """Know nobody."""
+
+
+AUTHENTICATION = (AuthenticationMiddleware, {"backend": Strangers()})
 
 
 def shown(app: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -75,31 +77,6 @@ def shown(app: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, name, module)
     result = run("check", "--app", f"{name}:app", "--json")
     return json.loads(result.stdout), result.exit_code
-
-
-def test_check_warns_of_rules_by_user_without_any_authentication(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a rule never applies. A middleware of your own may know the user, and a function of yours does."""
-    expected = "the rule 'api' never applies: no authentication is outside RateLimitMiddleware"
-
-    class Own:
-        def __init__(self, app: Any) -> None:
-            self.app = app
-
-    by_function = (RateLimitMiddleware, {"settings": RULES, "features": {"user": lambda request: "alice"}})
-    identified = (RateLimitMiddleware, {"settings": RULES, "features": lambda request: {"user": "alice"}})
-    only_named = {"rules": [{**RULES["rules"][1], "match": {"view": ""}}]}
-    for name, layers, is_noted in (
-        ("no_user", (LIMITS, CORS), True),
-        ("identified", (identified,), False),
-        ("only_named", ((RateLimitMiddleware, {"settings": only_named}),), False),
-        ("own_user", (LIMITS, (Own, {})), False),
-        ("known_user", (LIMITS, AUTHENTICATION), False),
-        ("given_user", (by_function,), False),
-    ):
-        report, code = shown(starlette(*layers), name, monkeypatch)
-        assert any(note.startswith(expected) for note in report["problems"]) is is_noted
-        assert code == is_noted
-        assert not any("never applies" in note for note in report["notes"])
 
 
 def in_starlette(settings: Any, **options: Any) -> Any:
@@ -133,12 +110,10 @@ def in_wsgi(settings: Any, **options: Any) -> Any:
 
 
 def started(app: Any) -> None:
-    """Start an application as a server does; Flask reads its views at the first request."""
+    """Start an application as a server does, and send a request to one of ASGI."""
     if isinstance(app, Flask):
         app.extensions["ratelimit_mw"]._current_views()
-    elif isinstance(app, Starlette):
-        assert asyncio.run(run_lifespan(app, [])) == ""
-    elif isinstance(app, RateLimitMiddleware):
+    elif not isinstance(app, WSGIMiddleware):
         ask(app)
 
 
@@ -156,62 +131,60 @@ def declares_user(request: Any) -> Declared: ...  # type: ignore[empty-body]
 def declares_plan(request: Any) -> Other: ...  # type: ignore[empty-body]
 
 
-@pytest.mark.parametrize("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
-@pytest.mark.parametrize(
+BUILDS = [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi]
+
+
+@each("build", BUILDS)
+@each(
     ("settings", "effect"),
     [
-        ({"rules": [{"name": "api", "key": ["user|ip"], "limits": "9/s"}]}, "the rule 'api' counts no user: "),
-        ({"rules": [{"name": "api", "limits": "9/s", "cost": "user|1"}]}, "the rule 'api' counts no user: "),
-        ({"rules": [{"name": "api", "key": ["user"], "limits": "9/s"}]}, "the rule 'api' never applies: "),
-        ({"rules": [], "lists": {"allow": {"user": ["ann"]}}}, "the allow list by user never applies: "),
+        ({"rules": [{"name": "api", "key": ["user|ip"], "limits": "9/s"}]}, "the rule 'api' may count no user: "),
+        ({"rules": [{"name": "api", "limits": "9/s", "cost": "user|1"}]}, "the rule 'api' may count no user: "),
+        ({"rules": [{"name": "api", "key": ["user"], "limits": "9/s"}]}, "the rule 'api' may never apply: "),
+        ({"rules": [], "lists": {"allow": {"user": ["ann"]}}}, "the allow list by user may never apply: "),
     ],
 )
-def test_a_rule_by_user_is_noted_where_nothing_provides_the_user(
+def test_a_rule_by_user_is_logged_where_nothing_provides_the_user(
     build: Any, settings: Any, effect: str, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has one line at the start, and ``check`` shows it: as a problem where the rule has no effect.
+    """The log has one line: under WSGI at the start, under ASGI for the first request without a user.
 
-    The log cannot tell whether a layer around the application provides the user. Under WSGI, the server may provide it,
-    so ``check`` has a note.
+    Under WSGI, ``check`` has a note, too.
     """
-    logged = effect.replace("never applies", "may never apply").replace("counts no", "may count no")
-    if build in (in_flask, in_wsgi):
-        effect = logged
-    started(build(settings))
-    started(build(settings))
-    assert len([message for message in log.messages if message.startswith(logged)]) == 1
-    report, code = shown(build(settings), "without_user", monkeypatch)
-    kind = "problems" if "never applies" in effect else "notes"
-    assert len([note for note in report[kind] if note.startswith(effect)]) == 1
-    assert code == (kind == "problems")
-    log.clear()
-    notes.log_note.cache_clear()
-    for features in ({"user": lambda _: None}, lambda _: None, declares_user):
-        started(build(settings, features=features))
-    assert not [message for message in log.messages if message.startswith(logged)]
-    started(build(settings, features=declares_plan))
-    assert len([message for message in log.messages if message.startswith(logged)]) == 1
+
+    def logged(**options: Any) -> int:
+        log.clear()
+        warnings.warn.cache_clear()
+        for _ in range(2):
+            started(build(settings, **options))
+        return len([message for message in log.messages if message.startswith(effect)])
+
+    assert logged() == 1
+    shown_notes = shown(build(settings), "without_user", monkeypatch)[0]["notes"]
+    assert any(note.startswith(effect) for note in shown_notes) is (build in (in_flask, in_wsgi))
+    assert [logged(features=features) for features in ({"user": lambda _: None}, lambda _: None, declares_user)] == [
+        0
+    ] * 3
+    assert logged(features=declares_plan) == 1
 
 
-def test_a_decorator_by_user_is_noted_where_nothing_provides_the_user(log: Any) -> None:
+def test_a_decorator_by_user_is_logged_where_nothing_provides_the_user(log: Any) -> None:
     """A dependency that provides the user for one limit is enough for this limit."""
     app = in_fastapi({})
     by_user = RateLimit("9/s", key=["user|ip"], name="known", features={"user": lambda: "ann"})
     app.get("/known", dependencies=[by_user])(lambda: None)
-    started(app)
+    ask(app, "/known")
     assert not [message for message in log.messages if "user" in message]
     app = in_fastapi({})
     app.get("/unknown")(limit("9/s", key=["user|ip"], name="unknown")(lambda: None))
-    started(app)
+    ask(app, "/unknown")
     assert len([text for text in log.messages if text.startswith("the rule 'unknown' may count no user")]) == 1
 
 
-def test_a_rule_by_user_is_not_noted_with_an_authentication(log: Any) -> None:
-    """An authentication outside the limits may know the user, and so may middleware of your own, and Flask-Login."""
+def test_a_rule_by_user_is_not_logged_with_an_authentication(log: Any) -> None:
+    """An authentication outside the limits sets the user, including strangers. Flask-Login and WSGI middleware may."""
     by_user: Any = {"rules": [{"key": ["user|ip"], "limits": "9/s"}]}
-    limits = (RateLimitMiddleware, {"settings": by_user})
-    started(starlette(limits, AUTHENTICATION))
-    started(starlette(limits, (BaseHTTPMiddleware, {"dispatch": lambda request, go_on: go_on(request)})))
+    started(starlette((RateLimitMiddleware, {"settings": by_user}), AUTHENTICATION))
     started(with_login(by_user))
     wrapped = in_flask(by_user)
     wrapped.wsgi_app = lambda environ, start_response, inner=wrapped.wsgi_app: inner(environ, start_response)
@@ -232,7 +205,7 @@ def by_id(part: str) -> Any:
     return {"rules": [{"name": "account", "key": [part], "limits": "9/s"}]}
 
 
-@each("build", [in_starlette, in_fastapi, in_flask, in_asgi, in_wsgi])
+@each("build", BUILDS)
 @each(
     ("part", "is_noted"),
     [
@@ -299,7 +272,7 @@ def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatc
 def test_the_number_of_workers_is_read(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other texts than a number are not one."""
     monkeypatch.setenv("WEB_CONCURRENCY", text)
-    assert notes.count_workers() == count
+    assert warnings.count_workers() == count
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi", "flask", "django"])
@@ -329,79 +302,6 @@ def test_a_memory_store_in_several_workers_is_logged(kind: str, log: Any, monkey
     assert start("memory://") == []
 
 
-# -- decorated views without a route -----------------------------------------------------------------------
-
-
-def module_of(name: str, *views: str, **options: Any) -> Any:
-    """Return a new module with these limited views."""
-    module: Any = ModuleType(name)
-    for view in views:
-        exec(f"async def {view}(request): ...", vars(module))
-        setattr(module, view, limit("5/minute", **options)(getattr(module, view)))
-    return module
-
-
-def test_a_limit_on_a_view_without_a_route(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start logs one warning, and ``check --app`` exits with 1: the application may be one of several."""
-    module = module_of("routeless", "routed", *"abcdef")
-    monkeypatch.setitem(sys.modules, "routeless", module)
-    module.app = Starlette(routes=[Route("/", module.routed)])
-    module.app.add_middleware(RateLimitMiddleware, settings={})
-    ask(module.app, "/nowhere")
-    names = ", ".join(f"routeless.{name}" for name in "abcde")
-    expected = f"no route leads to {names} and 1 more, so @limit limits nothing there."
-    assert next(message for message in log.messages if "routeless" in message).startswith(expected)
-    result = run("check", "--app", "routeless:app", "--json")
-    assert (json.loads(result.stdout)["problems"][0].startswith(expected), result.exit_code) == (True, 1)
-
-
-def test_views_of_an_application_that_has_not_started_are_not_noted(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two applications of one package start one after the other. The note follows when the second one has started."""
-    modules = [module_of(f"duo.{name}", "routed", "forgotten") for name in ("first", "second")]
-    for module in modules:
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        module.app = Starlette(routes=[Route("/", module.routed)])
-        module.app.add_middleware(RateLimitMiddleware, settings={})
-    for module, noted in zip(
-        modules, ("duo.first.forgotten,", "duo.first.forgotten, duo.second.forgotten,"), strict=True
-    ):
-        log.clear()
-        ask(module.app, "/nowhere")
-        assert [message.split(" so ")[0] for message in log.messages] == [f"no route leads to {noted}"]
-
-
-def test_the_command_of_flask_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``flask ratelimit check`` shows the rules, and then the problem."""
-    monkeypatch.setitem(sys.modules, "routeless_flask", module_of("routeless_flask", "login"))
-    app = Flask("routeless_flask")
-    RateLimiter(app, RULES)
-    result = app.test_cli_runner().invoke(args=["ratelimit", "check"])
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "routeless_flask")
-    assert "problem: no route leads to routeless_flask.login, so @limit limits nothing" in result.stdout
-
-
-def test_a_limit_that_is_unrouted_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``unrouted=True`` on the decorator silences the note."""
-    module = module_of("on_purpose", "shared", unrouted=True)
-    monkeypatch.setitem(sys.modules, "on_purpose", module)
-    assert list(notes.notes_on_marks(["on_purpose"])) == []
-
-
-# -- Django ------------------------------------------------------------------------------------------------
-
-
-def test_the_command_of_django_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``manage.py ratelimit check`` shows the rules, and then the problem."""
-    module = module_of("routeless_django", "login")
-    module.urlpatterns = []
-    monkeypatch.setitem(sys.modules, "routeless_django", module)
-    out = io.StringIO()
-    urls = override_settings(ROOT_URLCONF="routeless_django")
-    with project(RULES), urls, pytest.raises(CommandError, match="see the problems above"):
-        call_command("ratelimit", "check", stdout=out)
-    assert "problem: no route leads to routeless_django" in out.getvalue()
-
-
 # -- the event loop ----------------------------------------------------------------------------------------
 
 
@@ -424,4 +324,4 @@ def test_a_blocked_event_loop_is_logged_once(log: Any) -> None:
 def test_a_limiter_of_your_own_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store that the limiter has counts, not the one in its settings."""
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
-    assert len(list(notes.notes_on_workers(Limiter([Rule(limits="1/s")])))) == 1
+    assert len(list(warnings.warnings_of_workers(Limiter([Rule(limits="1/s")])))) == 1

@@ -1,0 +1,60 @@
+"""Warnings about limits that may not work as expected. They are logged once in a process, and ``check`` shows some."""
+
+import logging
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from ..limiter.limiter import Limiter
+from ..rules.decorators import marks_made
+from ..stores.memory.store import MemoryStore
+from .limits import HttpLimiter
+
+NOT_ENABLED: Final = "the settings have enabled = false, so no request is limited"
+NO_RULES: Final = "there are no rules, so no request is limited"
+_log = logging.getLogger("ratelimit_mw")
+
+
+@lru_cache(256)
+def warn(text: str) -> None:
+    """Log a warning, once in this process."""
+    _log.warning("%s", text)
+
+
+def warn_at_start(limits: HttpLimiter) -> None:
+    """Log what makes the limits of an application useless."""
+    rules = limits.limiter.rules
+    if not rules.enabled:
+        warn(NOT_ENABLED)
+    if not (rules.rules or rules.lists.entries or marks_made or limits.before_user):
+        warn(NO_RULES)
+    for text in warnings_of_workers(limits.limiter):
+        warn(text)
+
+
+def warnings_of_user(limits: HttpLimiter, reason: str) -> Iterator[str]:
+    """Name a rule or a list that needs the user, where nothing may provide the user for this ``reason``."""
+    for effect in limits.in_force.without_user[:1]:
+        yield f"{effect}: {reason}, or pass features={{'user': function}}"
+
+
+def warn_of_user(limits: HttpLimiter, reason: str) -> None:
+    """Log that nothing may provide the user that a rule or a list needs."""
+    for text in warnings_of_user(limits, reason):
+        warn(text)
+
+
+def warnings_of_workers(limiter: Limiter) -> Iterator[str]:
+    """Name a store in memory in one of several worker processes."""
+    if isinstance(limiter.store, MemoryStore) and (count := count_workers()) > 1:
+        yield (
+            f"memory:// counts in each of the {count} worker processes, so clients get up to {count} times each limit."
+            ' Set a store that they share: "redis://..." or "lmdb:///..."'
+        )
+
+
+def count_workers() -> int:
+    """Return the number of worker processes that ``WEB_CONCURRENCY`` names, or 1."""
+    text = os.environ.get("WEB_CONCURRENCY", "")
+    return int(text) if text.isdecimal() and len(text) < 6 else 1
