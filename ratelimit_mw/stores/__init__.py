@@ -12,21 +12,27 @@ from .base import Store, checked_store
 from .memory.store import MemoryStore
 
 if TYPE_CHECKING:
+    from .bytestore import ByteStore
     from .lmdb.store import LmdbStore
     from .memcached.store import MemcachedStore
     from .redis.store import RedisStore
 
-__all__ = ["LmdbStore", "MemcachedStore", "MemoryStore", "RedisStore", "Store"]
+__all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "RedisStore", "Store"]
 __all__ += ["check_store_url", "decide_all", "open_store"]
 
 # Imported at their first use, because their libraries may not be installed.
-_LAZY: Final = {"LmdbStore": "lmdb", "MemcachedStore": "memcached", "RedisStore": "redis"}
+_LAZY: Final = {
+    "ByteStore": "bytestore",
+    "LmdbStore": "lmdb.store",
+    "MemcachedStore": "memcached.store",
+    "RedisStore": "redis.store",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}.store", __package__), name)
+    return getattr(import_module(f".{_LAZY[name]}", __package__), name)
 
 
 # family: (module that parses the URL, module of the store, extra that installs its library).

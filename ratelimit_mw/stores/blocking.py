@@ -17,9 +17,9 @@ Call = Callable[..., Awaitable[Any]]
 def run_blocking(coroutine: Awaitable[T]) -> T:
     """Return the result of a coroutine that makes blocking calls only."""
     try:
-        cast(Any, coroutine).send(None)
+        coroutine.send(None)  # type: ignore[attr-defined] # every coroutine has it
     except StopIteration as end:
-        return cast(T, end.value)
+        return end.value  # type: ignore[no-any-return]
     raise RuntimeError("a blocking call waits for an event loop")
 
 
@@ -52,12 +52,36 @@ def twins(
     async def waiting(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         return await work(self, async_call, *arguments, **options)
 
+    _document(work, 2, blocking, waiting, work)
+    return blocking, waiting
+
+
+def forms(
+    work: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], like: Callable[..., Any]
+) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+    """Return the blocking and the async form of an operation: ``_run`` and ``_arun`` of an object carry it out.
+
+    The forms have the docstring of ``like``.
+    """
+    name = work.__name__
+
+    def blocking(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._run(name, *arguments, **options)  # type: ignore[no-any-return]
+
+    async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await self._arun(name, *arguments, **options)  # type: ignore[no-any-return]
+
+    _document(work, 1, blocking, waiting, like)
+    return blocking, waiting
+
+
+def _document(work: Any, skipped: int, blocking: Any, waiting: Any, like: Any) -> None:
+    """Name and document both forms. Their signature has the first parameter, and not the others that are skipped."""
     name, place = work.__name__.lstrip("_"), work.__qualname__.rpartition(".")[0]
-    own, _, *others = inspect.signature(work).parameters.values()
-    signature = inspect.signature(work).replace(parameters=[own, *others])
-    documents = {blocking: (name, work.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
+    own, *others = inspect.signature(work).parameters.values()
+    signature = inspect.signature(work).replace(parameters=[own, *others[skipped - 1 :]])
+    documents = {blocking: (name, like.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
     for function, (own_name, document) in documents.items():
         function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}".lstrip(".")
         function.__doc__, function.__module__ = document, work.__module__
-        function.__signature__ = signature  # type: ignore[attr-defined]
-    return blocking, waiting
+        function.__signature__ = signature

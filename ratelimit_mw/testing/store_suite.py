@@ -110,6 +110,7 @@ class StoreSuite:
         "gcra",
     )
     keeps_no_time: ClassVar[Sequence[str]] = ()
+    rounds_waits: ClassVar[Sequence[str]] = ()
     largest_log: ClassVar[int] = MAX_LOG
 
     def make_store(self) -> Store:

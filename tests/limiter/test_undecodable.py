@@ -17,7 +17,7 @@ from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import LmdbStore, open_store
-from ratelimit_mw.stores.lmdb.keys import PREFIX
+from ratelimit_mw.stores.lmdb.records import PREFIX
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}

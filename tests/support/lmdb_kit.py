@@ -15,8 +15,8 @@ from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.lmdb.keys import META
 from ratelimit_mw.stores.lmdb.lock import FileLock
+from ratelimit_mw.stores.lmdb.records import META
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 NOW = 1_767_268_820

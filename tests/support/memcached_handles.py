@@ -96,18 +96,19 @@ def rule_of(limit: Limit) -> str:
 
 def idle_connections(store: MemcachedStore) -> list[int]:
     """Return the number of idle blocking connections to each server."""
-    channels: list[Any] = [store._pool.channel(server) for server in store._rendezvous.servers]
+    channels: list[Any] = [store._threads.connections.channel(server) for server in store.rendezvous.servers]
     return [len(channel._idle) for channel in channels]
 
 
 def counted(store: MemcachedStore) -> list[Any]:
     """Return a list that gets an entry for each later round trip of the store."""
     trips: list[Any] = []
-    exchange = store._pool.exchange
+    pool = store._threads.connections
+    exchange = pool.exchange
 
     def counting(*arguments: Any) -> Any:
         trips.append(arguments[0])
         return exchange(*arguments)
 
-    store._pool.exchange = counting  # type: ignore[method-assign]
+    pool.exchange = counting
     return trips

@@ -20,7 +20,7 @@ class Meddling(MemcachedStore):
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
         super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
         self._meddle = meddle
-        self._meddle_with(self._pool)
+        self._meddle_with(self._threads.connections)
         self._loops = PerLoop(self._open_meddled)
 
     def _open_meddled(self) -> Any:

@@ -18,8 +18,10 @@ def own_seconds() -> float:
 def hurried(store: object, seconds: float) -> Iterator[None]:
     """Give the calls of a store another time budget within the block, where its server may not reply."""
     assert isinstance(store, RedisStore | MemcachedStore)
-    patient, store._timeout = store._timeout, seconds
+    name = "_timeout" if isinstance(store, RedisStore) else "_seconds"
+    patient = getattr(store, name)
+    setattr(store, name, seconds)
     try:
         yield
     finally:
-        store._timeout = patient
+        setattr(store, name, patient)

@@ -16,11 +16,10 @@ import os
 import re
 import secrets
 import shutil
-import struct
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import lmdb
 
@@ -28,9 +27,8 @@ from ...clock import Clock, machine
 from ...errors import ConfigError, StoreError
 from ..budget import ThreadClock
 from ..per_loop import PerLoop
-from .keys import META, PREFIX
 from .lock import FileLock, LockQueue
-from .records import Records
+from .records import META, PREFIX
 from .transaction import Transactions
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -42,11 +40,8 @@ _IDENTITY_FORM: Final = re.compile(rb"([0-9a-f]{32}) ([1-9]\d{,4}) ([0-9a-f-]+) 
 _BYTES_PER_SHARED_STATE: Final = 16_384
 _MAX_SHARED_STATES: Final = 1 << 16
 _CLOSING_SECONDS: Final = 1.0
-# Damaged records cause the errors that are not of the system. They expire like other records.
-_FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
 _ABANDONED: Final[list[lmdb.Environment | None]] = []
 """Environments that a thread of the parent was using at a fork. The child must not even close them."""
-_Result = TypeVar("_Result")
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -62,18 +57,19 @@ class Environment:
         self.queue = PerLoop(lambda: LockQueue(self.lock))
         self._env: lmdb.Environment | None = None
         self._transactions: Transactions | None = None
-        self._wall_at_zero = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock | None) -> _Result:
-        """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share."""
-        clock = clock or (lambda: (machine.monotonic_ns() + self._wall_at_zero) // 1000)
+    def run(
+        self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], clock: Clock | None = None
+    ) -> Any:
+        """Do an operation of ``Records``, at the time of ``clock``, by default of the clock of all processes."""
+        now = clock() if clock else None
         try:
             try:
-                return (self._transactions or self._open()).run(work, clock)
+                return (self._transactions or self._open()).run(operation, arguments, options, now)
             except lmdb.MapResizedError:
                 # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
-                return self._open().run(work, clock)
-        except (lmdb.Error, *_FAULTS) as error:
+                return self._open().run(operation, arguments, options, now)
+        except (lmdb.Error, OSError) as error:
             if isinstance(error, lmdb.Error):
                 self._discard()
             raise StoreError(f"{self._name} failed: {type(error).__name__}: {error}") from error
@@ -130,8 +126,8 @@ class Environment:
         if self._read_mark() != boot:
             self._write_mark(boot, self._folder)
         self._env = self._map(sync=False)
-        identity = self._read_identity(self._env, boot.decode("ascii"))
-        self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"])
+        *identity, wall_at_zero = self._read_identity(self._env, boot.decode("ascii"))
+        self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"], wall_at_zero)
         return self._transactions
 
     def _map(self, sync: bool) -> lmdb.Environment:
@@ -143,8 +139,11 @@ class Environment:
         options = {"mode": 0o700, "sync": sync, "metasync": sync, "readahead": False, "max_spare_txns": 0}
         return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
 
-    def _read_identity(self, env: lmdb.Environment, boot: str) -> tuple[bytes, int]:
-        """Return the secret and the number of shared states. The first process sets them, and each boot's clock."""
+    def _read_identity(self, env: lmdb.Environment, boot: str) -> tuple[bytes, int, int]:
+        """Return the secret, the number of shared states, and the wall clock at zero.
+
+        The first process sets them, and each boot's clock.
+        """
         shared_states = max(1, min(_MAX_SHARED_STATES, self.size // _BYTES_PER_SHARED_STATE))
         with env.begin(write=True) as txn:
             if _has_other_data(txn):
@@ -155,8 +154,7 @@ class Environment:
             if clock_boot != boot:
                 wall_at_zero = str(machine.time_ns() - machine.monotonic_ns())
                 txn.put(_IDENTITY, f"{secret} {number} {boot} {wall_at_zero}".encode())
-        self._wall_at_zero = int(wall_at_zero)
-        return bytes.fromhex(secret), int(number)
+        return bytes.fromhex(secret), int(number), int(wall_at_zero)
 
     def _set_aside(self) -> None:
         """Rename a file that may be damaged, unless another process uses it."""

@@ -1,115 +1,156 @@
-"""The records of one transaction: find, keep, share and delete states. Decides nothing and commits nothing.
+"""The states that one transaction sees, and their names.
 
-A record is its time of expiry (8 bytes) and the state. Only the sweep reads the expiry: an expired state equals a fresh
-one. When room is short, a new key shares one of the states of its limit with other keys.
+The name of a record begins with one prefix, and its data with the time of expiry. An expired state equals a fresh one.
+When room is short, a new key shares one of the states of its limit with other keys.
+
+Examples:
+    \\xffratelimit_mw:meta:...                                    what all processes agree on, the place of the sweep
+    \\xffratelimit_mw:share:1|api|gcra|1m|<number>                a state that several keys share
+    \\xffratelimit_mw:state:1|api|gcra|1m|{ip=192.0.2.7}          the state of one key
+    \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the state of a key that is too long for LMDB
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
-from ...algorithms.limit import Limit, prefix_of
-from ..base import LOOKED_AT, KeyPage
-from .keys import EXPIRY, MAX_NAME, META, SHARE, STATE, digest, state_name, text_of
+from ...algorithms.ban import Ban
+from ...algorithms.limit import prefix_of
+from ...decision import Decision, Hit
+from ..base import LOOKED_AT, RECORDS, KeyPage
+from ..bytestore import ByteCall, Write, decide_bytes
 
+PREFIX: Final = b"\xffratelimit_mw:"
+"""No text in UTF-8 begins with the byte 255."""
+META: Final = PREFIX + b"meta:"
+STATE: Final = PREFIX + b"state"
+SHARE: Final = PREFIX + b"share"
+EXPIRY: Final = 8
+"""The bytes of the time at the start of each record from ``SHARE`` on."""
+_MAX_NAME: Final = 511
+_READABLE: Final = 200
 _PING: Final = META + b"ping"
 _MAX_TIME: Final = 2**63 - 1
 _SMALL: Final = 128
-_NOWHERE: Final = b""
-StoredState = tuple[bytes, Any]
-"""The name of the record to write, if any, and the own or shared state of the key."""
+_BAN: Final = f"|{Ban.name}||"
 
 
-class Records:
-    """The states that the current write transaction sees. ``changed`` asks for a commit.
+class Records(ByteCall):
+    """A call within a write transaction. ``changed`` asks for a commit.
 
     All processes use the same ``secret`` and the same number of shared states of a limit.
     """
 
+    title = "LMDB"
+
     def __init__(
-        self, txn: lmdb.Transaction[bytes], shares: bool, is_full: bool, now: int, secret: bytes, shared_states: int
+        self, txn: lmdb.Transaction[bytes], shares: bool, is_full: bool, clock: int, secret: bytes, shared_states: int
     ) -> None:
-        self.txn = txn
-        self.now = now
+        self._txn = txn
+        self._clock = clock
         self.changed = False
+        self._names: dict[str, bytes | None] = {}  # where to write the keys that were read
         self._shares = shares
         self._is_full = is_full
         self._secret = secret
         self._shared_states = shared_states
 
-    def find(self, limit: Limit, key: str) -> StoredState:
-        name = state_name(STATE, key, self._secret)
-        if (data := self.txn.get(name)) is not None:
-            return name, limit.algorithm.load(data[EXPIRY:])
-        if limit.is_ban:  # a neighbour's ban is no ban
-            return _NOWHERE if self._shares else name, None
-        shared_name = self._shared_name(limit.prefix, key)
-        data = self.txn.get(shared_name)
-        state = None if data is None else limit.algorithm.load(data[EXPIRY:])
-        return shared_name if self._shares else name, state
+    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Decide hits. Nothing is lost, as no other client changes a state within the transaction."""
+        at = self._clock if now is None else now
+        decisions, writes = decide_bytes(hits, [self._read(hit[1]) for hit in hits], at, now, self.title)
+        if consume and writes:
+            self._write(writes)
+        return decisions
 
-    def keep(self, limit: Limit, key: str, name: bytes, state: Any, span: int) -> None:
-        """Write a state that expires in ``span`` microseconds. None is the fresh state."""
-        if state is None:
-            self.delete([key])
-        elif name != _NOWHERE:
-            until = min(self.now + span, _MAX_TIME)
-            self._put(name, until.to_bytes(EXPIRY, "big") + limit.algorithm.dump(state))
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
+        return [self._read(key) for key in keys], self._clock
+
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        self._write(writes)
+        return ()
+
+    def _read(self, key: str) -> bytes | None:
+        name: bytes | None = state_name(STATE, key, self._secret)
+        data = self._txn.get(name)  # type: ignore[arg-type]
+        if data is None and (shared := self._shared_name(key)):
+            data = self._txn.get(shared)
+            name = shared if self._shares else name
+        elif data is None and self._shares and not key.startswith(RECORDS):
+            name = None  # a ban without room
+        self._names[key] = name
+        return None if data is None else data[EXPIRY:]
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        """Write states that were read before."""
+        for key, data, _, lasts_us in writes:
+            if data is None:
+                self._delete([key])
+            elif (name := self._names[key]) is not None:
+                until = self._clock + lasts_us
+                self._put(name, (until if until < _MAX_TIME else _MAX_TIME).to_bytes(EXPIRY, "big") + data)
 
     def _put(self, name: bytes, data: bytes) -> None:
         """Write a record. It may not grow when there is no more room, but for the digits of a few numbers."""
         if self._is_full:
-            before = self.txn.get(name)
+            before = self._txn.get(name)
             if before is None or len(data) > max(len(before), _SMALL):
                 raise lmdb.MapFullError("seven eighths are used")
         self.changed = True
-        self.txn.put(name, data)
+        self._txn.put(name, data)
 
-    def delete(self, keys: Iterable[str]) -> None:
+    async def forget(self, keys: Iterable[str]) -> None:
+        self._delete(keys)
+
+    def _delete(self, keys: Iterable[str]) -> None:
         """Make keys fresh, and with them the keys that share their states."""
         self.changed = True
         for key in keys:
-            if not self.txn.delete(state_name(STATE, key, self._secret)):
-                self.txn.delete(self._shared_name(prefix_of(key), key))
+            if not self._txn.delete(state_name(STATE, key, self._secret)) and (shared := self._shared_name(key)):
+                self._txn.delete(shared)
 
-    def read_document(self, key: str) -> bytes | None:
-        """Return the data of a document; None where there is none."""
-        data = self.txn.get(state_name(STATE, key, self._secret))
-        return None if data is None else data[EXPIRY:]
-
-    def write_document(self, key: str, data: bytes | None, before: bytes | None) -> bool:
-        """Write or delete a document that still is ``before``. It never expires."""
-        if self.read_document(key) != before:
-            return False
-        name = state_name(STATE, key, self._secret)
-        if data is None:
-            self.changed = True
-            self.txn.delete(name)
-        else:
-            self._put(name, _MAX_TIME.to_bytes(EXPIRY, "big") + data)
-        return True
-
-    def list_keys(self, prefix: str, place: str) -> KeyPage:
+    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
         begin, after = (STATE + b":" + text.encode("utf-8", "surrogatepass") for text in (prefix, place))
-        with self.txn.cursor() as cursor:
-            if not cursor.set_range(max(begin, after + b"\0" * bool(place))[:MAX_NAME]):
+        with self._txn.cursor() as cursor:
+            if not cursor.set_range(max(begin, after + b"\0" * bool(place))[:_MAX_NAME]):
                 return KeyPage([], None)
             names = takewhile(lambda name: name.startswith(begin), cursor.iternext(values=False))
-            keys = list(map(text_of, islice(names, LOOKED_AT)))
+            keys = [name[len(STATE) + 1 :].decode("utf-8", "surrogatepass") for name in islice(names, LOOKED_AT)]
         return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
 
-    def ping(self) -> None:
+    async def ping(self) -> None:
         """Write a record that no decision needs: reading may work where writing does not."""
         self.changed = True
-        self.txn.put(_PING, self.now.to_bytes(8, "big"))
+        self._txn.put(_PING, self._clock.to_bytes(8, "big"))
 
-    def _shared_name(self, prefix: str, key: str) -> bytes:
-        """Choose the shared state of a key by a keyed hash, so that no client can choose its neighbours."""
-        hashed = digest(key.encode("utf-8", "surrogatepass"), self._secret)
+    def _shared_name(self, key: str) -> bytes | None:
+        """Choose the shared state of a key by a keyed hash, so that no client can choose its neighbours.
+
+        None for a record, and for a ban: a neighbour's ban is no ban.
+        """
+        if key.startswith(RECORDS) or (f"|{Ban.name}||" in key and key.split("|", 3)[2] == Ban.name):
+            return None
+        hashed = _digest(key.encode("utf-8", "surrogatepass"), self._secret)
         number = int.from_bytes(hashed[:8], "big") % self._shared_states
-        return state_name(SHARE, f"{prefix}{number:04x}", self._secret)
+        return state_name(SHARE, f"{prefix_of(key)}{number:04x}", self._secret)
+
+
+def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
+    """Return the name of a key's own state (``STATE``) or a shared state (``SHARE``). No two texts share one."""
+    data = text.encode("utf-8", "surrogatepass")
+    name = kind + b":" + data
+    if len(name) <= _MAX_NAME:
+        return name
+    limit = prefix_of(text).encode("utf-8", "surrogatepass")[:_READABLE]
+    return kind + b"#" + limit + _digest(data, secret).hex().encode()
+
+
+def _digest(data: bytes, secret: bytes) -> bytes:
+    """Return a hash that a client without the secret cannot predict."""
+    return blake2b(data, digest_size=16, key=secret).digest()

@@ -1,4 +1,4 @@
-"""Run work in transactions, sweep expired records, and watch how full the environment is.
+"""Run calls in transactions, sweep expired records, and watch how full the environment is.
 
 Every sixteenth write of a process looks at the next 64 records and deletes those that have expired. The position of
 the sweep is kept in the environment, so all processes continue one sweep, however short they live.
@@ -10,44 +10,47 @@ are used. LMDB needs the last eighth to change and to delete records, because it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import lmdb
 
-from ...clock import Clock
+from ...clock import machine
 from ...errors import StoreError
-from .keys import EXPIRY, FIRST_SWEPT, META
-from .records import Records
+from ..blocking import run_blocking
+from .records import EXPIRY, META, SHARE, Records
 
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64
 _SWEEP_AT: Final = META + b"sweep"
-_Result = TypeVar("_Result")
 _log = logging.getLogger("ratelimit_mw")
 
 
 class Transactions:
     """The transactions of an environment, for the holder of its lock."""
 
-    def __init__(self, env: lmdb.Environment, identity: tuple[bytes, int], pages: int) -> None:
+    def __init__(self, env: lmdb.Environment, identity: Sequence[Any], pages: int, wall_at_zero: int) -> None:
         self._env = env
         self._identity = identity
         self._pages = pages
+        self._wall_at_zero = wall_at_zero
         self._shares = self._is_full = self._has_logged = False
         self._writes = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock) -> _Result:
-        """Do the work, and commit its changes. When the map is full, try again with the room of expired records."""
-        now, is_second = clock(), False
+    def run(self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], now: int | None) -> Any:
+        """Do an operation, and commit its changes. When the map is full, try again with the room of expired records.
+
+        ``now`` is the time of the store in microseconds. By default it is that of the clock of all processes.
+        """
+        now, is_second = now or (machine.monotonic_ns() + self._wall_at_zero) // 1000, False
         while True:
             txn = self._env.begin(write=True)
             try:
                 records = Records(txn, self._shares, self._is_full, now, *self._identity)
-                result = work(records)
+                result = run_blocking(getattr(records, operation)(*arguments, **options))
                 if records.changed:
                     self._writes += 1
                     if self._writes % _SWEPT_EVERY == 1:
@@ -88,10 +91,10 @@ def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
     """Delete the expired ones of the next records. After the last record the sweep starts over."""
     stamp = now.to_bytes(EXPIRY, "big")
     with txn.cursor() as cursor:
-        is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", FIRST_SWEPT))
+        is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", SHARE))
         records = islice(cursor.iternext(keys=False), _SWEPT_AT_ONCE) if is_there else ()
         expired = [cursor.key() for data in records if data[:EXPIRY] <= stamp]
         last = cursor.key()  # empty after the last record
     for name in expired:
         txn.delete(name)
-    txn.put(_SWEEP_AT, max(last, FIRST_SWEPT))
+    txn.put(_SWEEP_AT, max(last, SHARE))

@@ -6,12 +6,11 @@ from typing import Final
 from ...clock import SECOND, machine
 from ...errors import ConfigError
 
-DAY: Final = 86_400 * SECOND
 _MAX_NAME: Final = 250
-_MAX_HEAD: Final = 36  # b"t", a tier, a block of 16 digits, a generation of 8 digits, and the separators
+_MAX_HEAD: Final = 27  # b"t", a tier, a block of 16 digits, and the separators
 _MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date.
 _MAX_DATE: Final = 2**31 - 1  # It deletes a value with a later date, after January 2038, at once.
-NEVER: Final = 0
+_NEVER: Final = 0
 _MAX_PREFIX: Final = 50
 
 
@@ -34,22 +33,17 @@ class KeyNames:
     def state(self, token: bytes) -> bytes:
         return self._prefix + token
 
-    def generation(self, token: bytes) -> bytes:
-        return b"%bg%b" % (self._prefix, token)
-
-    def counter(self, block: tuple[int, int], generation: bytes, token: bytes) -> bytes:
-        tier, number = block
-        return b"%bt%d.%d%b%b" % (self._prefix, tier, number, generation, token)
+    def counter(self, block: tuple[int, int], token: bytes) -> bytes:
+        return b"%bt%d.%d%b" % (self._prefix, *block, token)
 
 
-def expiry(us: int, is_explicit: bool = False) -> int:
-    """Return the expiry of a value that must live for ``us`` microseconds, with an explicit clock at least a day."""
-    # One second more, because the server's clock ticks once a second.
-    seconds = -(-max(us, DAY if is_explicit else 0) // SECOND) + 1
+def expiry(us: int) -> int:
+    """Return the expiry of a value that must live for ``us`` microseconds."""
+    seconds = -(-us // SECOND) + 1  # one second more, because the server's clock ticks once a second
     if seconds <= _MAX_RELATIVE:
         return seconds
     date = machine.time_ns() // 10**9 + 1 + seconds
-    return date if date <= _MAX_DATE else NEVER
+    return date if date <= _MAX_DATE else _NEVER
 
 
 def _is_printable(text: str) -> bool:

@@ -1,48 +1,196 @@
-"""``MemcachedStore`` carries out the steps of a call, blocking or awaiting, within its time budget."""
+"""``MemcachedStore``: states behind compare-and-swap, and tiered windows as counters."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
-from functools import partial
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from ssl import SSLContext
-from typing import Any, Final, cast
-from weakref import WeakValueDictionary
+from typing import Any, Final
 
 from ...algorithms.limit import Limit
-from ...clock import Clock, machine
-from ...errors import ConfigError, RateLimitError, StoreError
-from ...forksafe import run_in_child
-from ...receipt import Correction
+from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
+from ...clock import Clock
+from ...decision import Decision, Hit
+from ...errors import ConfigError, StateError, StoreError
+from ...quota import Quota, parse_duration
+from ...receipt import Charge, Correction
 from ..base import Facts
 from ..blocking import run_blocking
-from ..budget import STARTING, LoopClock, ThreadClock
-from ..per_loop import PerLoop
-from ..twins import TwinStore
-from ..unmade import UnmadeCorrections
-from . import steps
+from ..bytestore import ByteStore, EventLoop, Threads, TimedCall, Write, wall_us
 from .address import MemcachedAddress, build_tls_context
 from .client.connections import MemcachedConnections
+from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, command, swap, write
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
-from .keys import KeyNames
-from .races import Races, as_store_error, check_entries
-from .record import StepContext
-from .steps import Steps, T
+from .keys import KeyNames, expiry
+from .tiers import Window
 
-_LOCKS: Final = 64  # keys share these locks
+_MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
+_MAX_FORGOTTEN: Final = 100  # keys per round trip
 _FACTS_SECONDS: Final = 1.5
-_MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this process
+_NO_COUNTER: Final = "non-numeric"  # in the error of an incr
+_TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.([^|]*)\|([^|]*)\|")
+"""The prefix of a key: format, rule, algorithm with its precision, period."""
 
 
-def wall_us() -> int:
-    """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
-    return machine.time_ns() // 1000
+class MemcachedCall(TimedCall):
+    """One call. Its values are not written in one step, so those that were not lost are undone."""
+
+    title = "Memcached"
+    is_atomic = False
+
+    def __init__(self, store: MemcachedStore, way: Threads | EventLoop, seconds: float) -> None:
+        super().__init__(way, seconds)
+        self._store = store
+        self._names = store.names
+        self._stored: dict[str, StoredValue | None] = {}
+        self._windows: dict[str, Window] = {}
+        self._at: int | None = None
+        """The one time of a request with tiered windows."""
+
+    async def _exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
+        if not requests:
+            return []
+        try:
+            replies: list[KeyReply] = await self.way.connections.exchange(requests, self.due)
+        except ProtocolError as error:
+            if _NO_COUNTER in str(error):
+                raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
+            raise
+        self.way.replies += 1
+        return replies
+
+    def _commands(self, key: str, commands: Sequence[bytes] = (), names: Sequence[bytes] = ()) -> KeyCommands:
+        return KeyCommands(self._store.rendezvous.server_of(self._names.token(key)), commands, names)
+
+    def _state_name(self, key: str) -> bytes:
+        return self._names.state(self._names.token(key))
+
+    def _window(self, algorithm: TieredWindow, key: str, at: int) -> Window:
+        return Window(algorithm, self._names, self._names.token(key), at)
+
+    def _time_of(self, now: int | None) -> int:
+        self._store.given_time = now
+        return self._store.clock() if now is None else now
+
+    # -- states --
+
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
+        at = self._store.clock() if self._at is None else self._at
+        requests = {key: self._read(key) for key in keys}
+        replies = await self._exchange(list(requests.values()))
+        loaded = {key: self._loaded(key, reply) for key, reply in zip(requests, replies, strict=True)}
+        return [loaded[key] for key in keys], at
+
+    def _read(self, key: str) -> KeyCommands:
+        if (window := self._windows.get(key)) is None:
+            return self._commands(key, (), [self._state_name(key)])
+        window.is_kept = False
+        adds = window.add(window.cost, self.now is not None) if window.cost and not window.is_counted else ()
+        return self._commands(key, adds, window.names())
+
+    def _loaded(self, key: str, reply: KeyReply) -> Any:
+        """Return the bytes of a key, or the state of a tiered window without the cost of this request."""
+        if (window := self._windows.get(key)) is None:
+            stored = self._stored[key] = reply.values.get(self._state_name(key))
+            return stored and stored.value
+        window.is_counted = window.cost > 0
+        try:
+            return window.state(reply.values)
+        except ValueError as error:
+            raise StateError(f"Memcached: a value that is no counter: {error}", [key]) from error
+
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        requests = {}
+        for key, data, _, lasts_us in writes:
+            if (window := self._windows.get(key)) is not None:
+                window.is_kept = True
+                continue
+            value, expires = (b"", EXPIRED) if data is None else (data, expiry(lasts_us))
+            stored = self._stored.get(key)
+            requests[key] = self._commands(key, [swap(self._state_name(key), value, expires, stored)])
+        replies = await self._exchange(list(requests.values()))
+        return [key for key, reply in zip(requests, replies, strict=True) if reply.lines[-1] != STORED]
+
+    # -- tiered windows --
+
+    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Decide. The cost of a tiered window is counted when it is read, and refunded if it must not count."""
+        windows: dict[str, tuple[Limit, Window]] = {}
+        for limit, key, cost in hits:
+            check_entries(limit)
+            if _is_tiered(limit):
+                self._at = self._time_of(now)
+                if key not in windows:
+                    windows[key] = limit, self._window(limit.algorithm, key, self._at)  # type: ignore[arg-type]
+                windows[key][1].cost += cost * consume
+        self._windows = {key: window for key, (_, window) in windows.items()}
+        try:
+            decisions = await super().apply(hits, now, consume)
+        except BaseException:
+            counted = [(limit, key, window.cost) for key, (limit, window) in windows.items() if window.is_counted]
+            undone = [Correction(*hit, Charge(self._at or 0, hit[2])) for hit in counted]
+            self.left = [*self.left, *undone]
+            raise
+        back = {key: window for key, (_, window) in windows.items() if window.is_counted and not window.is_kept}
+        await self._exchange([self._commands(key, window.refund(window.cost)) for key, window in back.items()])
+        return decisions
+
+    async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Make corrections: first those of tiered windows, which no other client can prevent."""
+        tiered = [change for change in changes if _is_tiered(change.limit)]
+        if not tiered:
+            return await super().correct(changes, now)
+        others = [change for change in changes if change not in tiered]
+        self.left, self.now, at = changes, now, self._time_of(now)
+        commands = await self._window_commands(tiered, at)
+        self.left = others
+        await self._exchange(commands)
+        for change in tiered:
+            if change.key in self._windows:
+                self._windows[change.key].is_counted = False
+        times = iter(await super().correct(others, now) if others else ())
+        return [at if change in tiered else next(times) for change in changes]
+
+    async def _window_commands(self, changes: Sequence[Correction], at: int) -> list[KeyCommands]:
+        """Return the commands of corrections. A refund takes at most what its block has."""
+        windows = [self._window(change.limit.algorithm, change.key, at) for change in changes]  # type: ignore[arg-type]
+        fine = [
+            window.fine_name(c.consumed.at_us if c.consumed else at) for window, c in zip(windows, changes, strict=True)
+        ]
+        reads = [self._commands(c.key, (), [name]) for c, name in zip(changes, fine, strict=True) if c.consumed]
+        values = {name: value for reply in await self._exchange(reads) for name, value in reply.values.items()}
+        counts = {name: int(stored.value) for name, stored in values.items()}
+        requests = []
+        for change, window, name in zip(changes, windows, fine, strict=True):
+            if change.consumed is None:
+                counts[name] = counts.get(name, 0) + change.cost
+                requests.append(self._commands(change.key, window.add(change.cost, self.now is not None)))
+            elif back := min(change.cost, counts.get(name, 0)):
+                counts[name] -= back
+                requests.append(self._commands(change.key, window.refund(back, change.consumed.at_us)))
+        return requests
+
+    async def forget(self, keys: Iterable[str]) -> None:
+        requests = []
+        for key in keys:
+            names = [self._state_name(key)]
+            if match := _TIERED.match(key):
+                precision, period = map(parse_duration, match.groups())
+                algorithm = TieredWindow(Quota.exact(1, period), precision)
+                names = self._window(algorithm, key, self._time_of(self._store.given_time)).forgotten_names()
+            requests.append(self._commands(key, [command(b"delete", name) for name in names]))
+        for start in range(0, len(requests), _MAX_FORGOTTEN):
+            await self._exchange(requests[start : start + _MAX_FORGOTTEN])
+
+    async def ping(self) -> None:
+        """Write to each server, as much as a state. A server without room for it replies to all other commands."""
+        payload = write(b"set", self._names.ping, bytes(40), 1)
+        for reply in await self._exchange([KeyCommands(each, (payload,)) for each in self._store.rendezvous.servers]):
+            if reply.lines != [STORED]:
+                raise ProtocolError(f"expected STORED, got {reply.lines[0][:40]!r}")
 
 
-class MemcachedStore(TwinStore):
+class MemcachedStore(ByteStore):
     """Keep states in one or several Memcached servers that all processes share.
 
     Args:
@@ -71,167 +219,69 @@ class MemcachedStore(TwinStore):
     ) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
-        self._rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
-        self.name = f"memcached{'s' if tls else ''}://{','.join(map(str, self._rendezvous.servers))}"
-        self._names = KeyNames(prefix)
+        self.rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
+        self.name = f"memcached{'s' if tls else ''}://{','.join(map(str, self.rendezvous.servers))}"
+        self.names = KeyNames(prefix)
+        self.clock = clock
         self._access = MemcachedAccess(tls, username, password)
-        self._timeout = timeout_us / 1_000_000
-        self._clock = clock
-        self._generations: dict[bytes, bytes] = {}
-        self._budget = ThreadClock(self._timeout)
-        self._pool = MemcachedConnections(self._access, self._budget)
-        self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        self._unmade = UnmadeCorrections(self._correct_again)
-        self._loops = PerLoop(self._open_loop)
-        run_in_child(self, MemcachedStore._start_over)
-
-    def _start_over(self) -> None:
-        """Drop the locks of the parent process."""
-        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self.given_time: int | None = None
+        """The time that a caller gave last. A reset has no time of its own."""
+        super().__init__(timeout_us)
 
     def check(self, limit: Limit) -> None:
         check_entries(limit)
 
-    _apply = staticmethod(steps.decide)
-    _correct = staticmethod(steps.correct)
-    _forget = staticmethod(steps.forget)
-    _read_record = staticmethod(steps.read_record)
-    _write_record = staticmethod(steps.write_record)
-    _ping = staticmethod(steps.ping)
-
-    def start(self) -> None:
-        self._run(steps.ping, due=self._budget.now + max(self._timeout, STARTING))
-
     def facts(self) -> Iterator[Facts]:
-        for server in self._rendezvous.servers:
+        way = self._threads
+        for server in self.rendezvous.servers:
             try:
-                values = run_blocking(self._pool.stats(server, self._budget.now + _FACTS_SECONDS))
+                values = run_blocking(way.connections.stats(server, way.clock.now + _FACTS_SECONDS))
                 yield Facts("memcached", str(server), values)
             except Exception as error:
-                yield Facts("memcached", str(server), {}, str(as_store_error(error)), False)
+                yield Facts("memcached", str(server), {}, str(self._as_error(error)), False)
 
     def close(self) -> None:
-        self._unmade.close()
-        self._pool.close()
-
-    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> list[Correction]:
-        left: list[Correction] = []
-
-        def correct(context: StepContext) -> Steps[list[int]]:
-            return steps.correct(context._replace(leave=lambda unmade, _: left.extend(unmade)), changes, now)
-
-        with suppress(StoreError):  # corrections that the server may have made are not left
-            self._run(correct)
-        return left
-
-    def _run(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
-        context = self._context(self._budget, due)
-        flow = work(context, *arguments)
-        try:
-            with ExitStack() as locks:
-                step = next(flow)
-                while True:
-                    if isinstance(step, Races):
-                        self._wait(step, locks)
-                    exchange = [] if isinstance(step, Races) else run_blocking(self._pool.exchange(step, context.due))
-                    step = flow.send(exchange)
-        except Exception as error:
-            return _end(flow, error)
-
-    def _wait(self, races: Races, locks: ExitStack) -> None:
-        """Wait before another attempt: after the first lost race for a turn at the keys, later for a pause."""
-        if not races.lost:
-            return
-        tokens = races.tokens if races.lost == 1 else ()
-        for index in sorted({hash(token) % _LOCKS for token in tokens}):  # all threads use this order
-            try:
-                self._budget.wait(partial(_acquire, self._locks[index]), races.last)
-            except TimeoutError:
-                break
-            locks.callback(self._locks[index].release)
-        if not tokens:
-            time.sleep(races.pause)
-
-    async def astart(self) -> None:
-        await self._arun(steps.ping, due=self._loops.get().clock.now + max(self._timeout, STARTING))
+        super().close()
+        self._threads.connections.close()
 
     async def aclose(self) -> None:
         self._loops.get().connections.close()
-        await self._unmade.aclose()
-        self.close()
+        await super().aclose()
 
-    async def _arun(self, work: Callable[..., Steps[T]], *arguments: Any, due: float | None = None) -> T:
-        loop = self._loops.get()
-        context = self._context(loop.clock, due)
-        flow = work(context, *arguments)
-        try:
-            async with AsyncExitStack() as turns:
-                step = next(flow)
-                while True:
-                    if isinstance(step, list):
-                        step = flow.send(await loop.connections.exchange(step, context.due))
-                        loop.trips += 1
-                    else:
-                        await loop.wait(step, turns, context.due)
-                        step = flow.send([])
-        except Exception as error:
-            return _end(flow, error)
+    def _begin(self, way: Any, seconds: float) -> MemcachedCall:
+        return MemcachedCall(self, way, seconds)
 
-    def _open_loop(self) -> _Loop:
-        clock = LoopClock(self._timeout)
-        return _Loop(clock, MemcachedConnections(self._access, clock))
+    def _open_threads(self) -> Threads:
+        threads = super()._open_threads()
+        threads.connections = MemcachedConnections(self._access, threads.clock)
+        return threads
 
-    def _context(self, clock: ThreadClock | LoopClock, due: float | None = None) -> StepContext:
-        if len(self._generations) > _MAX_GENERATIONS:
-            self._generations.clear()  # they are read again
-        due = clock.now + self._timeout if due is None else due
-        parts = self._rendezvous, self._names, self._clock, self._generations
-        return StepContext(*parts, lambda: clock.now, due, self._timeout, self._unmade.keep)
+    def _open_loop(self) -> EventLoop:
+        loop = super()._open_loop()
+        loop.connections = MemcachedConnections(self._access, loop.clock)
+        return loop
+
+    def _as_error(self, error: Exception) -> Exception:
+        if isinstance(error, (StoreError, ConfigError)):
+            return error
+        if isinstance(error, TimeoutError):
+            return StoreError("Memcached did not reply within the time budget")
+        verb = " replied" if isinstance(error, ProtocolError) else ""
+        kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
+        return StoreError(f"Memcached{verb}: {kind}{error}")
 
 
-class _Loop:
-    """The clock and the connections of one event loop, and the turns of its tasks at a key."""
-
-    def __init__(self, clock: LoopClock, connections: MemcachedConnections) -> None:
-        self.clock = clock
-        self.connections = connections
-        self.trips = 0
-        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
-
-    async def wait(self, races: Races, turns: AsyncExitStack, due: float) -> None:
-        """Wait for a turn at the keys before the first attempt, so that tasks do not race. Later wait for a pause."""
-        if races.lost:
-            await asyncio.sleep(races.pause)
-            return
-        trips = self.trips
-        try:
-            for token in sorted(set(races.tokens)):  # all tasks use this order
-                lock = self._turns.get(token) or self._turns.setdefault(token, asyncio.Lock())
-                await (self.clock.within(lock.acquire(), due) if lock.locked() else lock.acquire())
-                turns.callback(lock.release)
-        except BaseException:
-            races.is_outrun = self.trips > trips
-            raise
+def check_entries(limit: Limit) -> None:
+    """Raise ``ConfigError`` for a log with more entries than one value may have."""
+    if limit.limit > _MAX_ENTRIES and type(limit.algorithm) in (SlidingWindowLog, RejectionCountingLog):
+        raise ConfigError(
+            f"sliding-window-log keeps at most {_MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
+            ' Use algorithm = "tiered-window"'
+        )
 
 
-def _acquire(lock: threading.Lock, seconds: float) -> None:
-    if not lock.acquire(timeout=seconds):
-        raise TimeoutError
-
-
-def _end(flow: Steps[T], error: Exception) -> T:
-    """Return the result of the steps: after an error only where the time is over and a race was lost before."""
-    if isinstance(error, StopIteration):
-        return cast(T, error.value)
-    try:
-        flow.throw(error)
-    except StopIteration as done:
-        return cast(T, done.value)
-    except RateLimitError:
-        raise
-    except Exception as thrown:
-        error = thrown
-    raise as_store_error(error) from error
+def _is_tiered(limit: Limit) -> bool:
+    return type(limit.algorithm) is TieredWindow
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

@@ -15,7 +15,7 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.receipt import Charge, Correction
-from ratelimit_mw.stores.lmdb.keys import META, PREFIX
+from ratelimit_mw.stores.lmdb.records import META, PREFIX
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
 
@@ -43,7 +43,7 @@ def test_record_in_no_known_form_is_a_store_error(path: Path, algorithm: str) ->
         hit(store, limit_of("1/minute"))
         broken = PREFIX + b"state:" + limit_of(algorithm=algorithm).prefix.encode() + b"broken"
         write(store, {broken: bytes(8) + b"?!"})
-        with pytest.raises(StoreError, match="damaged record: ValueError"):
+        with pytest.raises(StoreError, match="damaged state: ValueError"):
             hit(store, limit_of(algorithm=algorithm), "broken")
         assert not hit(store, limit_of("1/minute")).allowed
 

@@ -15,7 +15,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.lmdb.keys import META
+from ratelimit_mw.stores.lmdb.records import META
 from ratelimit_mw.testing import ManualClock
 
 pytestmark = pytest.mark.slow

@@ -38,10 +38,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def rejected_in_time(store: MemcachedStore, call: Callable[[], Any], message: str = "Memcached") -> None:
     """Make a blocking call that raises ``StoreError`` within its budget, by the clock of the store."""
-    began = store._budget.now
+    began = store._threads.clock.now
     with pytest.raises(StoreError, match=message):
         call()
-    assert store._budget.now - began <= BUDGET + GRACE
+    assert store._threads.clock.now - began <= BUDGET + GRACE
 
 
 async def greeted(store: MemcachedStore) -> None:
@@ -129,13 +129,13 @@ def test_dead_idle_connections_fail_one_call_only(server: Server, memcached_serv
     limit = limit_of("1000/hour")
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
-        (place,) = store._rendezvous.servers
+        (place,) = store.rendezvous.servers
         channels: list[Any] = [
-            store._pool.channel(each) for each in (place, MemcachedServer(HOST, memcached_server.port))
+            store._threads.connections.channel(each) for each in (place, MemcachedServer(HOST, memcached_server.port))
         ]
         for each in channels:
             each.close()
-            each._idle[:] = [run_blocking(each._connect(store._budget.now + 20)) for _ in range(10)]
+            each._idle[:] = [run_blocking(each._connect(store._threads.clock.now + 20)) for _ in range(10)]
         server.pause()
         with pytest.raises(StoreError):
             store.apply([hit(limit)], NOW)

@@ -2,6 +2,7 @@
 
 import itertools
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -183,7 +184,7 @@ def test_each_key_of_a_correction_has_its_own_time(memcached_server: Server, way
         other.apply([hit(raced)], NOW)
         left = iter([True])
         store = Meddling(memcached_server, PATIENT, lambda: next(left, False) and other.apply([hit(raced)], NOW))
-        store._clock = lambda: next(times)
+        store.clock = lambda: next(times)
         handle = WAYS[way](store)
         charges = [Correction(limit, key, 5, None) for limit, key in zip((wide, raced), keys, strict=True)]
         at = handle.correct(charges)
@@ -196,7 +197,7 @@ def test_each_key_of_a_correction_has_its_own_time(memcached_server: Server, way
 
 
 def test_a_hit_during_a_reset_is_counted_after_it(memcached_server: Server) -> None:
-    """A hit that was counted in an old generation is counted again in the new one."""
+    """Nothing that other clients have counted before stays."""
     limit = limit_of("5/day", "tiered-window")
     with opened(memcached_server) as other:
         left = [1]
@@ -264,15 +265,17 @@ def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
 
 
 def test_a_thread_without_its_turn_in_time_is_rejected(memcached_server: Server) -> None:
-    """A thread that has lost a race waits for its turn, but no longer than its time budget."""
+    """A thread waits for its turn at a key, but no longer than its time budget, in which other keys have replies."""
     limit = limit_of("100/minute")
     with opened(memcached_server) as other:
-        store = Meddling(memcached_server, 600_000, lambda: other.apply([hit(limit)], NOW))
-        for turn in store._locks:
-            turn.acquire()
-        (decision,) = store.apply([hit(limit)], NOW)
+        (turn,) = other._threads.turns.of([hit(limit).key])
+        turn.acquire()
+        thread = threading.Timer(0.1, lambda: other.apply([hit(limit, client="another")], NOW))
+        thread.start()
+        other._seconds = 0.5
+        (decision,) = other.apply([hit(limit)], NOW)
         assert (decision.allowed, decision.remaining) == (False, 0)
-        store.close()
+        thread.join()
 
 
 def fill(server: Server) -> None:

@@ -1,0 +1,519 @@
+"""Stores of bytes: a subclass loads states and swaps them, and this module decides.
+
+``ByteStore`` is the base of a store of your own. ``ByteCall`` is one call on any store of bytes: it loads the states of
+a request, decides, and writes them if no other client was faster. Otherwise it decides again, while there is time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakValueDictionary
+
+from ..clock import SECOND, Clock, machine
+from ..decision import Decision, Hit, SlotCost, decide_all, reject_uncounted
+from ..errors import StateError, StoreError
+from ..forksafe import CHANCE, check_process, run_in_child
+from ..receipt import Correction
+from .base import Store, record_key
+from .blocking import forms, run_blocking
+from .budget import STARTING, LoopClock, ThreadClock
+from .per_loop import PerLoop
+from .unmade import UnmadeCorrections
+
+FOR_EVER: Final = 1 << 62
+"""The microseconds for which a record is kept."""
+DAY: Final = 86_400 * SECOND
+DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
+"""The errors that a damaged state causes."""
+_ATTEMPTS: Final = 0.7
+"""The part of the time budget in which an attempt must end. The rest undoes the last one."""
+_MOST_PAUSE: Final = 0.0005  # seconds
+_RETRY: Final = SECOND // 10
+"""Microseconds until a request that lost all of its races may try again."""
+_new = tuple.__new__  # builds a ``Write`` faster than the class
+_Lock = TypeVar("_Lock", bound=Any)
+
+
+def wall_us() -> int:
+    """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
+    return machine.time_ns() // 1000
+
+
+class Write(NamedTuple):
+    """One value to write.
+
+    Args:
+        key: The key.
+        data: The new bytes; None deletes the key.
+        before: The bytes as they were loaded, None for a key without any. If they have changed, the write is lost.
+        lasts_us: The microseconds for which the bytes must be kept at least.
+    """
+
+    key: str
+    data: bytes | None
+    before: bytes | None
+    lasts_us: int
+
+
+def decide_bytes(
+    hits: Sequence[Hit], loaded: Sequence[Any], at: int, now: int | None, title: str
+) -> tuple[list[Decision], list[Write]]:
+    """Decide hits on the bytes of their keys.
+
+    Args:
+        hits: The hits of a request.
+        loaded: The bytes of each key, None for a key without any. A state itself is allowed, too.
+        at: The time of the decision in microseconds.
+        now: The time that the caller gave. Such a time does not show when a state expires.
+        title: The name of the store, for errors.
+
+    Returns:
+        The decisions, and the values to write when the request consumes.
+
+    Raises:
+        StateError: A state is damaged.
+    """
+    states, writes = [], []
+    try:
+        for (limit, _, _), data in zip(hits, loaded, strict=True):
+            states.append(limit.algorithm.load(data) if type(data) is bytes else data)
+        decisions, changes = decide_all(hits, states, at)
+        for hit, state in changes:
+            i = 0 if hit is hits[0] else [id(each) for each in hits].index(id(hit))
+            data, lasts = None if state is None else hit[0].algorithm.dump(state), decisions[i].reset_us
+            lasts = lasts if now is None or lasts > DAY else DAY
+            writes.append(_new(Write, (hit[1], data, loaded[i], lasts)))
+    except DAMAGE as error:
+        raise _damaged(title, error, _damaged_keys(hits, loaded, at)) from error
+    return decisions, writes
+
+
+def correct_bytes(
+    changes: Sequence[Correction], loaded: Mapping[str, bytes | None], at: int, now: int | None, title: str
+) -> dict[str, Write]:
+    """Make corrections on the bytes of their keys, in their order. Return the write of each key that they change."""
+    first: dict[str, Any] = {}
+    states: dict[str, Any] = {}
+    writes: dict[str, Write] = {}
+    for change in changes:
+        limit, key = change.limit, change.key
+        try:
+            if key not in states:
+                data = loaded[key]
+                states[key] = first[key] = None if data is None else limit.algorithm.load(data)
+            states[key] = state = change.apply_to(states[key], at)
+            if state is not first[key]:
+                data = None if state is None else limit.algorithm.dump(state)
+                lasts = limit.decide(state, at, 0)[1].reset_us
+                writes[key] = Write(key, data, loaded[key], lasts if now is None else max(lasts, DAY))
+        except DAMAGE as error:
+            raise _damaged(title, error, [key]) from error
+    return writes
+
+
+def _damaged(title: str, error: Exception, keys: Sequence[str]) -> StateError:
+    return StateError(f"{title}: a damaged state: {type(error).__name__}: {error}", keys)
+
+
+def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[str]:
+    """Return the keys whose bytes are no state, or one with impossible numbers."""
+    keys = []
+    for (limit, key, cost), data in zip(hits, loaded, strict=True):
+        try:
+            limit.decide(limit.algorithm.load(data) if type(data) is bytes else data, at, cost)
+        except DAMAGE:
+            keys.append(key)
+    return keys
+
+
+class ByteCall:
+    """One call on a store of bytes. Its methods are the operations of a store, as coroutines."""
+
+    title: ClassVar[str] = "the store"
+    is_atomic: ClassVar[bool] = True
+    """Whether a swap writes all or none. Otherwise the writes that were not lost are undone."""
+    left: Sequence[Correction] = ()
+    """The corrections that were not made, and may be made later."""
+    now: int | None = None
+    """The time that the caller gave."""
+    last: float = 0.0
+    """The time at which another attempt must have ended."""
+
+    @abstractmethod
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
+        """Return the bytes of each key, and the time of the store in microseconds. A state itself is allowed, too."""
+
+    @abstractmethod
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        """Write each value that has not changed since it was loaded. Return the keys of the others."""
+
+    def time(self) -> float:
+        """Return seconds by the clock of ``last``."""
+        return 0.0
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, so that racing clients do not meet again."""
+
+    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Decide the hits of a request, and consume them when all are allowed.
+
+        A request that loses all of its races is rejected: a store that replies has not failed.
+        """
+        self.now, longest = now, 0.0
+        left, latest, decisions = hits, dict[int, Decision](), list[Decision]()
+        while left:
+            began = self.time()
+            try:
+                loaded, clock = await self.load([hit[1] for hit in left])
+                decisions, writes = decide_bytes(left, loaded, clock if now is None else now, now, self.title)
+                lost = await self._swap(left, writes) if consume and writes else ()
+                if not (lost or latest):
+                    return decisions
+                latest |= {id(decision.hit): decision for decision in decisions}
+                if not lost:
+                    break
+                if not self.is_atomic:
+                    left = await self._undo(left, decisions, writes, lost)
+            except TimeoutError:
+                if not latest:
+                    raise
+                latest |= {id(decision.hit): decision for decision in decisions}
+                # The store has replied before, so the request is only rejected. But the store may count its slots.
+                slots = [hit for hit in left if isinstance(hit.cost, SlotCost)]
+                self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
+            longest = max(longest, self.time() - began)
+            if self.time() + longest >= self.last:
+                reject_lost(decisions)
+                break
+            await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
+        return [latest[id(hit)] for hit in hits]
+
+    async def _undo(
+        self, hits: Sequence[Hit], decisions: Sequence[Decision], writes: Sequence[Write], lost: Collection[str]
+    ) -> Sequence[Hit]:
+        """Undo the writes that were not lost. Return the hits to decide again."""
+        losers = [hit for hit in hits if hit[1] in lost]
+        if all(hit[0].shadow for hit in losers):
+            return losers  # they reject nothing, so the others stay
+        won = {write.key for write in writes} - {*lost}
+        undone = [Correction.refund(each) for each in decisions if each.hit[1] in won and each.hit[2]]
+        await self.correct(undone, self.now)
+        return hits
+
+    async def _swap(self, hits: Sequence[Hit], writes: Sequence[Write]) -> Collection[str]:
+        """Write all. Queues come last, one by one: nothing can refund a place with another request behind it."""
+        queues = [] if self.is_atomic else [hit[1] for hit in hits if hit[0].algorithm.delays]
+        first = [write for write in writes if write.key not in queues]
+        lost = await self.swap(first) if first else ()
+        for write in writes if queues else ():
+            if write.key in queues:
+                lost = [*lost, write.key] if lost else await self.swap([write])
+        return lost
+
+    async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Make corrections, one after the other. Those that other clients have prevented are ``left``."""
+        times: dict[str, int] = {}
+        self.left, self.now, longest, has_lost = changes, now, 0.0, False
+        while self.left:
+            began = self.time()
+            try:
+                lost = await self._correct_once(times)
+            except TimeoutError:
+                if not has_lost:
+                    raise
+                break
+            has_lost, longest = True, max(longest, self.time() - began)
+            if not lost or self.time() + longest >= self.last:
+                break
+            await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
+        return [times[change.key] for change in changes]
+
+    async def _correct_once(self, times: dict[str, int]) -> Collection[str]:
+        """Make those that are left, and note the time of each key. Return the keys that lost a race."""
+        keys = list(dict.fromkeys(change.key for change in self.left))
+        loaded, clock = await self.load(keys)
+        at = clock if self.now is None else self.now
+        times |= dict.fromkeys(keys, at)
+        writes = correct_bytes(self.left, dict(zip(keys, loaded, strict=True)), at, self.now, self.title)
+        pending = [change for change in self.left if change.key in writes]
+        # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
+        self.left = [change for change in pending if change.limit.quota.concurrent]
+        lost = await self.swap(list(writes.values())) if writes else ()
+        self.left = [change for change in pending if lost and (self.is_atomic or change.key in lost)]
+        return lost
+
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Delete keys."""
+        left = list(keys)
+        while left:
+            loaded, _ = await self.load(left)
+            writes = [Write(key, None, data, 0) for key, data in zip(left, loaded, strict=True) if data is not None]
+            left = list(await self.swap(writes))
+
+    async def read_record(self, name: str) -> bytes | None:
+        """Return the data of a record."""
+        loaded, _ = await self.load([record_key(name)])
+        return cast("bytes | None", loaded[0])
+
+    async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        """Write or delete a record that still is ``before``."""
+        key = record_key(name, data)
+        (known,), _ = await self.load([key])
+        if known != before:
+            return False
+        return data is None is known or not await self.swap([Write(key, data, known, FOR_EVER)])
+
+    async def ping(self) -> None:
+        """Raise an error unless the store replies."""
+        await self.load([""])
+
+
+def reject_lost(decisions: list[Decision]) -> list[Decision]:
+    """Reject a request that could not be counted, unless a limit rejects it already."""
+    if all(each.allowed or each.shadow for each in decisions):
+        reject_uncounted(decisions, _RETRY)
+    return decisions
+
+
+class Turns(Generic[_Lock]):
+    """The locks of the keys in use. With them the calls of a process do not race with each other."""
+
+    def __init__(self, create: Callable[[], _Lock]) -> None:
+        self._create = create
+        self._locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+
+    def of(self, keys: Iterable[str]) -> list[_Lock]:
+        """Return the locks of keys in the one order in which all calls take them."""
+        locks = self._locks
+        return [locks.get(key) or locks.setdefault(key, self._create()) for key in sorted(set(keys))]
+
+
+class Threads:
+    """What a blocking call waits with. ``replies`` counts the replies of the store."""
+
+    replies = 0
+    connections: Any = None
+
+    def __init__(self, seconds: float) -> None:
+        self.clock = ThreadClock(seconds)
+        self.turns = Turns(threading.Lock)
+
+    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
+        return self.clock.once(lambda _: method(*arguments), due)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def take_turn(self, keys: Iterable[str], due: float, taken: list[threading.Lock]) -> None:
+        """Take the locks of keys, and add them to those that are ``taken``."""
+        for lock in self.turns.of(keys):
+            if not lock.acquire(False):
+                self.clock.wait(partial(_acquire, lock), due)
+            taken.append(lock)
+
+
+class EventLoop:
+    """The same for the calls of the running event loop."""
+
+    replies = 0
+    connections: Any = None
+
+    def __init__(self, seconds: float) -> None:
+        self.clock = LoopClock(seconds)
+        self.turns = Turns(asyncio.Lock)
+
+    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
+        return await self.clock.within(asyncio.to_thread(method, *arguments), due)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def take_turn(self, keys: Iterable[str], due: float, taken: list[asyncio.Lock]) -> None:
+        """Take the locks of keys, and add them to those that are ``taken``."""
+        for lock in self.turns.of(keys):
+            await (self.clock.within(lock.acquire(), due) if lock.locked() else lock.acquire())
+            taken.append(lock)
+
+
+def _acquire(lock: Any, seconds: float) -> None:
+    if not lock.acquire(timeout=seconds):
+        raise TimeoutError
+
+
+class TimedCall(ByteCall):
+    """A call with a time budget, which takes its turn at the keys of a request."""
+
+    def __init__(self, way: Threads | EventLoop, seconds: float) -> None:
+        self.way = way
+        self.pause = way.pause  # type: ignore[method-assign]
+        self.due = way.clock.now + seconds
+        self.last = self.due - (1 - _ATTEMPTS) * seconds
+
+    def time(self) -> float:
+        return self.way.clock.now
+
+    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Decide in turn. A request without its turn in time is rejected if the store has replied to others."""
+        if not (hits and consume):
+            return await super().apply(hits, now, consume)
+        replies, taken = self.way.replies, list[Any]()
+        try:
+            await self.way.take_turn([hit[1] for hit in hits], self.last, taken)
+        except TimeoutError:
+            if self.way.replies == replies:
+                raise
+            return reject_lost(decide_all(hits, [None] * len(hits), now or 0)[0])
+        else:
+            return await super().apply(hits, now)
+        finally:
+            for lock in taken:
+                lock.release()
+
+
+class _StoreCall(TimedCall):
+    """A call on a store of your own."""
+
+    def __init__(self, store: ByteStore, way: Threads | EventLoop, seconds: float) -> None:
+        super().__init__(way, seconds)
+        self.title, self.is_atomic = str(store), store.is_atomic  # type: ignore[misc]
+        self._store = store
+
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
+        loaded = await self.way.run(self.due, self._store.load, keys)
+        self.way.replies += 1
+        return loaded, self._store.clock()
+
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        lost: Collection[str] = await self.way.run(self.due, self._store.swap, writes)
+        return lost
+
+
+class ByteStore(Store):
+    """A store of bytes. Write ``load`` and ``swap``; this class decides, corrects, and keeps records.
+
+    Requests of one process take turns at a key. Event loops call ``load`` and ``swap`` in threads.
+
+    Args:
+        timeout_us: The time budget of a call in microseconds.
+
+    Attributes:
+        is_atomic: Whether ``swap`` writes all or none. Otherwise the writes that were not lost are undone.
+
+    Example:
+        ``docs/your-own-store.md`` has a complete store over SQLite.
+    """
+
+    is_atomic: ClassVar[bool] = True
+
+    def __init__(self, timeout_us: int = 50_000) -> None:
+        self._seconds = timeout_us / 1_000_000
+        self._threads: Any = self._open_threads()
+        self._loops: PerLoop[Any] = PerLoop(self._open_loop)
+        self._unmade = UnmadeCorrections(self._correct_again)
+        run_in_child(self, ByteStore._start_over)
+
+    clock: Clock = staticmethod(wall_us)
+    """Returns the time in microseconds, for calls without a time."""
+
+    def load(self, keys: Sequence[str]) -> Sequence[bytes | None]:
+        """Return the bytes of each key, None for a key without any.
+
+        Args:
+            keys: The keys.
+
+        Raises:
+            StoreError: The store has failed.
+        """
+        raise NotImplementedError
+
+    def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        """Write each value whose key still has the bytes ``before``, in one atomic step for each key at least.
+
+        Args:
+            writes: The values to write, at most one for each key.
+
+        Returns:
+            The keys that have other bytes by now. With ``is_atomic``, nothing is written if there is one.
+
+        Raises:
+            StoreError: The store has failed. The values may be written or not.
+        """
+        raise NotImplementedError
+
+    apply, aapply = forms(ByteCall.apply, Store.apply)
+    correct, acorrect = forms(ByteCall.correct, Store.correct)
+    forget, aforget = forms(ByteCall.forget, Store.forget)
+    read_record, aread_record = forms(ByteCall.read_record, Store.read_record)
+    write_record, awrite_record = forms(ByteCall.write_record, Store.write_record)
+    ping, aping = forms(ByteCall.ping, Store.ping)
+
+    def start(self) -> None:
+        self._run("ping", seconds=max(self._seconds, STARTING))
+
+    async def astart(self) -> None:
+        await self._arun("ping", seconds=max(self._seconds, STARTING))
+
+    def close(self) -> None:
+        self._unmade.close()
+
+    async def aclose(self) -> None:
+        await self._unmade.aclose()
+        self.close()
+
+    def _begin(self, way: Threads | EventLoop, seconds: float) -> TimedCall:
+        return _StoreCall(self, way, seconds)
+
+    def _open_threads(self) -> Threads:
+        return Threads(self._seconds)
+
+    def _open_loop(self) -> EventLoop:
+        return EventLoop(self._seconds)
+
+    def _start_over(self) -> None:
+        """In a forked child: drop what belongs to the parent."""
+        self._threads = self._open_threads()
+
+    def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
+        """Return the result of an operation of a call."""
+        check_process()
+        call = self._begin(self._threads, seconds or self._seconds)
+        try:
+            return run_blocking(getattr(call, operation)(*arguments, **options))
+        except Exception as error:
+            raise self._as_error(error) from error
+        finally:
+            self._unmade.keep(call.left, call.now)
+
+    async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
+        """Async form of ``_run``."""
+        loop = self._loops.get()
+        call = self._begin(loop, seconds or self._seconds)
+        try:
+            return await getattr(call, operation)(*arguments, **options)
+        except Exception as error:
+            raise self._as_error(error) from error
+        finally:
+            self._unmade.keep(call.left, call.now)
+
+    def _as_error(self, error: Exception) -> Exception:
+        """Return the error to raise because of an error."""
+        if isinstance(error, TimeoutError):
+            return StoreError(f"{self} did not reply within the time budget")
+        return error
+
+    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
+        """Make corrections that are left. Return those that are still left."""
+        call = self._begin(self._threads, self._seconds)
+        try:
+            run_blocking(call.correct(changes, now))
+        except Exception as error:
+            if not call.left:
+                raise self._as_error(error) from error
+        return call.left
