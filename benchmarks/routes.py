@@ -1,4 +1,4 @@
-"""Finding a request's route: the index of the middleware, beside asking Starlette's own router once more."""
+"""Finding the route of a request: the index of the middleware, beside asking Starlette's own router once more."""
 
 from __future__ import annotations
 

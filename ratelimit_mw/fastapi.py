@@ -12,11 +12,14 @@ from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Final, Never, Unpack
 
-from .asgi.dependencies import DependencyLimit, DependencyObject, check_provided, decisions_of
+from .asgi.adoption import check_provided
+from .asgi.dependants import DependencyLimit, DependencyObject
 from .asgi.middleware import RateLimitMiddleware
+from .asgi.request import ASGIAdmission
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops
+from .http.limits import DECIDED
 from .keys.features import checked_name
 from .rules import decorators
 from .rules.decorators import AnyView, call_site, exempt, make_mark, messages
@@ -127,12 +130,24 @@ class RateLimit(DependencyLimit, Depends):
         return self
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Verdict:
-        decisions = decisions_of(connection.scope, self)
-        if decisions is not None:
-            return await decisions.decide(self, {self._names[name]: value for name, value in values.items()})
+        for admission in reversed(connection.scope.get(DECIDED, {}).values()):
+            if self.mark in admission.limits.rules.marks:  # else another middleware decides it
+                return await self._decide(admission, {self._names[name]: value for name, value in values.items()})
         if not testmode.off:
             raise MissingMiddlewareError(self.mark.view)
         return Verdict()
+
+    async def _decide(self, admission: ASGIAdmission, provided: Mapping[str, Any]) -> Verdict:
+        """Return the verdict on this limit, which is decided once. A rejection refunds nothing, and is raised."""
+        request, decided = admission.request, admission.dependencies
+        marks = request.match.marks
+        if decided is None:
+            decided = admission.dependencies = dict.fromkeys(() if marks is None else marks.marks, admission.verdict)
+        if self.mark not in decided:  # FastAPI calls a dependency again with use_cache=False
+            rules = admission.limits.rules
+            plan = rules.plan_of([self.mark], request.method, request.host, marks, admission.lists)
+            decided[self.mark] = await admission.acheck(plan, provided)
+        return decided[self.mark]
 
 
 # FastAPI takes the parameters of a class in Depends(RateLimit), a mistake, from its annotations and cannot read these.

@@ -10,7 +10,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule, Verdict
 from ratelimit_mw.algorithms import names
-from ratelimit_mw.asgi.error_handlers import http_error
+from ratelimit_mw.asgi.rejections import http_error
 from ratelimit_mw.decision import combine_verdicts
 from ratelimit_mw.errors import FeatureTypeError, MissingExtraError, MissingMiddlewareError, RateLimitError, StateError
 from ratelimit_mw.http.body import UnreadBodyError

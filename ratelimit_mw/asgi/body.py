@@ -2,16 +2,20 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Final, TypeVar
 
-from ..http.limits import HttpLimits
 from ..http.request import Request
 from ..keys.features import INVALID
-from ..rules.plan import Plan
-from .request import BODY, ASGIRequest, Message, Receive
+from .types import Message, Receive
 
 _MAX_MESSAGES: Final = 64
 _DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
+
+_LATE: Final[Message] = {"type": ""}
+
+_Result = TypeVar("_Result")
 
 
 class ReadAhead:
@@ -40,39 +44,57 @@ class ReadAhead:
             return None
         if _announced(request) > self._limit:
             return INVALID
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        content = bytearray()
-        while True:
-            message = await self._next(deadline - asyncio.get_running_loop().time())
-            if message is None or message["type"] != "http.request":
-                return INVALID
+        loop, content = asyncio.get_running_loop(), bytearray()
+        deadline = loop.time() + self._timeout
+        while (message := await self._next(deadline - loop.time()))["type"] == "http.request":
             part = message.get("body", b"")
             if len(content) + len(part) > self._limit:
-                return INVALID
+                break
             content += part
             if not message.get("more_body", False):
                 return bytes(content)
             if len(self._kept) >= _MAX_MESSAGES:  # messages of one byte would take a hundred times the memory
                 self._kept = deque([{"type": "http.request", "body": bytes(content), "more_body": True}])
+        return INVALID
 
-    async def has_left(self) -> bool:
+    async def run_connected(self, decision: Awaitable[_Result]) -> _Result | None:
+        """Await a decision while the client is connected; None when the client leaves before."""
+        scope = asyncio.timeout(None)
+
+        def end_scope(leaving: asyncio.Future[bool]) -> None:
+            if not leaving.cancelled() and leaving.exception() is None and leaving.result():
+                with suppress(RuntimeError):  # the request was decided at the same time
+                    scope.reschedule(0)
+
+        leaving = asyncio.ensure_future(self._has_left())
+        leaving.add_done_callback(end_scope)
+        try:
+            async with scope:
+                return await decision
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return None
+        finally:
+            leaving.cancel()
+
+    async def _has_left(self) -> bool:
         """Wait until the client leaves. Return False when it sends more than can be kept for the application."""
         size = sum(len(message.get("body", b"")) for message in self._kept)
         while size <= self._limit and len(self._kept) < _MAX_MESSAGES:
-            message = await self._next() or {}
+            message = await self._next()
             if message["type"] in _DISCONNECTS:
                 return True
             size += len(message.get("body", b""))
         return False
 
-    async def _next(self, timeout: float | None = None) -> Message | None:
-        """Return the next message and keep it for the application; None when it is late."""
-        self._pending = pending = self._pending or asyncio.ensure_future(self._receive())
-        await asyncio.wait([pending], timeout=timeout)
-        if not pending.done():
-            return None
-        message = pending.result()
-        self._pending = None
+    async def _next(self, timeout: float | None = None) -> Message:
+        """Return the next message and keep it for the application; ``_LATE`` when it does not arrive in time."""
+        self._pending = self._pending or asyncio.ensure_future(self._receive())
+        await asyncio.wait([self._pending], timeout=timeout)
+        if not self._pending.done():
+            return _LATE
+        message, self._pending = self._pending.result(), None
         self._kept.append(message)
         return message
 
@@ -104,17 +126,3 @@ def _announced(request: Request) -> int:
     lengths = request.header_lines("content-length")
     length = lengths[0] if len(lengths) == 1 else ""
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
-
-
-def needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
-    """Return whether a rule reads the body, now or on the way to the view."""
-    reader, match = limits.reader, request.match
-    deferred = limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
-    return reader.needs_body(plan) or reader.needs_body(deferred)
-
-
-async def read_body(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> Receive:
-    """Read the body, and return a ``receive`` that repeats it for the application."""
-    request.ahead = ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
-    request.native = {**request.native, BODY: await ahead.read(request)}
-    return ahead.receive

@@ -3,38 +3,32 @@
 app = RateLimitMiddleware(app, settings="ratelimit.toml")
 """
 
-from __future__ import annotations
-
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Unpack
+from contextlib import suppress
+from inspect import isfunction
+from typing import Any, Final, Unpack
 
 from ..decision import Verdict
-from ..errors import RateLimitExceeded, rejection_of
-from ..http.admission import Admission
+from ..errors import ConfigError
 from ..http.features import OwnFeatures
-from ..http.headers import with_headers
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
-from ..http.rejection import Rejection
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from .body import needs_body, read_body
-from .connection import adecide_connected, respond_to_nobody
-from .dependencies import DependencyDecisions
-from .error_handlers import RejectionHandler, http_error
-from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
-from .routes.index import RouteIndexes
-from .startup import BrokenMiddleware, is_built_by_starlette, lifespan_sender, stands_alone
+from .adoption import adopt
+from .body import ReadAhead
+from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
+from .router import is_of_framework, layers_of
+from .routes import Applications, BrokenApplications
+from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketConnection
 
-_STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
-_PERCENT = ord("%")  # a number, because "in" is eight times as fast as with bytes
-_PLACE = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
-_ERROR = 500  # the status that servers send when an application raises
+_PERCENT: Final = ord("%")  # a number, because "in" is eight times as fast as with bytes
+_CLIENT_LEFT: Final = 499  # as in the logs of nginx
+_ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
 class RateLimitMiddleware:
@@ -61,7 +55,7 @@ class RateLimitMiddleware:
     """
 
     limits: HttpLimiter
-    routes: RouteIndexes | BrokenMiddleware
+    routes: Applications | BrokenApplications
 
     def __init__(
         self,
@@ -80,15 +74,17 @@ class RateLimitMiddleware:
             adapter = {"user": lambda request: asgi_user(request, self.limits)}
             arguments = settings, limiter, features or {}, rejection, adapter, options
             self.limits = HttpLimiter(*arguments, routes=True, before_user=before_user)
-            if stands_alone(app) and not before_user:
+            if isfunction(app) and not (before_user or is_of_framework(app)):  # others may get routes until they start
                 self.limits.adopt(check=lambda limits: check_no_views(limits.rules))
         except Exception as error:
-            if not is_built_by_starlette():
+            # Starlette builds its middleware at its first call. A server takes an error there for an application
+            # without lifespan, and then responds to each request with 500.
+            if all(type(layer).__name__ != "ExceptionMiddleware" for layer in layers_of(app)):
                 raise
-            self.routes = BrokenMiddleware(error)
+            self.routes = BrokenApplications(error)
             return
         self.limiter = self.limits.limiter
-        self.routes = RouteIndexes(app, self.limits)
+        self.routes = Applications(app, self.limits, adopt)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call would cost every request
         if scope["type"] != "http":
@@ -103,12 +99,12 @@ class RateLimitMiddleware:
         plan = _plan(limits, request, scope)
         admission, before = None, get_current()
         try:
-            if limits.reader.reads_bodies and BODY not in scope and needs_body(limits, plan, request):
-                receive = await read_body(limits, request, receive)
+            if limits.reader.reads_bodies and BODY not in scope and _needs_body(limits, plan, request):
+                receive = await _read_body(limits, request, receive)
             if limits.may_wait:
-                decided, receive = await adecide_connected(limits, plan, request, receive)
+                decided, receive = await _decide_connected(limits, plan, request, receive)
                 if decided is None:
-                    await respond_to_nobody(send)
+                    await _respond_to_nobody(send)
                     return
                 verdict = decided
             else:
@@ -134,7 +130,7 @@ class RateLimitMiddleware:
         verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         admission.has_ended = True
         if plan.needs_settlement or verdict.open_receipt is not None or admission.added is not None:
-            await admission.aend(admission.status or _ERROR)
+            await admission.aend(admission.status or ERROR)
         elif limits.is_observed:
             admission.observe()  # ``aend`` without its call
 
@@ -142,7 +138,25 @@ class RateLimitMiddleware:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
         if scope["type"] == "websocket":
             return self._websocket(scope, receive, send)
-        return self.app(scope, receive, lifespan_sender(self, scope, send) if scope["type"] == "lifespan" else send)
+        return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
+
+    def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
+        """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
+
+        async def send_in_time(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    self.routes.index_of(scope)
+                except ConfigError as error:
+                    if "app" not in scope:  # Starlette reports the error to the server
+                        await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
+                await self.limiter.astart()
+            if message["type"] in _ENDS and not isinstance(self.routes, BrokenApplications):
+                await self.limiter.aclose()
+            await send(message)
+
+        return send_in_time
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
@@ -153,7 +167,7 @@ class RateLimitMiddleware:
         if limits.watch is not None:
             limits = await limits.aat()
         plan = _plan(limits, request, scope)
-        verdict, receive = await adecide_connected(limits, plan, request, receive)
+        verdict, receive = await _decide_connected(limits, plan, request, receive)
         if verdict is None:
             return
         admission = _admit(limits, plan, request, verdict, scope, send)
@@ -195,97 +209,41 @@ def _admit(
     return admission
 
 
-class ASGIAdmission(Admission):
-    """An admission whose response is sent over ASGI."""
+def _needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
+    """Return whether a rule reads the body, now or on the way to the view."""
+    reader, match = limits.reader, request.match
+    deferred = limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
+    return reader.needs_body(plan) or reader.needs_body(deferred)
 
-    request: ASGIRequest
-    server_send: Send
-    """The ``send`` of the server."""
-    dependencies: DependencyDecisions | None = None
-    """The decisions on dependency limits, once there are any."""
 
-    def renew(self) -> ASGIRequest:
-        """The request with what the layers inside have added to its scope. Mounts have changed its path."""
-        before = self.request
-        place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
-        request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
-        request.index, request.match, request.endpoint = before.index, before.match, before.endpoint
-        request.parsed_body = before.parsed_body
-        return request
+async def _read_body(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> Receive:
+    """Read the body, and return a ``receive`` that repeats it for the application."""
+    ahead = _read_ahead(limits, request, receive)
+    request.native = {**request.native, BODY: await ahead.read(request)}
+    return ahead.receive
 
-    def show(self) -> None:
-        self.native.setdefault("state", {})["ratelimit"] = self.shown  # after the response, that of the server
 
-    def error(self, verdict: Verdict) -> RateLimitExceeded:
-        return http_error(verdict)
+def _read_ahead(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> ReadAhead:
+    if request.ahead is None:
+        request.ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
+    return request.ahead
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """Send a message of the application, with the rate limit headers at the start of the response."""
-        if message["type"] in _STARTS:
-            request = self.request
-            if request.index is not None and request.match.target is not self.native.get("endpoint"):
-                request.index.compare(request.match, self.native.get("endpoint"))
-            self.status = message.get("status", 101)
-            if self.first is not None:
-                self.first.verdict = self.verdict
-                return self.server_send(message)
-            limits, verdict = self.limits, self.verdict
-            if self.counts_outcomes:
-                if self.true_costs:
-                    message = self._without_costs(message)
-                verdict = verdict.after(self.status)
-            added = self._headers or limits.writer.headers(verdict)
-            if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
-                names = limits.writer.names if verdict.allowed else {name for name, _ in added}
-                message = with_headers(message, added, names)
-        return self.server_send(message)
 
-    def _without_costs(self, message: Message) -> Message:
-        """State the true costs in a message. Return it without the headers that the client must not receive."""
-        headers = list(message.get("headers") or ())
-        names = {name.encode("latin-1") for name in self.read_costs(headers)}
-        return with_headers({**message, "headers": headers}, [], names)
+async def _decide_connected(
+    limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
+) -> tuple[Verdict | None, Receive]:
+    """Return the verdict, None when the client left before, and the ``receive`` for the application.
 
-    async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
-        """End the admission after an error. Return whether a rejection was sent for it."""
-        if rejection := rejection_of(error):
-            has_started = self.status is not None
-            try:
-                if not has_started:
-                    self.verdict = rejection.verdict
-                    await self.reject(receive, send)
-            finally:
-                await self.aend(self.status or _ERROR)
-            return not has_started
-        if isinstance(error, GeneratorExit):
-            self.end(None)  # a coroutine that is closed cannot await
-        else:  # where the server stops, the outcome is not known: only slots are returned
-            await self.aend((self.status or _ERROR) if isinstance(error, Exception) else None)
-        return False
+    A request that waits for a slot ends when its client leaves.
+    """
+    if not plan.waits:
+        return await limits.adecide(plan, request), receive
+    ahead = _read_ahead(limits, request, receive)
+    return await ahead.run_connected(limits.adecide(plan, request)), ahead.receive
 
-    async def reject(self, receive: Receive, send: Send, handler: RejectionHandler | None = None) -> None:
-        """Send your own response to a rejection, else that of the application's error handler, else the package's."""
-        request, reject = self.request, self.limits.reject
-        if request.index is not None and self.native["type"] == "http":
-            handler = handler or request.index.handler
-        if reject is not None:
-            response = reject(request.own, self.verdict)
-            if inspect.isawaitable(response):
-                response = await response
-        else:
-            response = (handler and handler(self.verdict)) or self.rejection()
-        added = self.headers(self.verdict.status)
-        names = {name for name, _ in added}
 
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] not in _STARTS:
-                return send(message)
-            self.status = message["status"]
-            return send(with_headers(message, added, names))
-
-        if isinstance(response, Rejection):
-            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-            await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
-            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
-            return
-        await response(self.native, receive, send_with_headers)
+async def _respond_to_nobody(send: Send) -> None:
+    """End the request of a client that has left. Outer middleware may need a response; servers send none."""
+    with suppress(OSError):
+        await send({"type": "http.response.start", "status": _CLIENT_LEFT, "headers": []})
+        await send({"type": "http.response.body", "body": b""})

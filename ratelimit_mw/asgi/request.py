@@ -1,37 +1,48 @@
-"""An ASGI scope as a request that features are read from."""
+"""An ASGI scope as a request that features are read from, and the response to it."""
 
-from __future__ import annotations
-
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from ..decision import Verdict
+from ..errors import RateLimitExceeded, rejection_of
+from ..http.admission import Admission
+from ..http.headers import with_headers
+from ..http.limits import HttpLimiter
+from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..http.warnings import warn_of_user
-from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
-
-if TYPE_CHECKING:
-    from ..http.limits import HttpLimiter
-    from ..keys.values import Conversions
-    from .body import ReadAhead
-    from .routes.index import RouteIndex
+from ..keys.values import Conversions
+from ..rules.marks import Mark
+from .body import ReadAhead
+from .rejections import ErrorHandlers, http_error
+from .router import ROUTES_UNKNOWN, RouteMatch, path_below
+from .types import Message, Receive, Scope, Send
 
 BODY: Final = "ratelimit_mw.body"
 """The key of the scope that holds the body, once it was read."""
-
 _NO_USER: Final = "nothing outside RateLimitMiddleware has set the user. Add AuthenticationMiddleware outside it"
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+ERROR: Final = 500
+"""The status that servers send when an application raises."""
+_STARTS: Final = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+_PLACE: Final = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
+
+
+class KnownRoutes(Protocol):
+    """The routes of the application that a request goes to."""
+
+    handlers: ErrorHandlers | None
+
+    def params(self, request: "ASGIRequest") -> Mapping[str, Any]:
+        """Return the path parameters of a request."""
 
 
 class ASGIRequest(Request):
     """A request over an ASGI scope."""
 
-    index: RouteIndex | None
+    index: KnownRoutes | None
     """The routes of the application, where they are known."""
     match: RouteMatch
     """The route of this request."""
@@ -118,3 +129,99 @@ def asgi_user(request: Request, limits: HttpLimiter) -> Any:
         except NotImplementedError:
             continue  # Starlette's BaseUser leaves both to its subclasses
     return None
+
+
+class ASGIAdmission(Admission):
+    """An admission whose response is sent over ASGI."""
+
+    request: ASGIRequest
+    server_send: Send
+    """The ``send`` of the server."""
+    dependencies: dict[Mark, Verdict] | None = None
+    """The verdicts on the limits of dependencies, once there are any."""
+
+    def renew(self) -> ASGIRequest:
+        """The request with what the layers inside have added to its scope. Mounts have changed its path."""
+        before = self.request
+        place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
+        request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
+        request.index, request.match, request.endpoint = before.index, before.match, before.endpoint
+        request.parsed_body = before.parsed_body
+        return request
+
+    def show(self) -> None:
+        self.native.setdefault("state", {})["ratelimit"] = self.shown  # after the response, that of the server
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        return http_error(verdict)
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send a message of the application, with the rate limit headers at the start of the response."""
+        if message["type"] in _STARTS:
+            self.status = message.get("status", 101)
+            if self.first is not None:
+                self.first.verdict = self.verdict
+                return self.server_send(message)
+            limits, verdict = self.limits, self.verdict
+            if self.counts_outcomes:
+                if self.true_costs:
+                    message = self._without_costs(message)
+                verdict = verdict.after(self.status)
+            added = self._headers or limits.writer.headers(verdict)
+            if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
+                names = limits.writer.names if verdict.allowed else {name for name, _ in added}
+                message = with_headers(message, added, names)
+        return self.server_send(message)
+
+    def _without_costs(self, message: Message) -> Message:
+        """State the true costs in a message. Return it without the headers that the client must not receive."""
+        headers = list(message.get("headers") or ())
+        names = {name.encode("latin-1") for name in self.read_costs(headers)}
+        return with_headers({**message, "headers": headers}, [], names)
+
+    async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
+        """End the admission after an error. Return whether a rejection was sent for it."""
+        if rejection := rejection_of(error):
+            has_started = self.status is not None
+            try:
+                if not has_started:
+                    self.verdict = rejection.verdict
+                    await self.reject(receive, send)
+            finally:
+                await self.aend(self.status or ERROR)
+            return not has_started
+        if isinstance(error, GeneratorExit):
+            self.end(None)  # a coroutine that is closed cannot await
+        else:  # where the server stops, the outcome is not known: only slots are returned
+            await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
+        return False
+
+    async def reject(self, receive: Receive, send: Send, handlers: ErrorHandlers | None = None) -> None:
+        """Send your own response to a rejection, else that of the application's error handler, else the package's.
+
+        These handlers take precedence over those of the application that the middleware serves.
+        """
+        request, verdict, response = self.request, self.verdict, None
+        if self.limits.reject is not None:
+            response = self.limits.reject(request.own, verdict)
+            if inspect.isawaitable(response):
+                response = await response
+        elif request.index is not None and self.native["type"] == "http":
+            for each in filter(None, (handlers, request.index.handlers)):
+                response = response or await each.respond(verdict, self.native, receive)
+        response = response or self.rejection()
+        added = self.headers(self.verdict.status)
+        names = {name for name, _ in added}
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            if message["type"] not in _STARTS:
+                return send(message)
+            self.status = message["status"]
+            return send(with_headers(message, added, names))
+
+        if isinstance(response, Rejection):
+            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
+            return
+        await response(self.native, receive, send_with_headers)

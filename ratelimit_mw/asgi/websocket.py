@@ -3,17 +3,13 @@
 A handshake counts as a GET of its path.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..decision import Verdict
 from ..errors import rejection_of
-from .request import ASGIApp, Message, Receive
-
-if TYPE_CHECKING:
-    from .middleware import ASGIAdmission
+from .request import ASGIAdmission
+from .types import ASGIApp, Message, Receive
 
 _DENIAL: Final = "websocket.http.response"
 _TOO_MANY: Final = 429

@@ -51,7 +51,7 @@ class MiddlewareSource(Source):
             hint = _hint(app) if error.of.startswith("rule ") or ": rules[" in error.message else ""
             raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
         self._map = None if is_asgi else middleware.routes
-        routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.routes()
+        routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.describe()
         limits = middleware.limits.in_force
         super().__init__(name, limits.settings, limits.rules, routes, middleware.limits)
 

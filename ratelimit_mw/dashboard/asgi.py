@@ -8,8 +8,9 @@ from inspect import isawaitable
 from typing import Final
 
 from ..asgi.body import ReadAhead
-from ..asgi.request import BODY, ASGIApp, ASGIRequest, Receive, Scope, Send
-from ..asgi.routes.tree import path_below
+from ..asgi.request import BODY, ASGIRequest
+from ..asgi.router import path_below
+from ..asgi.types import ASGIApp, Receive, Scope, Send
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
 from ..http.limits import DECIDED

@@ -35,7 +35,7 @@ from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
 from ratelimit_mw.asgi.request import BODY as READ
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.asgi.routes.index import RouteIndex, RouteIndexes
+from ratelimit_mw.asgi.routes import Applications, RouteIndex
 from ratelimit_mw.http.body import body_feature
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
@@ -255,7 +255,7 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
 
         monkeypatch.setattr(owner, name, counted)
 
-    for owner, name in ((RuleSet, "plan"), (RouteIndexes, "match"), (RouteIndex, "find")):
+    for owner, name in ((RuleSet, "plan"), (Applications, "match"), (RouteIndex, "find")):
         count(owner, name)
 
     async def view(request: StarletteRequest) -> Response:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from calls import ask
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.staticfiles import StaticFiles
 from starlette_apps import application, asynchronous, hello, statuses
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.starlette import RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
 
@@ -32,30 +28,6 @@ def test_options_count_where_starlette_does_not_answer_them() -> None:
         assert statuses(mounted, *[f"/in{path}"] * 3, method="OPTIONS") == expected
     named = Rule(name="all", limits="2/minute", match={"methods": "OPTIONS"})
     assert statuses(application(routes, named), *["/get"] * 3, method="OPTIONS") == [405, 405, 429]
-
-
-class Passing:
-    """Middleware that may check a password."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.app(scope, receive, send)
-
-
-class OwnRoute(Route):
-    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        await super().handle(scope, receive, send)
-
-
-async def dispatch(request: Any, call_next: Any) -> Any:
-    return await call_next(request)
-
-
-GET = Route("/", hello, methods=["GET"])
-PASSING = [Middleware(Passing)]
-LIMITER = Middleware(RateLimitMiddleware, settings={"rules": [{"name": "all", "limits": "2/minute"}]})
 
 
 def test_path_parameters_without_routes_are_an_error() -> None:
@@ -91,58 +63,6 @@ class Rewrites:
         if scope["path"] == "/old":
             scope["path"] = "/new"
         await self.app(scope, receive, send)
-
-
-def test_a_mismatch_with_the_framework_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """When another view runs than the limited one, the log reports the mismatch once."""
-    app = Starlette(routes=[Route("/old", hello), Route("/new", synchronous_free)])
-    app.add_middleware(Rewrites)
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
-    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
-        assert statuses(app, "/new", "/old", "/old") == [200, 200, 200]
-    (record,) = caplog.records
-    assert "the limits of the route /old were applied" in record.message
-    assert _middleware_of(app).routes.index_of({"app": app}).differences == 2
-
-
-def test_an_application_inside_of_a_function_is_no_mismatch(caplog: pytest.LogCaptureFixture) -> None:
-    """The function hides its routes. Files that are mounted have none, so another view is a mismatch."""
-    inner = Starlette(routes=[Route("/own", hello)])
-
-    async def around(scope: Any, receive: Any, send: Any) -> None:
-        await inner(scope, receive, send)
-
-    app = Starlette(routes=[Mount("/old", StaticFiles(check_dir=False)), Mount("/in", around)])
-    app.routes.append(Route("/new", synchronous_free))
-    app.add_middleware(Rewrites)
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
-    app.routes.append(Mount("/exempt", exempt(inner)))
-    assert (statuses(app, "/in/own", "/exempt/own"), caplog.records) == ([200, 200], [])
-    assert (statuses(app, "/old"), len(caplog.records)) == ([200], 1)
-
-
-def synchronous_free(request: Any) -> Response:
-    return PlainTextResponse("new")
-
-
-def _middleware_of(app: Any) -> Any:
-    return next(layer for layer in _layers(app.middleware_stack) if isinstance(layer, RateLimitMiddleware))
-
-
-def _layers(layer: Any) -> Iterator[Any]:
-    while layer is not None:
-        yield layer
-        layer = getattr(layer, "app", None)
-
-
-def test_a_replaced_route_is_found() -> None:
-    """A route that replaces another is found at its response, and the log reports no mismatch."""
-    app = application([Route("/", hello)], Rule(limits="9/minute"))
-    assert statuses(app, "/") == [200]
-    app.routes[0] = Route("/", exempt(synchronous_free))
-    assert "ratelimit" in ask(app).headers
-    assert "ratelimit" not in ask(app).headers
-    assert _middleware_of(app).routes.index_of({"app": app}).differences == 0
 
 
 # -- position of the middleware ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from calls import http_scope
 
-from ratelimit_mw.asgi.routes.index import RouteIndex
+from ratelimit_mw.asgi.routes import RouteIndex
 
 
 def index_of(app: Any) -> RouteIndex:

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from ...asgi import RateLimitMiddleware
-from ...asgi.request import ASGIApp, ASGIRequest, Receive, Scope, Send
+from ...asgi.request import ASGIRequest
+from ...asgi.types import ASGIApp, Receive, Scope, Send
 from ...clock import monotonic
 from ...dashboard.access import Mount
 from ...dashboard.asgi import ASGIDashboard

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from ...asgi.request import ASGIRequest, Message, Scope, Send
+from ...asgi.request import ASGIRequest
+from ...asgi.types import Message, Scope, Send
 from ...errors import ConfigError
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Final, get_type_hints
 
-from ...errors import ConfigError
-from ...http.annotations import types_in
-from ...keys.values import Conversion, Conversions
-from ..dependencies import DependencyObject
+from ..errors import ConfigError
+from ..http.annotations import types_in
+from ..keys.values import Conversion, Conversions
+from ..rules.marks import Mark
 
 _PLACES: Final = {
     "path": "path_params",
@@ -24,6 +24,38 @@ _COLLECTIONS: Final = (list, set, frozenset, tuple, Sequence)
 """Types of a parameter that a client may send several times, and that it may send once."""
 _CUSTOM: Final = "__get_pydantic_core_schema__"
 """The method of types that convert in their own way: ``ByteSize`` reads "1 KB", for example."""
+
+
+class DependencyObject:
+    """A dependency that is an object. Its class in its place would take arguments from the query of the client."""
+
+    arguments = ""
+    """Arguments of the class, for an example."""
+
+
+class DependencyLimit(DependencyObject):
+    """A limit that a dependency carries. Objects with the same mark are one limit.
+
+    ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
+    """
+
+    arguments = '"5/minute"'
+
+    def __init__(self, mark: Mark, provides: Mapping[str, object], place: str) -> None:
+        self.mark = mark
+        self.provides = provides
+        self.place = place
+
+
+def calls_before(dependant: Any) -> Iterator[object]:
+    """Yield the functions that FastAPI calls before a view, the outermost first."""
+    for inner in getattr(dependant, "dependencies", ()):
+        call = inner.call
+        if inspect.isclass(call) and issubclass(call, DependencyObject):
+            name = call.__name__
+            raise ConfigError(f"expected Depends({name}({call.arguments})); got Depends({name})")
+        yield from calls_before(inner)
+        yield call
 
 
 class ParameterTypes(Conversions):
@@ -43,11 +75,6 @@ class ParameterTypes(Conversions):
 
     def declares(self, feature: str) -> bool:
         return bool(self._types_of(feature))
-
-    def of_path(self) -> dict[str, Conversion]:
-        """Return how the parameters of the path are converted, by name."""
-        every = {each.alias: self.of(f"path:{each.alias}") for each in self._lists["path_params"]}
-        return {name: conversion for name, conversion in every.items() if conversion is not None}
 
     def _types_of(self, feature: str) -> list[list[type]]:
         """Return the types of each parameter and field of a model that has a feature."""
@@ -122,14 +149,3 @@ def _names(name: str, info: Any) -> set[str]:
     choices = getattr(validation, "choices", (validation,))
     names = {text for text in (name, getattr(info, "alias", None), *choices) if isinstance(text, str)}
     return names | {text.replace("_", "-").lower() for text in names}
-
-
-def calls_before(dependant: Any) -> Iterator[object]:
-    """Yield the functions that FastAPI calls before a view, the outermost first."""
-    for inner in getattr(dependant, "dependencies", ()):
-        call = inner.call
-        if inspect.isclass(call) and issubclass(call, DependencyObject):
-            name = call.__name__
-            raise ConfigError(f"expected Depends({name}({call.arguments})); got Depends({name})")
-        yield from calls_before(inner)
-        yield call

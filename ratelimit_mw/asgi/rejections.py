@@ -1,0 +1,102 @@
+"""Rejections as errors of Starlette and FastAPI, and the handlers that an application has for them."""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from inspect import iscoroutinefunction
+from typing import Any, Final, Self
+
+from ..decision import Verdict
+from ..errors import RateLimitError, RateLimitExceeded
+from ..http.limits import DECIDED
+from .router import layers_of
+
+_ERRORS: Final = (RateLimitExceeded, RateLimitError)
+_FRAMEWORKS: Final = ("starlette", "fastapi")
+
+
+def http_error(verdict: Verdict) -> RateLimitExceeded:
+    """Return a rejection as an error of Starlette or FastAPI, which also is a ``RateLimitExceeded``."""
+    return (_http_error() if "starlette" in sys.modules else RateLimitExceeded)(verdict)
+
+
+@cache
+def _http_error() -> type[RateLimitExceeded]:
+    """Return the error for rejections: also the ``HTTPException`` of the framework. That of FastAPI is Starlette's."""
+    if "fastapi" in sys.modules:
+        from fastapi import HTTPException
+    else:
+        from starlette.exceptions import HTTPException  # type: ignore[assignment]
+
+    class RateLimitHTTPException(RateLimitExceeded, HTTPException):
+        def __init__(self, verdict: Verdict) -> None:
+            HTTPException.__init__(self, verdict.status, RateLimitExceeded.describe(verdict))
+            self.verdict = verdict
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return http_error, (self.verdict,)
+
+        def __str__(self) -> str:
+            return self.describe(self.verdict)
+
+    return RateLimitHTTPException
+
+
+class ErrorHandlers:
+    """The own handlers of an application for rejections: for their error, their status, or ``HTTPException``."""
+
+    def __init__(self, app: Any, handlers: Mapping[Any, Callable[[Any, Any], Any]]) -> None:
+        self._app = app
+        self._handlers = handlers
+
+    @classmethod
+    def of(cls, app: Any) -> Self | None:
+        """Return the handlers of an application of Starlette or FastAPI; None where it has none of its own."""
+        registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
+        own = {kind: handler for kind, handler in registered.items() if not _is_default(handler)}
+        return cls(app, own) if own else None
+
+    def find(self, status: int) -> Callable[[Any, Any], Any] | None:
+        """Return the handler of a rejection with this status. Handlers for the error take precedence."""
+        classes = [each for each in _http_error().__mro__ if each is not Exception]
+        return next((self._handlers[kind] for kind in (*_ERRORS, status, *classes) if kind in self._handlers), None)
+
+    async def respond(self, verdict: Verdict, scope: Any, receive: Any) -> Callable[..., Awaitable[None]] | None:
+        """Return the response of the handler; None without one."""
+        handler = self.find(verdict.status)
+        if handler is None:
+            return None
+        from starlette.concurrency import run_in_threadpool  # only an application of Starlette has handlers
+        from starlette.requests import Request
+
+        request, error = Request({"app": self._app, **scope}, receive), http_error(verdict)
+        if iscoroutinefunction(handler):
+            return await handler(request, error)  # type: ignore[no-any-return]
+        return await run_in_threadpool(handler, request, error)
+
+
+def _is_default(handler: Any) -> bool:
+    return handler is _respond or str(getattr(handler, "__module__", "")).partition(".")[0] in _FRAMEWORKS
+
+
+def handle_rejections(app: Any) -> None:
+    """Give an application of Starlette a handler for the rejections of its views, where it has none for the error.
+
+    Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted.
+    """
+    if _ERRORS[0] in getattr(app, "exception_handlers", _ERRORS) or _ERRORS[1] in app.exception_handlers:
+        return
+    for layer in (app, *layers_of(app.middleware_stack)):  # a stack that is built later takes those of the application
+        if hasattr(layer, "add_exception_handler"):
+            layer.add_exception_handler(RateLimitExceeded, _respond)
+
+
+async def _respond(request: Any, error: RateLimitExceeded) -> Any:
+    """Return the ASGI application that responds to a rejection as the middleware does; raise it without one."""
+    admissions: Mapping[object, Any] = request.scope.get(DECIDED, {})
+    if not admissions or request.scope["type"] != "http":
+        raise error
+    admission = list(admissions.values())[-1]
+    admission.verdict = error.verdict
+    handlers = ErrorHandlers.of(request.scope.get("app"))
+    return lambda _, receive, send: admission.reject(receive, send, handlers)

@@ -1,0 +1,161 @@
+"""The routes of the applications that a middleware serves: where a request goes, before the application is called.
+
+A bounded dictionary keeps what the routers have found for a path.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Never
+
+from ..http.limits import HttpLimiter
+from ..http.warnings import warn_at_start
+from ..keys.values import parameter
+from ..rules.marks import Destination
+from .rejections import ErrorHandlers
+from .request import ASGIRequest
+from .router import RouteFound, RouteMatch, RouteReader, application_behind, path_below
+
+_MAX_CACHED: Final = 10_000
+_MAX_KEY: Final = 256
+
+
+class RouteIndex:
+    """The routes of an application or router, with those of its mounts. Raises ``ConfigError`` for marks out of place.
+
+    ``is_outermost``: no other router is around it. ``adopt`` takes over the limits of the routes that were read.
+    """
+
+    handlers: ErrorHandlers | None = None
+    """Those of the application that the middleware serves."""
+
+    def __init__(self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None]) -> None:
+        self._app = app
+        self._is_outermost = is_outermost
+        self._root: str = getattr(app, "root_path", "")
+        """The root path that FastAPI sets when it is called, instead of the server's."""
+        self._adopt = adopt
+        self.read()
+
+    def read(self) -> None:
+        """Read the routes: at the start, and when one of the lists no longer has its size of ``sizes``."""
+        reader = RouteReader(self._app)
+        self._adopt(reader)
+        self.reader = reader
+        self.sizes = [(routes, len(routes)) for routes in reader.lists]
+        self._cached: dict[tuple[str, str, str, str], RouteMatch] = {}
+
+    def find(self, request: ASGIRequest) -> RouteMatch:
+        """Return where a request goes."""
+        if self._root and "app" not in request.native:
+            request.native = {**request.native, "root_path": self._root}
+        scope = request.native
+        path = path_below(self._root_of(scope), scope["path"]) if scope.get("root_path") else scope["path"]
+        host = next(iter(request.header_lines("host")), "") if self.reader.by_host else ""
+        key = scope["type"], scope["method"], path, host  # a client may send any method, even "websocket"
+        match = self._cached.get(key)
+        if match is None:
+            match, _, is_cacheable = self._look_up(scope)
+            if is_cacheable and sum(map(len, key)) <= _MAX_KEY:
+                if len(self._cached) >= _MAX_CACHED:
+                    self._cached.clear()
+                self._cached[key] = match
+        return match
+
+    def params(self, request: ASGIRequest) -> dict[str, Any]:
+        """Return the path parameters of a request after their conversion: "007" and "7" are one number."""
+        match, params, _ = self._look_up(request.native)
+        return {name: parameter(match.conversions.apply(f"path:{name}", value)) for name, value in params.items()}
+
+    def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
+        """Return where a request goes, with all marks, and its path parameters, for commands."""
+        match = self.find(request)
+        return replace(match, marks=match.all_marks), self.params(request)
+
+    def _look_up(self, scope: Mapping[str, Any]) -> RouteFound:
+        """Find the route of a request without the cache. Mounts around the middleware have changed its scope."""
+        return self.reader.table.find({**scope, "root_path": self._root_of(scope), "path_params": {}})
+
+    def _root_of(self, scope: Mapping[str, Any]) -> str:
+        """Return the root path of the application; for the outermost one that of the server."""
+        root: str = scope.get("root_path", "")
+        return scope.get("app_root_path", root) if self._is_outermost else root
+
+
+class Applications:
+    """The routes of the applications that a middleware serves, nearly always one.
+
+    A middleware in an application that is mounted uses the outer router, whose templates are whole.
+    """
+
+    def __init__(
+        self, app: object, limits: HttpLimiter, adopt: Callable[[HttpLimiter, int, RouteReader], None]
+    ) -> None:
+        self._app = app
+        self._adopt = adopt
+        self._limits = limits
+        self._by_start: dict[int, tuple[object, RouteIndex]] = {}
+        self.has_routes = True
+        """False once an application without routes was found."""
+
+    def match(self, request: ASGIRequest) -> None:
+        """Find the route of a request, and set it on the request."""
+        scope = request.native
+        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
+        entry = self._by_start.get(id(start))
+        index = request.index = self.index_of(scope) if entry is None else entry[1]  # nearly always without a call
+        if index is not None:
+            for routes, size in index.sizes:
+                if len(routes) != size:
+                    index.read()
+                    break
+            match = request.match = index.find(request)
+            request.endpoint = match.endpoint
+
+    def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+        """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
+        if not self.has_routes:
+            return None
+        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
+        entry = self._by_start.get(id(start))
+        if entry is None:
+            index = self._open_index(scope)
+            if index is None:
+                self._limits.adopt_no_routes()
+                self.has_routes = False
+                warn_at_start(self._limits)
+                return None
+            entry = self._by_start[id(start)] = (start, index)
+            warn_at_start(self._limits)
+        return entry[1]
+
+    def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+        outermost = application_behind(_outer_router(scope))
+        app = application_behind(scope.get("app")) or application_behind(self._app)
+        for root, is_outermost in ((outermost, True), (app, outermost is None)):
+            if root is not None:
+                index = RouteIndex(root, is_outermost, partial(self._adopt, self._limits, id(root)))
+                if app is None or index.reader.contains(app):
+                    index.handlers = ErrorHandlers.of(app)
+                    return index
+        return None
+
+
+class BrokenApplications:
+    """Takes the place of ``Applications`` after an error. It raises the error at the start, and at each request."""
+
+    has_routes = True
+
+    def __init__(self, error: Exception) -> None:
+        self._error, self._traceback = error, error.__traceback__
+
+    def index_of(self, scope: Any) -> Never:
+        raise self._error.with_traceback(self._traceback)  # the traceback would otherwise grow with each raise
+
+    match = index_of
+
+
+def _outer_router(scope: Mapping[str, Any]) -> Any:
+    """Return the router of the application that the current one is mounted in; None outside a mount."""
+    router = scope.get("router")
+    return None if router is getattr(scope.get("app"), "router", None) else router

@@ -1,1 +1,0 @@
-"""The routes of ASGI applications, found without asking the router of the framework."""
