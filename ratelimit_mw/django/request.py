@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -46,8 +47,6 @@ class DjangoRequest(WSGIRequest):
         self.framework_request = framework_request
         self.may_await = may_await
         """Whether features may be awaitable."""
-        if not is_utf8(self.native.get("CONTENT_TYPE", "")):
-            self.query_values = None  # Django decodes the query in the charset of the body
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
             self.parsed_body = _parsed_body(framework_request)
 
@@ -60,6 +59,11 @@ class DjangoRequest(WSGIRequest):
             before.route,
         )
         return self
+
+    @cached_property
+    def query_values(self) -> dict[str, list[str]] | None:
+        """None for another charset, too: Django decodes the query in the charset of the body."""
+        return super().query_values if is_utf8(self.native.get("CONTENT_TYPE", "")) else None
 
     @property
     def server_data(self) -> MutableMapping[str, Any]:

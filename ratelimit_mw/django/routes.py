@@ -58,12 +58,21 @@ class DjangoRoute(Route):
 
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
-        marks = self.marked.for_method(method)
-        unprefixed = self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else ""
-        is_expression = _EXPRESSION in self.pattern
-        return destination(
-            self.template, self.name, marks, is_expression=is_expression, unprefixed=unprefixed, suffix=self.suffix
+        by_method, other = self._destinations
+        return by_method.get(method, other)
+
+    @functools.cached_property
+    def _destinations(self) -> tuple[dict[str, Destination], Destination]:
+        build = functools.partial(
+            destination,
+            self.template,
+            self.name,
+            is_expression=_EXPRESSION in self.pattern,
+            unprefixed=self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else "",
+            suffix=self.suffix,
         )
+        by_method = {method: build(marks=marks) for method, marks in self.marked.by_method.items()}
+        return by_method, build(marks=self.marked.common)
 
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
