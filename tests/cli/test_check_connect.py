@@ -14,6 +14,7 @@ import redis
 from command_line import Files, run
 from redis_handles import address
 from servers import HOST, Server, certificates, cluster_running, redis_running, sentinel_running, tls_options
+from tables import each
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.connect import FACT, NOTE, PROBLEM, examine_part, examine_store
@@ -44,8 +45,8 @@ def of(subject: str, texts: Iterable[str]) -> list[str]:
 def judged(facts: Facts) -> dict[str, list[str]]:
     """The findings on a part of a store, by kind."""
     found: dict[str, list[str]] = {FACT: [], NOTE: [], PROBLEM: []}
-    for each in examine_part(facts):
-        found[each.kind].append(each.text)
+    for finding in examine_part(facts):
+        found[finding.kind].append(finding.text)
     return found
 
 
@@ -162,7 +163,7 @@ def test_a_user_without_the_right_to_info_gets_a_note(tmp_path: Path, own_server
     assert "pw" not in note
 
 
-@pytest.mark.parametrize(
+@each(
     ("info", "problem"),
     [
         ({"redis_version": "6.0.16"}, "Redis 6.0.16 is not supported"),
@@ -271,7 +272,7 @@ def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
     limiter.close()
 
 
-@pytest.mark.parametrize(("share", "is_full"), [(0.5, False), (0.8, True), (0.9, True)])
+@each(("share", "is_full"), [(0.5, False), (0.8, True), (0.9, True)])
 def test_a_full_lmdb_is_a_problem(share: float, is_full: bool) -> None:
     room = {"used": int(4096_000 * share), "size": 4096_000, "entries": 7, "readers": 1, "max_readers": 126}
     folder = {"set_aside": "", "free": 1 << 40, "file": 4096, "allocated": 4096}

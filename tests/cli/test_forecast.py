@@ -14,6 +14,7 @@ import pytest
 from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from ratelimit_mw import Rule, clock
 from ratelimit_mw.cli.forecast.model import HOUR, background_settings, forecast
@@ -65,7 +66,7 @@ def test_days_with_other_hours_have_ranges_of_their_own() -> None:
     assert list(background_settings(START, counts, 0)["schedule"]) == ["sat 00:00-24:00", "mon-tue,thu 08:00-10:00"]
 
 
-@pytest.mark.parametrize("counts", [[100.0] * 24, [100.0 + i % 3 for i in range(24)], [0.0] * 24])
+@each("counts", [[100.0] * 24, [100.0 + i % 3 for i in range(24)], [0.0] * 24])
 def test_without_quiet_hours_there_is_no_schedule(counts: list[float]) -> None:
     assert background_settings(START, counts, 5) == {"limits": ["1/hour"]}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from tables import each
 
 from ratelimit_mw import Settings, SettingsDict, load_settings
 from ratelimit_mw.cli.init import starter
@@ -43,7 +44,7 @@ def test_the_file_is_valid_and_never_replaced() -> None:
     assert "Error: ratelimit.toml exists. Remove it, or name another file" in again.stderr
 
 
-@pytest.mark.parametrize("line", SETTINGS)
+@each("line", SETTINGS)
 def test_each_setting_may_be_turned_on(line: str) -> None:
     """Each setting in a comment is valid as it is written."""
     if line.startswith("region_database"):  # the test has no such file
@@ -52,7 +53,7 @@ def test_each_setting_may_be_turned_on(line: str) -> None:
     loaded(re.sub(rf"^# (?={re.escape(line)}|{secret or 'none'})", "", TEXT, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("block", RULES)
+@each("block", RULES)
 def test_each_rule_may_be_turned_on(block: str) -> None:
     """Each rule in a comment is valid without the comment signs."""
     comment, *lines = block.splitlines()
@@ -75,7 +76,7 @@ def test_the_file_has_every_setting() -> None:
     assert max(map(len, TEXT.splitlines())) <= 130
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "message"),
     [
         ("ratelimit.json", "expected a name that ends with .toml; got 'ratelimit.json'"),

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import PROGRAM, SITE, START, Files, Write, line, replayed, request_log, run
+from tables import each
 
 from ratelimit_mw.cli.access_log import LONGEST_LINE
 
@@ -77,7 +77,7 @@ def test_text_of_a_log_does_not_control_the_terminal(rules: Write, log: Write) -
     assert "[bold]\\x1b[31mx:smile:\\u202e" in result.stderr
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "problem"),
     [
         (b"", "contains no request\n"),
@@ -116,7 +116,7 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
     assert not (tmp_path / "log.db").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "clients", "rejected", "form"),
     [
         ("vhost_combined", 6, 0, "combined after a host name"),
@@ -153,8 +153,8 @@ FORWARDED = [
 ]
 
 
-@pytest.mark.parametrize(("peer", "header", "client"), FORWARDED)
-@pytest.mark.parametrize("form", ["json", "text"])
+@each(("peer", "header", "client"), FORWARDED)
+@each("form", ["json", "text"])
 def test_clients_behind_proxies(rules: Write, log: Write, form: str, peer: str, header: str, client: str) -> None:
     """The client of a line is the one that the middleware finds behind the trusted proxies."""
     text = line(peer).rstrip() + f' "{header}"\n'
@@ -163,7 +163,7 @@ def test_clients_behind_proxies(rules: Write, log: Write, form: str, peer: str, 
     assert rejected_client(rules(SITE, trusted_proxies=["10.0.0.0/8"]), log(lines)) == client
 
 
-@pytest.mark.parametrize(
+@each(
     ("trusted", "addresses", "client"),
     [
         (["10.0.0.0/8"], "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
@@ -181,7 +181,7 @@ def test_field_with_a_list(rules: Write, log: Write, trusted: list[str], address
     assert rejected_client(settings, log([json.dumps(record) + "\n"] * 4), "--field", "ip=xff") == client
 
 
-@pytest.mark.parametrize("name", ["10.0.0.1", "10.0.0.1 and other trusted proxies"])
+@each("name", ["10.0.0.1", "10.0.0.1 and other trusted proxies"])
 def test_requests_of_a_proxy_alone_are_noted(rules: Write, log: Write, name: str) -> None:
     """The log does not name the clients behind it, so its counts say little about them."""
     last = 2 if "other" in name else 1
@@ -249,7 +249,7 @@ def damaged() -> list[bytes]:
     return [whole[:-100], whole[:20], b"\x1f\x8b", wrong_sum, whole + b"trailing", b"\x1f\x8b\x08\x00" + b"\xff" * 50]
 
 
-@pytest.mark.parametrize("number", range(6))
+@each("number", range(6))
 def test_damaged_compression(rules: Write, log: Write, number: int) -> None:
     """A truncated or corrupt file gives exit code 1, a message, and no report."""
     result = run("replay", rules(SITE), log(damaged()[number]))

@@ -234,21 +234,6 @@ def test_a_web_page_cannot_post_a_form() -> None:
     assert Asked(API).ask("OPTIONS", "/v1/reset").status_code == 405
 
 
-def test_a_client_is_banned_by_hand() -> None:
-    """The ban rejects at once, is listed, and is lifted. The counts of the client stay."""
-    asked = Asked(BANNING)
-    asked.check(features={"ip": "192.0.2.7"})
-    banned = asked.ask("POST", "/v1/ban", json={**CLIENT, "for": "2h"}).json()
-    assert banned == {"rule": "api", "client": "ip=192.0.2.7", "until": "1970-01-12T15:46:40+00:00"}
-    assert not asked.check(features={"ip": "192.0.2.7"})["allowed"]
-    (shown,) = asked.ask("GET", "/v1/bans?rule=api").json()["bans"]
-    assert {**shown, **banned, "retry_after": 7200.0, "banned": True} == shown
-    for was_banned in (True, False):
-        answer = asked.ask("POST", "/v1/unban", json=CLIENT).json()
-        assert answer == {"rule": "api", "client": "ip=192.0.2.7", "was_banned": was_banned}
-    assert asked.check(features={"ip": "192.0.2.7"})["decisions"][0]["remaining"] == 1
-
-
 def test_a_client_gets_other_limits() -> None:
     """The override holds from the next request on, for a gateway too, until it is removed."""
     asked = Asked(API, service={"gateway": "nginx", "token": TOKEN})

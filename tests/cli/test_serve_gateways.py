@@ -13,6 +13,7 @@ import yaml
 from decision_service import API, GATEWAY_FILES, MAIL, Asked
 from differential.paths import paths_by_hand
 from differential.targets import CLOSED, RULES, SPENDING, hostile_target, kind_of
+from tables import each
 
 from ratelimit_mw import ConfigError, load_settings
 from ratelimit_mw.cli.serve.gateway import path_of_target
@@ -41,7 +42,7 @@ def test_nginx_reads_the_status_from_a_header() -> None:
     assert asked.nginx(client="192.0.2.8").headers["x-ratelimit-remaining"] == "2"
 
 
-@pytest.mark.parametrize("service", [CADDY, TRAEFIK])
+@each("service", [CADDY, TRAEFIK])
 def test_caddy_and_traefik_pass_the_response_on(service: dict[str, Any]) -> None:
     """The client receives the 429 with its headers, and a body of the form that it accepts."""
     asked = Asked(API, service=service)
@@ -54,7 +55,7 @@ def test_caddy_and_traefik_pass_the_response_on(service: dict[str, Any]) -> None
     assert (head.status_code, head.content, head.headers["content-length"]) == (429, b"", "0")
 
 
-@pytest.mark.parametrize("service", [CADDY, TRAEFIK])
+@each("service", [CADDY, TRAEFIK])
 def test_rules_see_the_original_request(service: dict[str, Any]) -> None:
     """The method, the path and the host are those of the client's request."""
     asked = Asked(LOGIN, service=service)
@@ -72,7 +73,7 @@ def test_nginx_sends_the_host_as_it_is() -> None:
     assert asked.nginx("POST", "/login", host="other.example").status_code == 204
 
 
-@pytest.mark.parametrize(
+@each(
     ("target", "path"),
     [
         ("/login", "/login"),
@@ -102,7 +103,7 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("path", SPELLINGS)
+@each("path", SPELLINGS)
 def test_a_limit_holds_for_all_readings_of_a_path(path: str) -> None:
     """The second spelling of a path finds the count of the first."""
     asked = Asked({**LOGIN, "match": {"path": "/login"}}, service=NGINX)
@@ -110,16 +111,14 @@ def test_a_limit_holds_for_all_readings_of_a_path(path: str) -> None:
     assert asked.nginx(uri=path).status_code == 403
 
 
-@pytest.mark.parametrize("path", SPELLINGS)
+@each("path", SPELLINGS)
 def test_a_deny_list_holds_for_all_readings_of_a_path(path: str) -> None:
     """One reading on the list is enough."""
     asked = Asked(API, lists={"deny": {"path": ["/login"]}}, service=NGINX)
     assert asked.nginx(uri=path).headers["x-ratelimit-status"] == "403"
 
 
-@pytest.mark.parametrize(
-    "path", ["/health/../x", "/x/../health", "/health%23/../x", "/static/../x", "/static%2f..%2fx"]
-)
+@each("path", ["/health/../x", "/x/../health", "/health%23/../x", "/static/../x", "/static%2f..%2fx"])
 def test_a_path_is_exempt_in_all_its_readings_only(path: str) -> None:
     """One reading that is not exempt is enough for the rules to apply."""
     asked = Asked(API, exempt=["/health", "/static/**"], service=NGINX)
@@ -149,8 +148,8 @@ def test_a_target_that_no_browser_sends_is_a_400_of_the_client(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("service", [NGINX, CADDY, TRAEFIK])
-@pytest.mark.parametrize("name", ["SCRIPT_NAME", "Daphne-Root-Path", "X_API_Key", "x-tenant_id"])
+@each("service", [NGINX, CADDY, TRAEFIK])
+@each("name", ["SCRIPT_NAME", "Daphne-Root-Path", "X_API_Key", "x-tenant_id"])
 def test_a_header_that_servers_read_in_several_ways_is_a_400(service: dict[str, Any], name: str) -> None:
     """Gunicorn and Daphne remove a prefix from the path, and other servers read `x_api_key` as `x-api-key`."""
     rule = {**API, "key": ["header:x-api-key", "header:x-tenant-id"], "match": {"path": "/login"}}
@@ -196,7 +195,7 @@ def test_a_request_that_no_trusted_gateway_sends_is_an_error(caplog: pytest.LogC
 ERROR_OF_PEER = "the gateway 198.51.100.7 is not one of trusted_proxies. Add it to trusted_proxies"
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "message"),
     [
         ([], "X-Original-Method is missing"),
@@ -270,7 +269,7 @@ def test_lists_and_exemptions_hold() -> None:
     assert "x-ratelimit-limit" not in asked.nginx(uri="/health").headers
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "message"),
     [
         ({"limits": "2 concurrent"}, "the service sees no response"),
@@ -292,7 +291,7 @@ def test_a_rule_that_a_gateway_cannot_ask_about_stops_the_start(rule: dict[str, 
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("service", "dropped"),
     [
         (NGINX, ["accept", "content-length", "expect", "forwarded", "te", "x-original-uri", "x_api_key", "x.key"]),

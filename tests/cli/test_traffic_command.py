@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from command_line import START, Files, line, run
+from tables import each
 
 from ratelimit_mw.cli.traffic.command import csv_text
 from ratelimit_mw.operations import Answer, Table
@@ -145,7 +146,7 @@ def test_an_unknown_event_has_a_note(url: str) -> None:
     assert "no record of 'logins' in this time. Did you mean 'login'?" in shown(url, "logins").stderr
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "code", "message"),
     [
         (("{url}x", "login"), 1, "there is no traffic log at"),
@@ -166,7 +167,7 @@ def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, me
     assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
 
 
-@pytest.mark.parametrize("command", ["top", "report", "check"])
+@each("command", ["top", "report", "check"])
 def test_a_command_for_a_settings_file_names_that_of_a_log(url: str, command: str) -> None:
     """The message has no URL, which may have a password."""
     for log in (url, "redis://:hidden@cache:6379/0", "sqlite://["):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.keys.features import INVALID, words_of
@@ -22,7 +23,7 @@ def test_words_are_features() -> None:
     assert read_features(words_of({**features, "query:a": "1"})) == {**features, "query:a": "1"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "problem"),
     [
         (["alice"], "expected NAME=VALUE; got 'alice'"),

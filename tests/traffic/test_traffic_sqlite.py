@@ -15,6 +15,7 @@ import pytest
 from folders import SUPPORT
 from redis_handles import address
 from servers import Server
+from tables import each
 from traffic_records import NOW
 
 from ratelimit_mw import ConfigError, StoreError
@@ -187,7 +188,7 @@ def test_expired_buckets_free_their_space(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM clients WHERE step = 60").fetchone() == (0,)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "problem"),
     [
         ("sqlite:///", "needs the path of a file"),
