@@ -33,9 +33,8 @@ class Servers:
         self.is_cluster = isinstance(self._target, Cluster)
         self._messages = self._commands = 0
         target = store._callers.get().target
-        if self.is_cluster:
-            self._count_calls(target, "ask_each", len)  # ``ask`` calls it
-        else:
+        self._count_calls(target, "ask_each", len)
+        if not self.is_cluster:  # whose ``ask`` calls it
             self._count_calls(target, "ask", lambda _: 1)
 
     def _count_calls(self, target: Any, name: str, commands_of: Callable[[Any], int]) -> None:
@@ -50,7 +49,7 @@ class Servers:
         setattr(target, name, counted)
 
     def _ask(self, pool: Any, *command: bytes) -> Any:
-        return run_blocking(call(pool, command, time.monotonic() + self._budget))
+        return run_blocking(call(pool, command, self._store._clock.now + self._budget))
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""

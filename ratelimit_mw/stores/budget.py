@@ -57,14 +57,17 @@ class ThreadClock(threading.local):
             TimeoutError: The clock has reached the deadline, and the last attempt has failed.
         """
         while True:
-            seconds, began = max(_SHORTEST, min(self._turn, deadline - self.now)), machine.monotonic()
+            seconds, now, began = self._turn, self.now, machine.monotonic()
+            if now + seconds > deadline:
+                seconds = max(_SHORTEST, deadline - now)
             try:
                 return attempt(seconds)
             except TimeoutError:
-                if self.now + seconds >= deadline:
+                if now + seconds >= deadline:
                     raise
             finally:
-                self.count(began, seconds)
+                took = machine.monotonic() - began
+                self.now = now + (took if took < seconds else seconds)
 
     def result(self, future: Future[_Result], deadline: float) -> _Result:
         """Return the result of another thread, or ``TimeoutError`` at the deadline."""

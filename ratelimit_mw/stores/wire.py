@@ -15,7 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -146,10 +146,21 @@ async def _open_stream(
             plain.setblocking(False)
             share = (deadline - clock.now) / count
             await clock.within(loop.sock_connect(plain, resolved.end), clock.now + share)
-            with nullcontext() if place.tls is None else _naming_plain_servers(plain):
-                stream = loop.create_connection(lambda: protocol, sock=plain, **options)
-                return (await clock.within(stream, deadline))[0]
+            stream = loop.create_connection(lambda: protocol, sock=plain, **options)
+            if place.tls is None:
+                return (await stream)[0]
+            with _naming_plain_servers(plain):
+                return await _encrypted(loop.create_task(stream), deadline, clock)
     raise OSError("the name has no address")
+
+
+async def _encrypted(task: asyncio.Task[Any], deadline: float, clock: LoopClock) -> asyncio.Transport:
+    try:
+        return (await clock.result(task, deadline))[0]  # type: ignore[no-any-return]
+    except BaseException:
+        if not task.cancel() and not task.cancelled() and task.exception() is None:
+            task.result()[0].abort()
+        raise
 
 
 @contextmanager
@@ -280,28 +291,29 @@ class BlockingChannel:
     async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
         closings = self._closings
         connection = self._take() or await self._connect(_until(self._clock, deadline))
-        with self._dropping(connection):
+        try:
             connection.send(frame, deadline)
+        except BaseException:
+            self._drop(connection)
+            raise
         return self._receive(connection, replies, closings)
 
     async def _receive(self, connection: BlockingConnection, count: int, closings: int) -> list[Any]:
-        with self._dropping(connection):
+        try:
             replies = connection.receive(count)
+        except BaseException:
+            self._drop(connection)
+            raise
         if closings == self._closings:
             self._idle.append(connection)
         else:
             connection.close()
         return replies
 
-    @contextmanager
-    def _dropping(self, connection: BlockingConnection) -> Iterator[None]:
-        """Close a connection that fails. The idle ones may be dead too, and no other call should have to find out."""
-        try:
-            yield
-        except BaseException:
-            connection.close()
-            self.close()
-            raise
+    def _drop(self, connection: BlockingConnection) -> None:
+        """Close a connection that failed. The idle ones may be dead too, and no other call should have to find out."""
+        connection.close()
+        self.close()
 
     def _take(self) -> BlockingConnection | None:
         if os.getpid() != self._pid:  # a fork that ran no hooks
@@ -312,9 +324,10 @@ class BlockingChannel:
         return connection
 
     def _pop(self) -> BlockingConnection | None:
-        with suppress(IndexError):  # a check before would race with other threads
+        try:
             return self._idle.pop()
-        return None
+        except IndexError:  # a check before would race with other threads
+            return None
 
     def close(self) -> None:
         self._closings += 1

@@ -16,7 +16,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import Decision
 from ratelimit_mw.receipt import Charge
-from ratelimit_mw.stores.redis.message import number_or_text
+from ratelimit_mw.stores.redis.call import number_or_text
 from ratelimit_mw.stores.redis.script import PACKED
 
 FILES = ("muldiv", "fixed_window", "sliding_window_counter", "bucket", "window_log", "concurrency")

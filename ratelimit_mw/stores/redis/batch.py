@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from ...errors import StoreError
 from ..budget import LoopClock
+from .call import Call, calls_of
 from .client.cluster import Cluster
 from .client.errors import NotRunError, timed_out
 from .client.server import Caller, Target
 from .client.slot_map import Location
-from .message import Operation, messages_of
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -33,7 +33,7 @@ class LoopCaller(Caller):
         super().__init__(target, clock)
         self._loop = asyncio.get_running_loop()
 
-    def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
+    def ask_each(self, operations: Sequence[Call], deadline: float) -> Awaitable[None]:
         if len(operations) == 1:
             return self._ask_one(operations[0], deadline)
         future, pending, batcher_of = self._loop.create_future(), [None] * len(operations), self.batcher_of
@@ -42,7 +42,7 @@ class LoopCaller(Caller):
             batcher_of(each.slot).add(each)
         return future
 
-    async def _ask_one(self, operation: Operation, deadline: float) -> None:
+    async def _ask_one(self, operation: Call, deadline: float) -> None:
         """Ask as ``ask`` does: a lone operation needs no task."""
         try:
             await self.ask(operation, deadline)
@@ -59,12 +59,12 @@ class Batcher(LoopCaller):
 
     def __init__(self, target: Target, clock: LoopClock) -> None:
         super().__init__(target, clock)
-        self._waiting: list[Operation] = []
+        self._waiting: list[Call] = []
         self._calls: set[object] = set()
         """Their tasks. A lone operation, which has none, is there itself."""
         self._last_was_lone = True
 
-    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+    def ask(self, operation: Call, deadline: float) -> Awaitable[Any]:
         if self._last_was_lone and not self._waiting and not self._calls:
             return self._call_alone(operation, deadline)
         operation.future, operation.deadline, operation.pending = self._loop.create_future(), deadline, None
@@ -74,13 +74,13 @@ class Batcher(LoopCaller):
     def batcher_of(self, slot: int) -> Batcher:
         return self
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: Call) -> None:
         """Add an operation to the next call."""
         self._waiting.append(operation)
         if not self._calls or (len(self._waiting) >= _WORTHWHILE and len(self._calls) < _MOST_CALLS):
             self._start()
 
-    async def _call_alone(self, operation: Operation, deadline: float) -> Any:
+    async def _call_alone(self, operation: Call, deadline: float) -> Any:
         """Call within the task of the request: the loop has no other task to start and wake."""
         self._calls.add(operation)
         try:
@@ -109,7 +109,7 @@ class Batcher(LoopCaller):
     async def _collect(self) -> None:
         """Wait for more operations to share the next call."""
 
-    def _take(self) -> list[Operation]:
+    def _take(self) -> list[Call]:
         """Take a share of the waiting operations. They share a deadline.
 
         Those whose request was left, or whose deadline has passed, consume nothing.
@@ -132,10 +132,10 @@ class Batcher(LoopCaller):
         """Return how many operations a call takes: half of them, so that server and process work at one time."""
         return max(_WORTHWHILE, (waiting + 1) // 2)
 
-    async def _call(self, operations: list[Operation]) -> None:
+    async def _call(self, operations: list[Call]) -> None:
         try:
             deadline = max([each.deadline for each in operations])
-            await self.target.ask_each(messages_of(operations), deadline)
+            await self.target.ask_each(calls_of(operations), deadline)
         except asyncio.CancelledError:  # the loop is closing
             for each in operations:
                 each.future.cancel()
@@ -147,7 +147,7 @@ class Batcher(LoopCaller):
             deliver(each)
 
 
-def deliver(operation: Operation) -> None:
+def deliver(operation: Call) -> None:
     """Wake up the request of an operation that has its result, unless it waits for the results of others."""
     result, pending, future = operation.result, operation.pending, operation.future
     if pending is not None:
@@ -182,7 +182,7 @@ class NodeBatchers(LoopCaller):
         self._owners = target.owners
         self._batchers: dict[Location | None, NodeBatcher] = {}
 
-    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+    def ask(self, operation: Call, deadline: float) -> Awaitable[Any]:
         return self.batcher_of(operation.slot).ask(operation, deadline)
 
     def batcher_of(self, slot: int) -> Batcher:

@@ -35,7 +35,6 @@ class LuaAlgorithm:
 _BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "limit"))
 _SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
 _WINDOW: Final = LuaAlgorithm("FixedWindow", "fixed_window", "Packed", ("limit", "period", "alignment"))
-SWAP: Final = LuaAlgorithm("Swap", "", "Swap")
 _MOST_LIMITS: Final = 10_000
 
 # By exact class: a subclass may decide differently.
@@ -66,13 +65,21 @@ class Script(NamedTuple):
 @cache
 def build_script(algorithms: frozenset[LuaAlgorithm]) -> Script:
     """Return the script that decides limits of these algorithms."""
-    names = [file for file in sorted({lua.file for lua in algorithms}) if file]
+    names = sorted({lua.file for lua in algorithms})
     codecs = [f"{codec.lower()}.lua" for codec in sorted({lua.codec for lua in algorithms})]
     kinds = ", ".join(f"{lua.name} = {{{lua.name}, {lua.codec}}}" for lua in sorted(algorithms, key=attrgetter("name")))
     parts = [_read("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *names)]
     parts += [_read(__package__, codec) for codec in codecs]
-    text = "\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _read(__package__, "shell.lua")]).encode()
-    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+    return _script("\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _read(__package__, "shell.lua")]))
+
+
+def read_script(name: str) -> Script:
+    """Return the script of a file beside this one."""
+    return _script(_read(__package__, name))
+
+
+def _script(text: str) -> Script:
+    return Script(text.encode(), sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
 
 
 class PackedLimits(dict[Limit, Any]):

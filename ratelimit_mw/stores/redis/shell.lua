@@ -1,4 +1,4 @@
--- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of message.py.
+-- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of call.py.
 --
 -- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
 -- An operation starts with its kind, its time (nil: the time of the server), the least milliseconds that its keys stay,
@@ -6,9 +6,8 @@
 -- of its keys, or the text of its error. STATE and a number: that key of the operation holds no state of its algorithm.
 -- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
-local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE, SCAN = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local WRITE = 10
-local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0, 3, 3} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
+local HIT, PEEK, HIT_REJECTED, CORRECT = 1, 2, 3, 5 -- 4: PEEK_REJECTED
+local NUMBERS = {2, 2, 2, 2, 5} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -117,44 +116,11 @@ local function correct(count, now, min_ttl)
   end
 end
 
--- Write or delete a record that still has the data it was read with.
-local function write_record(key, before, data)
-  if (redis.call('GET', key) or false) ~= before then return 0 end
-  if not data then
-    redis.call('DEL', key)
-  else
-    redis.call('SET', key, data)
-  end
-  return 1
-end
-
-local function on_keys(kind, count)
-  for i = keys_read + 1, keys_read + count do
-    current = i - keys_read
-    if kind == FORGET then
-      redis.call('DEL', KEYS[i])
-    elseif kind == PROBE then -- a server that is full, loading or a replica answers PING, but takes no hit
-      redis.call('SET', KEYS[i], '', 'PX', 1)
-    elseif kind == SCAN then -- the key only chooses the server of a cluster
-      length = length + 1
-      reply[length] = redis.call('SCAN', numbers[cursor], 'MATCH', numbers[cursor + 1], 'COUNT', numbers[cursor + 2])
-    elseif kind == WRITE then
-      length = length + 1
-      reply[length] = write_record(KEYS[i], numbers[cursor], numbers[cursor + 1])
-    else
-      length = length + 1
-      reply[length] = redis.call('GET', KEYS[i]) or false
-    end
-  end
-end
-
 local function run(kind, explicit_now, min_ttl, count)
   local now = explicit_now or time()
   length = length + 1
   reply[length] = now
-  if kind > CORRECT then
-    on_keys(kind, count)
-  elseif kind == CORRECT then
+  if kind == CORRECT then
     correct(count, now, min_ttl)
   elseif count == 1 and kind <= PEEK then
     apply_one(now, min_ttl, kind == HIT)

@@ -25,14 +25,14 @@ from ..twins import TwinStore, Work
 from ..unmade import Leave, UnmadeCorrections
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
+from .call import HIT, PEEK, SWAP, Call, Operation, have_lua, key_name, swap_arguments, text_of
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster, slot_of
 from .client.errors import as_store_error
 from .client.login import tls_context
 from .client.server import Caller, Server, Target
 from .client.transport import blocking_transport, loop_transport
-from .key_operations import PROBE, READ, SCAN, WRITE, KeyCommand, KeyOperation, write_arguments
-from .message import HIT, PEEK, HitOperation, have_lua, key_name, text_of
+from .script import Script
 from .steps import SteppedRequest
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class RedisStore(TwinStore):
         if self._fits_one_call(hits):
             names = [self._name(hit[1]) for hit in hits]
             slot = slot_of(names[0]) if self._is_cluster else 0
-            operation = HitOperation(HIT if consume else PEEK, hits, names, slot, now)
+            operation = Operation(HIT if consume else PEEK, hits, names, slot, now)
             return caller.ask(operation, caller.clock.now + self._timeout)
         return self._steps(caller, now).apply(hits, consume)
 
@@ -187,7 +187,8 @@ class RedisStore(TwinStore):
         """Raise ``StoreError`` unless every server of the store takes a write now."""
         deadline = caller.clock.now + max(self._timeout, least)
         for key in await self._probe_keys(caller, deadline):
-            await caller.ask(self._on_key(PROBE, key), deadline)
+            # A server that is full, loading or a replica replies to PING, but takes no hit.
+            await caller.ask(self._on_key(b"SET", key, b"", b"PX", 1), deadline)
 
     async def _probe_keys(self, caller: Caller, deadline: float) -> list[str]:
         """Return a key on each server that has states."""
@@ -204,8 +205,8 @@ class RedisStore(TwinStore):
         if number >= len(servers):
             return KeyPage([], None)
         pattern = _SPECIAL.sub(r"\\\g<0>", self._name(prefix).decode()) + "*"
-        key = servers[number]
-        scan = KeyCommand(SCAN, key, *self._place(key), str(cursor), pattern, LOOKED_AT)
+        slot = self._place(servers[number])[1]
+        scan = Call(b"SCAN", (), (), slot, cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT)
         following, names = await caller.ask(scan, deadline)
         cursor = int(following)
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
@@ -213,12 +214,12 @@ class RedisStore(TwinStore):
         return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
 
     async def _read_record(self, caller: Caller, key: str) -> bytes | None:
-        _, (data,) = await caller.ask(self._on_key(READ, key), caller.clock.now + self._timeout)
-        return data  # type: ignore[no-any-return]
+        read = self._on_key(b"GET", key)
+        return await caller.ask(read, caller.clock.now + self._timeout)  # type: ignore[no-any-return]
 
     async def _write_record(self, caller: Caller, key: str, data: bytes | None, before: bytes | None) -> bool:
-        operation = KeyCommand(WRITE, key, *self._place(key), *write_arguments(data, before))
-        return bool(await caller.ask(operation, caller.clock.now + self._timeout) == 1)
+        write = self._on_key(SWAP, key, *swap_arguments(before, data))
+        return bool(await caller.ask(write, caller.clock.now + self._timeout) == 1)
 
     def _open_caller(self) -> Caller:
         if self._open_async is None:
@@ -247,9 +248,9 @@ class RedisStore(TwinStore):
         name = self._name(key)
         return name, slot_of(name) if self._is_cluster else 0
 
-    def _on_key(self, kind: int, key: str) -> KeyOperation:
+    def _on_key(self, verb: bytes | Script, key: str, *arguments: Any) -> Call:
         name, slot = self._place(key)
-        return KeyOperation(kind, [key], [name], slot)
+        return Call(verb, [key], [name], slot, *arguments)
 
 
 def _parse(url: str) -> Address:

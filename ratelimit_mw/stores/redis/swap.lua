@@ -1,18 +1,18 @@
--- A state that an algorithm without Lua has decided outside. It is written if the state that was read is unchanged.
+-- Write or delete values that are still as they were read: all or none. Each key has three arguments: "=" and the old
+-- value, or "" without one; "=" and the new value, or "" to delete it; the milliseconds that it stays, 0 without an expiry.
 
-local Swap = {}
-Swap.__index = Swap
-
-function Swap.read(limit, key)
-  if redis.call('GET', key) ~= (limit.expected or false) then error('CONFLICT', 0) end
-  return nil
+for i, key in ipairs(KEYS) do
+  local value = redis.call('GET', key)
+  if (value and '=' .. value or '') ~= ARGV[3 * i - 2] then return 0 end
 end
-
-function Swap:decide(state, now, cost)
-  return cost > 0 and self.kept ~= false and self or nil, cost == 0 or self.allowed, 0, 0, self.lasts, now
+for i, key in ipairs(KEYS) do
+  local value, milliseconds = ARGV[3 * i - 1], ARGV[3 * i]
+  if value == '' then
+    redis.call('DEL', key)
+  elseif milliseconds == '0' then
+    redis.call('SET', key, string.sub(value, 2))
+  else
+    redis.call('SET', key, string.sub(value, 2), 'PX', milliseconds)
+  end
 end
-
-function Swap.write(limit, key, state, expires_at)
-  if not limit.kept then return redis.call('DEL', key) end
-  redis.call('SET', key, limit.kept, 'PXAT', expires_at)
-end
+return 1

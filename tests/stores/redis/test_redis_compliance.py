@@ -17,7 +17,7 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.blocking import run_blocking
-from ratelimit_mw.stores.redis.message import CORRECT, HIT, PEEK, CorrectOperation, HitOperation, Operation
+from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
 from ratelimit_mw.testing.store_suite import WAYS, label
@@ -60,7 +60,7 @@ class Search:
         if self.chance.random() < 0.2:
             changes = self.changes()
             self.model.correct(changes, self.now)
-            return CorrectOperation(CORRECT, changes, names(changes), 0, self.now), [self.now] * len(changes)
+            return Operation(CORRECT, changes, names(changes), 0, self.now), [self.now] * len(changes)
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
@@ -71,7 +71,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return HitOperation(HIT if consume else PEEK, hits, names(hits), 0, self.now), all_values(expected)
+        return Operation(HIT if consume else PEEK, hits, names(hits), 0, self.now), all_values(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
@@ -107,7 +107,7 @@ def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server)
                 if hit.limit is slots
             ]
             search.model.correct(renewals, search.now)
-            request = CorrectOperation(CORRECT, renewals, names(renewals), 0, search.now)
+            request = Operation(CORRECT, renewals, names(renewals), 0, search.now)
             steps.append((request, [search.now] * len(renewals)))
             check(together(store, [request for request, _ in steps]), steps)
 
@@ -115,7 +115,7 @@ def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server)
 def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
     """Compare results with the expected times of corrections, or decisions."""
     for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
-        said = answer if isinstance(request, CorrectOperation) else all_values(answer)
+        said = answer if request.kind == CORRECT else all_values(answer)
         assert said == expected, f"request {i} of its call"
 
 

@@ -154,7 +154,7 @@ def test_a_request_that_loses_every_race_is_rejected(own_server: Server, server:
     limit, other = contested(server), limit_of("5/hour")
     with opened(own_server, timeout_us=100_000) as store:
         decisions = store.apply([hit(limit), hit(other)], NOW)
-        assert [(d.allowed, d.source) for d in decisions] == [(False, limit), (False, other)]
+        assert [(d.allowed, d.remaining, d.source) for d in decisions] == [(False, 0, limit), (True, 5, other)]
         assert 0 < (decisions[0].retry_us or 0) <= 100_000
     assert not server.exists("rl:" + other.prefix + "ip=192.0.2.7")
 

@@ -17,11 +17,11 @@ from redis_handles import hit, limit_of
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.address import Address
+from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
 from ratelimit_mw.stores.redis.client import cluster as cluster_module
 from ratelimit_mw.stores.redis.client.cluster import Cluster
 from ratelimit_mw.stores.redis.client.errors import NotRunError, as_store_error
 from ratelimit_mw.stores.redis.client.transport import Transport
-from ratelimit_mw.stores.redis.message import HIT, HitOperation, key_name
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -96,12 +96,11 @@ def opened(servers: Servers, *hosts: Location) -> Cluster:
     return Cluster(Address(hosts or (A,), cluster=True), servers.transport())
 
 
-class Heard(HitOperation):
+class Heard(Operation):
     """An operation whose result is its reply."""
 
-    def receive(self, reply: Any, position: int = 0) -> int:
+    def receive(self, reply: Any) -> None:
         self.result = reply
-        return position
 
 
 def ask(cluster: Cluster, servers: Servers) -> Any:

@@ -16,8 +16,8 @@ from servers import Server
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.call import HIT, Operation
 from ratelimit_mw.stores.redis.client.errors import NotRunError
-from ratelimit_mw.stores.redis.message import HIT, HitOperation
 from ratelimit_mw.stores.redis.store import RedisStore
 
 
@@ -186,7 +186,7 @@ async def test_an_eager_task_that_has_ended_holds_up_no_call(store: RedisStore, 
         ended.set_result(None)
         return ended
 
-    late = [HitOperation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
+    late = [Operation(HIT, [hit(limit)], [b"a"], slot=0) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batcher, "_loop", SimpleNamespace(create_task=start_at_once, create_future=asyncio.Future))
         await batcher.ask_each(late, batcher.clock.now - 1)

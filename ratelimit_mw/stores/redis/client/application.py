@@ -24,7 +24,7 @@ from ....errors import ConfigError
 from ...background import run_once
 from ...base import Facts
 from ...budget import LoopClock, ThreadClock
-from ..message import Message
+from ..call import Call
 from .errors import Command, error_code
 from .facts import SECONDS, facts_of
 from .server import Target
@@ -50,7 +50,7 @@ class _Client(Target):
         self._no_retry = no_retry
         self._copies: list[Any] = []
 
-    async def ask(self, message: Message, deadline: float) -> None:
+    async def ask(self, message: Call, deadline: float) -> None:
         """A server that lacks the script gets the call once more, with the script."""
         try:
             reply = await self._call(message.command, deadline)
@@ -187,7 +187,7 @@ class LoopBridge(Target):
         self._target = target
         self._loops = loops
 
-    async def ask(self, message: Message, deadline: float) -> None:
+    async def ask(self, message: Call, deadline: float) -> None:
         loop = next((each for each in list(self._loops) if each.is_running()), None)
         if loop is None or asyncio._get_running_loop() is loop:
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")

@@ -19,14 +19,14 @@ from ....clock import monotonic
 from ...base import Facts
 from ...wire import Channel
 from ..address import Address
-from ..message import Message, SharedMessage
+from ..call import Call, SharedCall
 from .errors import NotRunError, as_store_error, error_code
 from .facts import facts_of_server
 from .server import Target
 from .slot_map import SLOTS, Location, SlotMap
 from .transport import Transport, call, send
 
-Sent = Message | None
+Sent = Call | None
 """A message, or None for an ASKING before it."""
 Calls = dict[Location | None, list[Sent]]
 
@@ -56,16 +56,16 @@ class Cluster(Target):
         self._failure = ""
         """The reason why there is no map yet."""
 
-    async def ask(self, message: Message, deadline: float) -> None:
+    async def ask(self, message: Call, deadline: float) -> None:
         await self.ask_each((message,), deadline)
 
-    async def ask_each(self, messages: Sequence[Message], deadline: float) -> None:
+    async def ask_each(self, messages: Sequence[Call], deadline: float) -> None:
         """Give each message its reply, or its error. All go out at once, those of one server together."""
         if self._slots.is_stale or not self._slots.version:
             await self._refresh(deadline)
         owners = self.owners
         calls: Calls = defaultdict(list)
-        rerouted: set[Message] = set()
+        rerouted: set[Call] = set()
         for each in messages:
             calls[owners[each.slot]].append(each)
         for _ in range(_MOST_HOPS):
@@ -74,7 +74,7 @@ class Cluster(Target):
         for left in calls.values():
             fail(left, NotRunError(_ENDLESS))
 
-    async def _send(self, calls: Calls, rerouted: set[Message], deadline: float) -> Calls:
+    async def _send(self, calls: Calls, rerouted: set[Call], deadline: float) -> Calls:
         """Send messages to their servers, then await all replies. Return the calls that are left.
 
         A server that fails fails its own messages only.
@@ -108,7 +108,7 @@ class Cluster(Target):
                 self._fail(messages, error, location)
         return left
 
-    def _redirect(self, message: Message, error: ResponseError, source: Location, left: Calls) -> None:
+    def _redirect(self, message: Call, error: ResponseError, source: Location, left: Calls) -> None:
         """Call the server that an error reply names, or send the script."""
         code = error_code(error)
         again: Sequence[Sent] = (message,)
@@ -118,8 +118,8 @@ class Cluster(Target):
         elif code in ("MOVED", "ASK"):
             source = self._slots.redirect(error, source, message.slot)
             again = (message,) if code == "MOVED" else (None, message)
-        elif code == "TRYAGAIN" and isinstance(message, SharedMessage):
-            again = message.operations
+        elif code == "TRYAGAIN" and isinstance(message, SharedCall):
+            again = message.items
         else:
             if code in _UNWELL:
                 self._slots.mark_silent(source)
@@ -133,7 +133,7 @@ class Cluster(Target):
         location: Location,
         failure: Exception,
         half: float,
-        rerouted: set[Message],
+        rerouted: set[Call],
         left: Calls,
     ) -> None:
         """Send to another server, at most once. It redirects to the new owner of the slot.

@@ -15,7 +15,7 @@ from ...base import Facts
 from ...blocking import run_blocking
 from ...budget import LoopClock, ThreadClock
 from ..address import Address
-from ..message import Message, Operation, messages_of
+from ..call import Call, calls_of
 from .errors import as_store_error, error_code
 from .facts import SECONDS, facts_of_server
 from .transport import Transport, call, send
@@ -30,10 +30,10 @@ class Target(ABC):
     name = ""
 
     @abstractmethod
-    def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, None]:
+    def ask(self, message: Call, deadline: float) -> Coroutine[Any, Any, None]:
         """Give a message its reply. On an event loop the caller bounds the call."""
 
-    async def ask_each(self, messages: Sequence[Message], deadline: float) -> None:
+    async def ask_each(self, messages: Sequence[Call], deadline: float) -> None:
         """Give each message its reply, or its error. The messages of a cluster go out at once."""
         for each in messages:
             try:
@@ -60,9 +60,26 @@ class Server(Target):
         self._location = address.hosts[0] if address.hosts else ("", 0)
         self._pool = transport.channel(self._connect)
 
-    async def ask(self, message: Message, deadline: float) -> None:
-        """A server that lacks the script gets the call once more, with the script."""
+    async def ask(self, message: Call, deadline: float) -> None:
         (reply,) = await (await send(self._pool, (message.frame,), deadline))
+        await self._take(message, reply, deadline)
+
+    async def ask_each(self, messages: Sequence[Call], deadline: float) -> None:
+        """Send all calls together."""
+        try:
+            replies = await (await send(self._pool, [each.frame for each in messages], deadline))
+        except Exception as error:
+            for each in messages:
+                each.fail(error)
+            return
+        for each, reply in zip(messages, replies, strict=True):
+            try:
+                await self._take(each, reply, deadline)
+            except Exception as error:
+                each.fail(error)
+
+    async def _take(self, message: Call, reply: Any, deadline: float) -> None:
+        """A server that lacks the script gets the call once more, with the script."""
         if isinstance(reply, ResponseError):
             if (code := error_code(reply)) == "READONLY":
                 self._pool.close()  # the next call looks for the primary again
@@ -106,27 +123,28 @@ class Caller:
         self.clock = clock
         """The clock of deadlines."""
 
-    def ask(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+    def ask(self, operation: Call, deadline: float) -> Awaitable[Any]:
         """Return the result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
         return self.ask_alone(operation, deadline)
 
-    def ask_each(self, operations: Sequence[Operation], deadline: float) -> Awaitable[None]:
+    def ask_each(self, operations: Sequence[Call], deadline: float) -> Awaitable[None]:
         """Give the operations of one request their results. Each has its ``slot``."""
         return self._ask_each(operations, deadline)
 
-    async def ask_alone(self, operation: Operation, deadline: float) -> Any:
+    async def ask_alone(self, operation: Call, deadline: float) -> Any:
         """Return the result of an operation, in a call of its own that the caller bounds."""
         try:
             await self.target.ask(operation, deadline)
         except Exception as error:
-            raise as_store_error(error) from error
+            operation.fail(error)
+            raise operation.result from error
         if isinstance(operation.result, StoreError):
             raise operation.result
         return operation.result
 
-    async def _ask_each(self, operations: Sequence[Operation], deadline: float) -> None:
+    async def _ask_each(self, operations: Sequence[Call], deadline: float) -> None:
         try:
-            await self.target.ask_each(messages_of(operations), deadline)
+            await self.target.ask_each(calls_of(operations), deadline)
         except Exception as error:  # before anything was sent
             for each in operations:
                 each.fail(error)
