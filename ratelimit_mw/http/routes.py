@@ -15,7 +15,7 @@ from ..keys.values import NO_CONVERSIONS, Conversions
 from ..rules.marks import Mark, ViewMarks, marks_of, view_of
 from ..rules.match import METHODS, Match
 from ..rules.names import class_behind
-from ..rules.overlap import overlap
+from ..rules.paths import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 

@@ -64,12 +64,3 @@ def checked_name(name: object) -> str:
         raise ConfigError(f"{name!r} is not a feature. In a key it means {KEY_ALIASES[name]!r}")
     family, colon, rest = name.partition(":")
     return f"{_FAMILY_ALIASES.get(family, family)}{colon}{rest.lower() if family == 'header' else rest}"
-
-
-def words_of(features: Features) -> list[str]:
-    """Return features as the words of a command."""
-    words = []
-    for name, value in features.items():
-        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
-        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
-    return words

@@ -181,15 +181,6 @@ def ip_prefixes(part: str) -> tuple[int, int]:
     return ipv4, ipv6
 
 
-def word_of(part: Part) -> str:
-    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
-
-    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
-    ('user.id', 'path:id', 'ip')
-    """
-    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
-
-
 def spellings(part: str, value: str) -> tuple[str, ...]:
     """Return a value from the settings as written, and in the middleware's form when that differs.
 

@@ -7,8 +7,8 @@ from ..algorithms.limit import client_of, prefix_of, rule_of
 from ..clock import SECOND
 from ..decision import Decision
 from ..errors import ConfigError, StoreError, error_path
-from ..keys.features import Features, words_of
-from ..keys.parts import part_of, word_of
+from ..keys.features import Features
+from ..keys.parts import part_of
 from ..limiter.limiter import Limiter
 from ..rules.client_key import client_key, features_of, missing_in_key, similar_names, words_of_entries
 from ..rules.compiled import CompiledRule
@@ -28,6 +28,8 @@ from .arguments import (
     ResetArguments,
     missing,
     read_features,
+    word_of,
+    words_of,
 )
 from .declare import operation
 from .forms import client_json, client_text, decision_json, function_of, override_json, words_in

@@ -4,11 +4,12 @@ from typing import Any
 
 from ..algorithms.limit import prefix_of
 from ..decision import Decision, without_hash_tag
-from ..keys.features import Features, words_of
-from ..keys.parts import part_of, word_of
+from ..keys.features import Features
+from ..keys.parts import part_of
 from ..rules.compiled import CompiledRule
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
+from .arguments import word_of, words_of
 from .overview import function_name
 from .times import time_json
 

@@ -16,7 +16,7 @@ from ..rules.costs import REQUESTS
 from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import Match
 from ..rules.names import name_of
-from ..rules.outcomes import as_json, texts_of
+from ..rules.outcomes import items_of
 from ..rules.routed import PathPatterns
 from ..rules.ruleset import Amendment, RuleSet
 
@@ -89,8 +89,8 @@ class Overview:
             **({"cost_from": source.options["cost_from"]} if source.true_cost else {}),
             **({"unit": source.unit} if source.unit != REQUESTS else {}),
             "when_missing": source.when_missing,
-            "count_when": as_json(source.options["count_when"]),
-            **({"count_unless": as_json(unless)} if (unless := source.options["count_unless"]) else {}),
+            "count_when": _outcomes_json(source.options["count_when"]),
+            **({"count_unless": _outcomes_json(unless)} if (unless := source.options["count_unless"]) else {}),
             **({"ban": source.options["ban"]} if source.ban else {}),
             **_others(rule),
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
@@ -199,7 +199,7 @@ def cost_of(rule: CompiledRule) -> str:
     return " ".join(
         [
             function_name(options["cost"]) or str(options["cost"]),
-            *(f"{word} {_either(texts_of(table))}" for word, table in tables if table),
+            *(f"{word} {_either(_outcome_texts(table))}" for word, table in tables if table),
         ]
     )
 
@@ -252,6 +252,16 @@ def _match(match: Match) -> dict[str, list[str]]:
 def _conditions(rule: CompiledRule) -> str:
     """The conditions on features, which depend on a real request."""
     return " ".join(f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features)
+
+
+def _outcomes_json(table: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """An option with its statuses as a list."""
+    return table and {**table, **({"status": sorted(items_of(table["status"]), key=str)} if "status" in table else {})}
+
+
+def _outcome_texts(table: Mapping[str, Any]) -> list[str]:
+    """Return the statuses of an option as texts, and "marked" where views mark what counts."""
+    return [*sorted(map(str, items_of(table.get("status", ())))), *(["marked"] if table.get("marked") else [])]
 
 
 def _texts_of(table: Mapping[str, Iterable[Quota]]) -> dict[str, list[str]]:

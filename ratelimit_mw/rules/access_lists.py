@@ -7,11 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_path
 from ..keys.features import INVALID, Features
-from ..keys.ip import Networks, parse_network
-from ..keys.parts import checked_part, compared, feature_of, part_of, spellings
+from ..keys.parts import checked_part, compared, feature_of, part_of
 from .declaration import check_names
 from .marks import Destination
-from .match import checked_method, checked_value
+from .match import Values, parse_values
 from .paths import checked_pattern
 from .routed import Params, PathPatterns
 from .values import checked_table
@@ -25,7 +24,7 @@ class _Entry(NamedTuple):
 
     kind: str
     part: str
-    values: frozenset[str] | Networks | tuple[str, ...]
+    values: Values | tuple[str, ...]
 
 
 @dataclass(init=False, repr=False)
@@ -108,8 +107,5 @@ def _parse(kind: str, part: str, values: Any) -> _Entry:
         raise ConfigError(f"expected a list of values; got {values!r}")
     if part == _PATH:
         return _Entry(kind, part, tuple(map(checked_pattern, items)))
-    if part == "ip":
-        return _Entry(kind, part, Networks(map(parse_network, items)))
-    texts = map(checked_method if part == "method" else checked_value, items)
-    written = frozenset(spelling for text in texts for spelling in spellings(part, text))
+    written = parse_values(part, items)
     return _Entry(kind, part, compared(part, written) if kind == "deny" else written)

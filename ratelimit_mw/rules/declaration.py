@@ -28,16 +28,6 @@ OFF: Final = msgspec.Meta(extra_json_schema={"enum": [False]})
 """Marks ``bool`` as ``false`` alone. msgspec has a literal of a boolean since 0.22."""
 
 
-class _Declared(NamedTuple):
-    """The rest of a declaration, besides the meaning and the range."""
-
-    default: Any = None
-    parse: Parse | None = None
-    read: Parse | None = None
-    is_secret: bool = False
-    marks: tuple[str, ...] = ()
-
-
 def option(
     meaning: str,
     default: Any = None,
@@ -61,7 +51,7 @@ def option(
         le: The greatest number.
     """
     schema = None if default is None else {"default": default}
-    extra = {"declared": _Declared(default, parse, read, is_secret, marks)}
+    extra = {"declared": (default, parse, read, is_secret, marks)}
     return msgspec.Meta(description=meaning, extra=extra, extra_json_schema=schema, ge=ge, le=le)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,14 +98,20 @@ class Match:
 
 
 def _feature(name: object, value: object) -> tuple[str, Values]:
-    """A part and the values that match it, in every form in which a request may have them."""
+    """A part and the values that match it."""
     with error_path(path_of(name)):
         part = checked_part(name, in_key=False)
-    if part == "ip":
-        return part, Networks(_each(str(name), value, parse_network))
-    texts = _each(str(name), value, checked_value)
+    items = _each(str(name), value, lambda item: item)
     with error_path(path_of(name)):
-        return part, frozenset(spelling for text in texts for spelling in spellings(part, text))
+        return part, parse_values(part, items)
+
+
+def parse_values(part: str, items: Iterable[object]) -> Values:
+    """Return values of a part, in every form in which a request may have them."""
+    if part == "ip":
+        return Networks(map(parse_network, items))
+    texts = map(checked_method if part == "method" else checked_value, items)
+    return frozenset(spelling for text in texts for spelling in spellings(part, text))
 
 
 def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:

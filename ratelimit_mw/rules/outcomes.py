@@ -3,7 +3,7 @@
 # Annotations are evaluated here, because msgspec reads them.
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Final, NamedTuple, TypedDict
 
 from ..errors import ConfigError
@@ -26,13 +26,13 @@ class Outcomes(NamedTuple):
     is_marked: bool = False
 
 
-def _items(statuses: Any) -> Collection[Any]:
+def items_of(statuses: Any) -> Collection[Any]:
     return statuses if isinstance(statuses, list | tuple | set | frozenset) else [statuses]
 
 
 def _parse_statuses(statuses: object) -> frozenset[int] | None:
     """Return the statuses of codes and classes; None for "any"."""
-    return None if statuses == "any" else frozenset(status for item in _items(statuses) for status in _codes(item))
+    return None if statuses == "any" else frozenset(status for item in items_of(statuses) for status in _codes(item))
 
 
 def _codes(item: object) -> Iterator[int]:
@@ -65,7 +65,7 @@ class CountUnless(TypedDict):
 def parse_count_when(table: Any) -> Outcomes:
     """Return the outcomes that count. With ``marked = true`` alone, no status does."""
     decoded = decode(CountWhen, table, _WHEN)
-    if not (_items(table.get("status", ())) or decoded["marked"]):
+    if not (items_of(table.get("status", ())) or decoded["marked"]):
         raise ConfigError(f"expected {_WHEN}; got {table!r}")
     return Outcomes(decoded["status"] if "status" in table else frozenset(), bool(decoded["marked"]))
 
@@ -85,13 +85,3 @@ def without_statuses(counted: frozenset[int] | None, excluded: frozenset[int]) -
     if counted and left.isdisjoint(_CODES):
         raise ConfigError("no status is left to count", "status")
     return left
-
-
-def as_json(table: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return an option with its statuses as a list."""
-    return table and {**table, **({"status": sorted(_items(table["status"]), key=str)} if "status" in table else {})}
-
-
-def texts_of(table: Mapping[str, Any]) -> list[str]:
-    """Return the statuses of an option as texts, and "marked" where views mark what counts."""
-    return [*sorted(map(str, _items(table.get("status", ())))), *(["marked"] if table.get("marked") else [])]

@@ -8,8 +8,9 @@ missing, because some frameworks route such a path.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -156,3 +157,37 @@ def _glob(segment: str) -> re.Pattern[str] | None:
         return None
     first, *parts, last = map(re.escape, re.split(r"\*+", segment))
     return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + ".*" + last, re.DOTALL)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Return whether a path may match both patterns. Parameters within a segment are compared by their start and end.
+
+    >>> overlap("/items/7", "/items/{id}"), overlap("/api/**", "/api"), overlap("/items", "/items/{id}")
+    (True, True, False)
+    """
+    return _overlap(_deep_segments(one), _deep_segments(other))
+
+
+def _deep_segments(pattern: str) -> tuple[str, ...]:
+    """The segments of a pattern. A segment with text beside a deep parameter is taken for a deep one."""
+    return tuple(_DEEP if _DEEP in segment else segment for segment in pattern_segments(pattern))
+
+
+@lru_cache(10_000)
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    if not one or not other:
+        return all(segment == _DEEP for segment in (*one, *other))
+    if _DEEP in (one[0], other[0]):
+        deep, plain = (one, other) if one[0] == _DEEP else (other, one)
+        return _overlap(deep[1:], plain) or _overlap(deep, plain[1:])
+    return _segments_overlap(one[0], other[0]) and _overlap(one[1:], other[1:])
+
+
+def _segments_overlap(one: str, other: str) -> bool:
+    if "*" not in other:
+        one, other = other, one
+    if "*" not in one:
+        return is_glob_match(other, one)
+    (start, *_, end), (other_start, *_, other_end) = one.split("*"), other.split("*")
+    starts = start.startswith(other_start) or other_start.startswith(start)
+    return starts and (end.endswith(other_end) or other_end.endswith(end))

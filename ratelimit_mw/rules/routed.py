@@ -7,8 +7,7 @@ from typing import Any
 
 from ..keys.path import is_ambiguous, normalize_path, read_path
 from .marks import NOWHERE, Destination
-from .overlap import overlap
-from .paths import PARAMETER, PathTree, deepen, pattern_segments
+from .paths import PARAMETER, PathTree, deepen, overlap, pattern_segments
 
 Params = Callable[[], Mapping[str, Any]]
 

@@ -32,8 +32,7 @@ from ratelimit_mw.http.routes import Route as Described
 from ratelimit_mw.http.routes import check_parameters, check_routes
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
-from ratelimit_mw.rules.overlap import overlap
-from ratelimit_mw.rules.paths import PathTree
+from ratelimit_mw.rules.paths import PathTree, overlap
 from ratelimit_mw.rules.ruleset import RuleSet
 
 LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]

@@ -6,8 +6,9 @@ import pytest
 from tables import each
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.keys.features import INVALID, words_of
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations import read_features
+from ratelimit_mw.operations.arguments import words_of
 
 
 def test_words_are_features() -> None:

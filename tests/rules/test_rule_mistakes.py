@@ -71,6 +71,7 @@ def test_every_mistake_names_its_place() -> None:
         ({"count_when": {"status": [401.0]}}, "count_when.status: .* got 401.0"),
         ({"count_unless": {"marked": True}}, "count_unless.marked: unknown option. Expected one of status"),
         ({"count_unless": 302}, "count_unless: expected {status = \\[302\\]}; got 302"),
+        ({"count_unless": {"status": []}}, "count_unless: expected {status = \\[302\\]}; got {'status': \\[\\]}"),
         ({"count_unless": {"status": 99}}, "count_unless.status: .* got 99"),
         (
             {"count_when": {"status": 404}, "count_unless": {"status": "4xx"}},

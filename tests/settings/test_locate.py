@@ -102,3 +102,13 @@ def test_an_unknown_name_has_its_own_line(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(text)
         expect_error(f"^{path}:{line}: ", load_settings, path)
+
+
+def test_each_rule_has_its_place(tmp_path: Path) -> None:
+    for head in ("", 'limits = "9/day"\n'):
+        file = tmp_path / "ratelimit.toml"
+        file.write_text(f'{head}[[rules]]\nname = "api"\nlimits = "5/minute"\n', encoding="utf-8")
+        places = load_settings(file).rule_places
+        line = 2 if head else 1
+        assert places["api"] == f"{file}:{line}", head
+        assert len(places) == line, head
