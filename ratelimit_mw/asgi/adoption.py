@@ -1,6 +1,6 @@
 """Takes over the limits of the routes that were read, checks the rules against them, and describes them in OpenAPI."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
@@ -49,9 +49,8 @@ def adopt(limits: HttpLimiter, key: int, reader: RouteReader) -> None:
     limits.adopt(views, provided, check, key)
     for owner in reader.owners:
         handle_rejections(owner)
-    for route in reader.routes:
-        if hasattr(route.entry, "responses"):
-            _document(limits, route)
+    for app in {id(owner): owner for owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
+        app.openapi = OpenAPIWithLimits(app, limits, [route for route in reader.routes if route.place.app is app])
 
 
 def check_provided(limit: DependencyLimit, rule: Rule) -> None:
@@ -66,19 +65,27 @@ def check_provided(limit: DependencyLimit, rule: Rule) -> None:
         raise ConfigError(error.message, error.path, limit.place) from None
 
 
-def _document(limits: HttpLimiter, route: AppRoute) -> None:
-    """Give the limited operations of a route of FastAPI the response 429 in OpenAPI, unless they have one."""
-    entry, app, rules = route.entry, route.place.app, limits.in_force
-    methods = [method for method in route.methods or () if _is_limited(rules, route, method)]
-    if not methods or not {_STATUS, str(_STATUS)}.isdisjoint(entry.responses):
-        return
-    handlers = ErrorHandlers.of(app)
-    own_body = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
-    response = _describe_response([name.decode("ascii") for name in rules.writer.names], own_body, rules.settings.reset)
-    entry.responses = {**entry.responses, _STATUS: response}
-    described = (getattr(app, "openapi_schema", None) or {}).get("paths", {}).get(entry.path_format, {})
-    for method in {method.lower() for method in methods} & described.keys():
-        described[method].setdefault("responses", {}).setdefault(str(_STATUS), response)
+class OpenAPIWithLimits:
+    """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
+
+    def __init__(self, app: Any, limits: HttpLimiter, routes: Collection[AppRoute]) -> None:
+        self.described: Callable[[], dict[str, Any]] = getattr(app.openapi, "described", app.openapi)
+        self._app = app
+        self._limits = limits
+        self._routes = routes
+
+    def __call__(self) -> dict[str, Any]:
+        schema, limits = self.described(), self._limits.in_force
+        handlers = ErrorHandlers.of(self._app)
+        own_body = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
+        headers = [name.decode("ascii") for name in limits.writer.names]
+        response = _describe_response(headers, own_body, limits.settings.reset)
+        for route in self._routes:
+            described = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
+            for method in route.methods or ():
+                if method.lower() in described and _is_limited(limits, route, method):
+                    described[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
+        return schema
 
 
 def _is_limited(rules: HttpLimits, route: AppRoute, method: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -243,3 +244,11 @@ def test_hosts_are_read_as_this_version_of_starlette_does(lines: list[str], expe
     app = Starlette(routes=[Host("api.example.org", app=opaque)])
     headers = [(b"host", line.encode()) for line in lines]
     assert find_route(app, "/", headers=headers).endpoint == expected
+
+
+def test_a_route_that_ignores_case_is_found() -> None:
+    """A path regex of its own may match other paths than its template. The limit applies to all of them."""
+    route = Route("/Login", endpoint("login"))
+    route.path_regex = re.compile(route.path_regex.pattern, re.IGNORECASE)
+    app = Starlette(routes=[Route("/other", endpoint("other")), route])
+    assert [find_route(app, path).endpoint for path in ("/Login", "/LOGIN", "/x")] == ["/Login", "/Login", UNMATCHED]
