@@ -250,6 +250,18 @@ def test_a_replica_gives_the_map_if_no_primary_does() -> None:
     assert servers.sent[-2:] == ["r:CLUSTER", "r:EVALSHA"]
 
 
+def test_a_server_is_a_replica_by_the_map_only() -> None:
+    """Without the right to read the map, the servers of the URL are not called replicas."""
+    servers = Servers()
+    servers.maps["a"] = ResponseError("NOPERM no rights")
+    cluster = opened(servers)
+    assert "NOPERM" in str(ask(cluster, servers))
+    assert [facts.kind for facts in cluster.facts()] == ["redis", "cluster"]
+    del servers.maps["a"]
+    assert ask(cluster, servers) == b"counted"
+    assert [facts.kind for facts in cluster.facts()] == ["redis", "redis", "redis", "replica", "cluster"]
+
+
 @pytest.mark.parametrize("has_map", [False, True])
 def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pytest.MonkeyPatch, has_map: bool) -> None:
     """Ten requests, one read, and each request has the reason."""

@@ -161,13 +161,13 @@ class Cluster(Target):
         return self._slots.samples(slot)
 
     def facts(self) -> Iterator[Facts]:
-        cluster, primaries = Facts("cluster", ""), len(self._slots.primaries)
+        cluster = Facts("cluster", "")
         for location in sorted(self._slots.locations()):
-            kind = "redis" if location in self._slots.primaries else "replica"
-            yield facts_of_server(kind, self._address, self._transport, location)
+            is_replica = self._slots.version and location not in self._slots.primaries  # unknown without a map
+            yield facts_of_server("replica" if is_replica else "redis", self._address, self._transport, location)
             if not cluster.values:
                 cluster = facts_of_server("cluster", self._address, self._transport, location, b"CLUSTER", b"INFO")
-        yield cluster._replace(values={**cluster.values, "primaries": primaries})
+        yield cluster
 
     def close(self) -> None:
         for pool in list(self._pools.values()):
