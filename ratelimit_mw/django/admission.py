@@ -1,4 +1,7 @@
-"""The ``Admission`` of a Django request. The request keeps it, so that throttles in the view add their decisions."""
+"""The ``Admission`` of a Django request, and its response to a rejection.
+
+The request keeps it, so that throttles in the view add their decisions.
+"""
 
 import asyncio
 import inspect
@@ -6,15 +9,20 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext
+from http.cookies import Morsel
 from importlib import import_module
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 
 from ..decision import Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission
 from ..http.limits import HttpLimits
+from ..http.rejection import Rejection
+from ..http.request import group_values
 from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
@@ -93,6 +101,23 @@ class DjangoAdmission(Admission):
             return RateLimitExceeded(verdict)
         return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
 
+    def own_response(self, error: RateLimitExceeded | None) -> Any:
+        """Return what the project's function returns for a rejection; None without a function."""
+        self.verdict = verdict = error.verdict if error else self.verdict
+        reject = self.limits.reject
+        return reject and reject(self.request.framework_request, verdict)
+
+    def checked_response(self, response: Any) -> HttpResponseBase:
+        """Return a response of Django. For ``None``, return the response of this package."""
+        if response is None:
+            response = self.rejection()
+        if isinstance(response, Rejection):
+            return _with_headers(response, b"" if self.request.method == "HEAD" else response.body)
+        if not isinstance(response, HttpResponseBase):
+            expected = "an HttpResponse or a Rejection as the response to a rejection"
+            raise TypeError(f"expected {expected}; got {response!r}")
+        return response if getattr(response, "is_rendered", True) else response.render()
+
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""
         for name in self.read_costs(response.headers.items()) if self.true_costs else ():
@@ -146,3 +171,28 @@ def _watch_response(response: Any, admission: DjangoAdmission, status: int) -> N
     finalizer = weakref.finalize(response, end)
     finalizer.atexit = False
     response._resource_closers.append(finalizer.detach)
+
+
+def _with_headers(rejection: Rejection, body: bytes) -> HttpResponse:
+    """Return a response of Django, which has one line of each name, except for cookies."""
+    names = {name.lower(): name for name, _ in rejection.headers}
+    lines = group_values((name.lower(), value) for name, value in rejection.headers)
+    cookies = lines.pop("set-cookie", [])
+    joined = {names[name]: ", ".join(values) for name, values in lines.items()}
+    response = HttpResponse(body, status=rejection.status, headers=joined)
+    for line in cookies:
+        response.cookies[line] = _SetCookie(line)
+    return response
+
+
+class _SetCookie(Morsel[str]):
+    """A cookie that Django sends exactly as it is written."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        name, _, value = line.partition(";")[0].partition("=")
+        self.set(name.strip(), value.strip(), value.strip())
+        self._line = line
+
+    def OutputString(self, attrs: Any = None) -> str:  # noqa: N802 - the name of the standard library
+        return self._line

@@ -19,9 +19,8 @@ from ..http.warnings import warn
 from ..rules.guard import current
 from ..settings.framework import SETTING
 from ..stores.blocking import run_blocking
-from .admission import ATTRIBUTE, DjangoAdmission, resolve, watch
+from .admission import ATTRIBUTE, DjangoAdmission, resolve, resolve_async, watch
 from .limits import ProjectLimits, plan_of, project_limits
-from .pages import arespond, respond
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
@@ -66,7 +65,7 @@ class RateLimitMiddleware:
         if (rejection := rejection_of(error)) is None:
             return None
         admission: DjangoAdmission = getattr(native, ATTRIBUTE)
-        return respond(admission, rejection)
+        return admission.checked_response(resolve(admission.own_response(rejection)))
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -115,7 +114,8 @@ class RateLimitMiddleware:
         return response
 
     async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:
-        return await arespond(admission, error) if self._is_async else respond(admission, error)
+        response = admission.own_response(error)
+        return admission.checked_response(await resolve_async(response) if self._is_async else resolve(response))
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)

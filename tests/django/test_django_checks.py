@@ -19,6 +19,7 @@ from tables import each
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
 from ratelimit_mw.http.warnings import warn
+from ratelimit_mw.testing import ManualClock
 
 
 def ids(deploy: bool = False) -> list[str]:
@@ -163,6 +164,7 @@ def test_a_blocking_check_never_waits_on_an_event_loop(limits: Any, caplog: pyte
         return hello(request)
 
     rule = Rule(name="queue", limits=limits, algorithm={"name": "leaky-bucket", "mode": "queue"}, match={"view": ""})
-    with project(Limiter([rule]), path("", view), is_async=True) as served:
+    limiter = Limiter([rule], clock=ManualClock(999_960.0))
+    with project(limiter, path("", view), is_async=True) as served:
         assert served.statuses(times=2)[-1] == 500
     assert "a queue cannot wait in a function without async that runs on the event loop" in caplog.text
