@@ -96,9 +96,11 @@ class Admission:
         self.verdict = verdict
         self.counts_outcomes, self._headers = False, None  # responses read them faster here than on the class
         decided = native.get(DECIDED)
-        if decided is not None:
+        if decided is None:
+            native[DECIDED] = {limits.limiter: self}
+        else:
             self._enter_other(decided)
-        if self.first is not None:
+        if decided is not None and self.first is not None:
             self._join(self.first, plan, verdict)
         elif verdict.allowed:
             self.verdicts = [verdict]
@@ -108,11 +110,7 @@ class Admission:
         else:
             self.verdicts = []
             self.rejections = [verdict]
-        if decided is None:
-            shown[name] = verdict
-            native[DECIDED] = {limits.limiter: self}
-        else:
-            shown[name] = self.shown
+        shown[name] = verdict if decided is None else self.shown
 
     def _enter_other(self, decided: Mapping[Any, Admission]) -> None:
         """Note the admissions of outer middleware. The innermost one is the last."""
@@ -350,6 +348,13 @@ class Admission:
     def _due(self) -> Sequence[Verdict]:
         if self.first is not None:
             return ()
+        if not (self.needs_settlement or self.is_streamed or self._settled):
+            for verdict in self.verdicts:  # nearly always one, without a receipt
+                verdict.settler = self.limits.limiter
+            self.has_ended = True
+            if self.added is None and (not self.verdicts or self.verdicts[0].open_receipt is None):
+                self._settled = len(self.verdicts)
+                return ()
         with lock:
             self.has_ended |= not self.is_streamed
             due, self._settled = self.verdicts[self._settled :], len(self.verdicts)

@@ -1,0 +1,345 @@
+"""``check`` in a view: outside a request, often, in threads and tasks, in streams, and after the response."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import anyio.from_thread
+import flask
+import flask_calls
+import pytest
+from asgiref.sync import async_to_sync
+from calls import aask, ask, ask_wsgi
+from django.http import HttpResponse
+from django.urls import path
+from django_calls import project
+from fastapi import FastAPI, Request
+from flask import Flask
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette_apps import application
+from tables import each
+from websocket_calls import connect, kinds
+from wsgi_calls import HEADERS, Served
+
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, RateLimitExceeded, Rule
+from ratelimit_mw import django as in_django
+from ratelimit_mw import flask as in_flask
+from ratelimit_mw import starlette as in_starlette
+from ratelimit_mw import wsgi as in_wsgi
+from ratelimit_mw.http.limits import DECIDED
+from ratelimit_mw.starlette import check
+from ratelimit_mw.testing import ManualClock, limits_off
+
+
+def test_without_a_middleware_a_check_is_an_error() -> None:
+    """A limit is never silently absent. With limits_off there is none to decide."""
+    app = Flask("app")
+    with app.test_request_context("/"):
+        with pytest.raises(MissingMiddlewareError, match=r"check\('post'\) .* no RateLimitMiddleware handled"):
+            in_flask.check("post")
+        with limits_off():
+            assert in_flask.check("post").rules == ()
+            in_flask.check.reset("post")
+
+
+def test_without_limits_the_async_check_decides_nothing() -> None:
+    """The same holds for async views."""
+
+    async def scenario() -> None:
+        request: Any = SimpleNamespace(scope={})
+        assert await check(request, "post")
+        await check.reset(request, "post")
+
+    with limits_off():
+        asyncio.run(scenario())
+
+
+def test_a_check_after_the_response_decides_at_once() -> None:
+    """A background task finds the admission of its request, whose slots are returned by then."""
+    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
+    app = flask_calls.app_of(limiter)
+    with app.test_request_context("/", environ_base={"REMOTE_ADDR": "192.0.2.7"}):
+        app.preprocess_request()
+        admission: Any = next(iter(flask.request.environ[DECIDED].values()))
+        admission.end(200)
+        assert [in_flask.check("job").allowed for _ in range(3)] == [True] * 3
+
+
+def test_a_background_task_checks_after_the_response() -> None:
+    """The slots of such a check are returned at once."""
+    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
+    requests: list[Any] = []
+
+    async def view(request: Any) -> PlainTextResponse:
+        requests.append(request)
+        return PlainTextResponse("ok")
+
+    app = application([Route("/", view)], limiter=limiter)
+
+    async def scenario() -> list[bool]:
+        await aask(app)
+        return [(await check(requests[0], "job")).allowed for _ in range(3)]
+
+    assert asyncio.run(scenario()) == [True] * 3
+
+
+# -- many checks in one request -------------------------------------------------------------------------------
+
+
+def rule(limits: str, **options: Any) -> Rule:
+    return Rule(name="mail", limits=limits, match={"view": ""}, **options)
+
+
+def limited(*rules: Rule) -> Limiter:
+    return Limiter(rules, clock=ManualClock(1_000_000.0))
+
+
+def left(limiter: Limiter, **features: Any) -> int:
+    plan = limiter.rules.plan_named("mail", None)
+    return limiter.decide(plan, {"ip": "192.0.2.7", **features}, 0, False).decisions[0].remaining
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Let threads take turns as often as Python can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_stream_keeps_no_verdicts() -> None:
+    """A client may choose how long it streams. The rules count all checks, and slots are held until the end."""
+    limiter = limited(rule("100/minute"), Rule(name="busy", limits="9 concurrent", match={"view": ""}))
+    kept: list[int] = []
+
+    async def view(request: Any) -> StreamingResponse:
+        async def parts() -> AsyncIterator[str]:
+            for _ in range(20):
+                await check(request, "mail")
+                yield "part"
+            await check(request, "busy")
+            kept.append(len(request.scope[DECIDED][limiter].verdicts))
+
+        return StreamingResponse(parts())
+
+    assert ask(application([Route("/", view)], limiter=limiter)).text == "part" * 20
+    assert (kept, left(limiter)) == ([2], 80)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_of_a_request_lose_no_slot() -> None:
+    """Eight threads check at the same time. Each slot is returned at the end of the response."""
+    limiter = limited(rule("8 concurrent"))
+    with ThreadPoolExecutor(8) as threads:
+
+        def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+            for checked in [threads.submit(in_wsgi.check, environ, "mail") for _ in range(8)]:
+                assert checked.result()
+            start_response("200 OK", [])
+            return [b"ok"]
+
+        guarded = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
+        assert {ask_wsgi(guarded).status_code for _ in range(50)} == {200}
+    assert left(limiter) == 8
+
+
+# -- streams --------------------------------------------------------------------------------------------------
+
+
+RULES = [
+    Rule(name="tokens", limits="1000/minute", cost=100),
+    Rule(name="busy", limits="1 concurrent", match={"view": ""}),
+]
+WHO = {"ip": "192.0.2.7"}
+
+
+def test_a_stream_of_flask_may_run_without_its_context() -> None:
+    """The verdict works. A thread checks in a copy of the context."""
+    limiter = Limiter(RULES, clock=ManualClock(1_000_000.0))
+
+    def view() -> flask.Response:
+        verdict = flask.g.ratelimit
+        check = flask.copy_current_request_context(lambda rule: in_flask.check(rule))
+
+        def parts() -> Iterator[str]:
+            try:
+                for _ in range(2):
+                    try:
+                        check("busy")
+                        yield "yes "
+                    except RateLimitExceeded:
+                        yield "no "
+            finally:
+                verdict["tokens"].settle(150)
+
+        return flask.Response(parts())
+
+    assert flask_calls.ask(flask_calls.app_of(limiter, {"/": view})).text == "yes no "
+    assert limiter.peek(WHO, cost=0).decisions[0].remaining == 850
+
+
+def test_a_stream_that_is_closed_early_returns_its_slots() -> None:
+    """The server closes it when its client leaves."""
+    limiter = Limiter(RULES, clock=ManualClock(1_000_000.0))
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        for _ in range(9):
+            in_wsgi.check(environ, "busy")
+            yield b"word"
+
+    limited = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
+    assert [Served(limited, chunks=1).body for _ in range(2)] == [b"word"] * 2
+
+
+def test_a_slot_of_a_stream_is_held_after_its_outcome_is_settled() -> None:
+    """The outcome of a stream is settled before its first bytes are sent, its slots are returned when it is closed."""
+    failed = Rule(name="failed", limits="9/minute", count_when={"status": 401})
+    limiter = Limiter([RULES[1], failed], clock=ManualClock(1_000_000.0))
+    busy = limiter.rules.plan_named("busy", None)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        yield b"first"
+        in_wsgi.check(environ, "busy")
+        assert not limiter.decide(busy, WHO, consume=False)
+        yield b"last"
+
+    assert Served(in_wsgi.RateLimitMiddleware(app, limiter=limiter)).body == b"firstlast"
+    assert limiter.decide(busy, WHO, consume=False)
+
+
+# -- tasks and threads ----------------------------------------------------------------------------------------
+
+
+POST = Rule(name="post", limits="1/minute", match={"view": ""})
+
+
+async def check_in_groups(check: Any, request: Any) -> None:
+    """Check in a task of a group in a group."""
+    async with asyncio.TaskGroup(), asyncio.TaskGroup() as group:
+        group.create_task(check(request, "post"))
+
+
+def test_a_rejection_in_a_group_of_tasks_closes_a_websocket() -> None:
+    """It closes with "try again later", as without a group."""
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        for _ in range(2):
+            await check_in_groups(check, websocket)
+
+    assert kinds(connect(application([WebSocketRoute("/ws", view)], POST))) == ["accept", 1013]
+
+
+async def too_many(request: Any, error: Any) -> JSONResponse:
+    return JSONResponse({"error": "wait"}, status_code=error.verdict.status)
+
+
+@each("kind", [RateLimitExceeded, 429])
+def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
+    """An open connection cannot carry its response. Before the connection is accepted, it is the response."""
+
+    async def view(websocket: Any) -> None:
+        if "early" in websocket.query_params:
+            await check(websocket, "post")
+        await websocket.accept()
+        await websocket.send_text(await websocket.receive_text())
+        for _ in range(2):
+            await check(websocket, "post")
+
+    app = application([WebSocketRoute("/ws", view)], POST, exception_handlers={kind: too_many})
+    assert kinds(connect(app, said=["hi"])) == ["accept", "hi", 1013]
+    early = connect(app, query_string=b"early", extensions={"websocket.http.response": {}})
+    assert [message["type"] for message in early] == ["websocket.http.response.start", "websocket.http.response.body"]
+
+
+def test_checks_at_the_same_time_wait_for_one_call_of_identify() -> None:
+    """An async function of features is called once, however many checks need it first."""
+    calls: list[Any] = []
+
+    async def identify(request: Any) -> dict[str, str]:
+        calls.append(request)
+        await asyncio.sleep(0)
+        return {"user": "ann"}
+
+    async def view(request: Any) -> PlainTextResponse:
+        await asyncio.gather(*(check(request, name) for name in ("a", "b", "a")))
+        return PlainTextResponse("ok")
+
+    rules = [Rule(name=name, limits="9/minute", key=["user"], match={"view": ""}) for name in ("a", "b")]
+    response = ask(application([Route("/", view)], *rules, features=identify))
+    assert (response.status_code, response.headers["RateLimit"]) == (200, '"a";r=7;t=60, "b";r=8;t=60')
+    assert len(calls) == 1
+
+
+@each("ending", ["error", "cancelled"])
+def test_a_call_of_identify_that_fails_is_made_again(ending: str) -> None:
+    """A check after the failed one, or at the same time, calls the function again."""
+    calls: list[Any] = []
+
+    async def identify(request: Any) -> dict[str, str]:
+        calls.append(request)
+        await asyncio.sleep(0)
+        if len(calls) == 1:
+            raise asyncio.CancelledError if ending == "cancelled" else LookupError
+        return {"user": "ann"}
+
+    async def view(request: Any) -> PlainTextResponse:
+        results = await asyncio.gather(*(check(request, "a") for _ in range(2)), return_exceptions=True)
+        return PlainTextResponse(f"{sum(isinstance(result, BaseException) for result in results)} failed")
+
+    rule = Rule(name="a", limits="9/minute", key=["user"], match={"view": ""})
+    assert ask(application([Route("/", view)], rule, features=identify)).text == "1 failed"
+    assert len(calls) == 2
+
+
+CALLS: dict[str, Any] = {
+    "check": check,
+    "reset": check.reset,
+    "usage": in_starlette.usage,
+}
+
+
+@each("name", CALLS)
+def test_a_view_that_is_not_async_learns_that_check_is(name: str) -> None:
+    """Nothing would await the check, so it would limit nothing."""
+
+    def view(request: Any) -> PlainTextResponse:
+        with pytest.raises(ConfigError, match=r"is not async. Write async def, or call anyio.from_thread.run\("):
+            CALLS[name](request, "post")
+        return PlainTextResponse("ok")
+
+    assert ask(application([Route("/", view)], POST)).text == "ok"
+
+
+def test_a_view_that_is_not_async_checks_on_the_event_loop() -> None:
+    """``anyio`` is the way that Starlette itself uses."""
+    app = FastAPI()
+    app.add_middleware(in_starlette.RateLimitMiddleware, limiter=Limiter([POST], clock=ManualClock(1_000_000.0)))
+
+    @app.get("/")
+    def view(request: Request) -> str:
+        anyio.from_thread.run(check, request, "post")
+        return "ok"
+
+    assert [ask(app).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_view_of_django_awaits_acheck_by_asgiref() -> None:
+    """``async_to_sync`` warns of functions that are not async."""
+
+    def view(request: Any) -> HttpResponse:
+        async_to_sync(in_django.acheck)(request, "post")
+        return HttpResponse("ok")
+
+    source = {"limiter": Limiter([POST], clock=ManualClock(1_000_000.0))}
+    with project(source, path("", view)) as served:
+        assert [served.ask("/").status_code for _ in range(2)] == [200, 429]
