@@ -338,8 +338,20 @@ class EventLoop:
     async def take_turn(self, keys: Iterable[str], due: float, taken: list[asyncio.Lock]) -> None:
         """Take the locks of keys, and add them to those that are ``taken``."""
         for lock in self.turns.of(keys):
-            await (self.clock.within(lock.acquire(), due) if lock.locked() else lock.acquire())
+            if lock.locked():
+                await self._wait_for(lock, due)
+            else:
+                await lock.acquire()
             taken.append(lock)
+
+    async def _wait_for(self, lock: asyncio.Lock, due: float) -> None:
+        turn = asyncio.ensure_future(lock.acquire())
+        try:
+            await self.clock.result(turn, due)
+        except BaseException:
+            if not turn.cancel() and not turn.cancelled():
+                lock.release()  # it was taken when this call was cancelled
+            raise
 
 
 def _acquire(lock: Any, seconds: float) -> None:

@@ -83,13 +83,14 @@ class FileLock:
         if not self._threads.acquire(False):
             return False
         self._holder = threading.get_ident()
-        taken = False
         try:
-            taken = self._take()
-        finally:
-            if not taken:
-                self._release_threads()
-        return taken
+            if self._take():
+                return True
+        except BaseException:
+            self._release_threads()
+            raise
+        self._release_threads()
+        return False
 
     @property
     def has_live_holder(self) -> bool:
@@ -103,7 +104,8 @@ class FileLock:
             else:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN, 1)
         finally:
-            self._release_threads()
+            self._holder = 0
+            self._threads.release()
 
     def _release_threads(self) -> None:
         self._holder = 0

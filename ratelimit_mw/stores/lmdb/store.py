@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -69,22 +69,21 @@ class LmdbStore(ByteStore):
         self._environment.close()
 
     def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
+        check_process()
         try:
-            return self._work_locked(operation, arguments, options, seconds or self._seconds)
+            self._take_lock(seconds or self._seconds)
+            try:
+                return self._environment.run(operation, arguments, options, self._given_clock)
+            finally:
+                self._environment.lock.release()
         except StoreError:
             self._keep_unmade(operation, *arguments, **options)
             raise
 
-    def _work_locked(self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], seconds: float) -> Any:
-        check_process()
+    def _take_lock(self, seconds: float) -> None:
         lock = self._environment.lock
         if not lock.try_acquire():
-            clock = self._threads.clock
-            lock.acquire(clock, clock.now + seconds)
-        try:
-            return self._environment.run(operation, arguments, options, self._given_clock)
-        finally:
-            lock.release()
+            lock.acquire(self._threads.clock, self._threads.clock.now + seconds)
 
     async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         check_process()
@@ -102,7 +101,11 @@ class LmdbStore(ByteStore):
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         try:
-            self._work_locked("correct", (changes, now), {}, self._seconds)
+            self._take_lock(self._seconds)
+            try:
+                self._environment.run("correct", (changes, now), {}, self._given_clock)
+            finally:
+                self._environment.lock.release()
         except StoreError:
             return changes
         return ()

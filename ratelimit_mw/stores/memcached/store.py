@@ -42,6 +42,7 @@ class MemcachedCall(TimedCall):
         super().__init__(way, seconds)
         self._store = store
         self._names = store.names
+        self._tokens: dict[str, bytes] = {}
         self._stored: dict[str, StoredValue | None] = {}
         self._windows: dict[str, Window] = {}
         self._at: int | None = None
@@ -59,14 +60,20 @@ class MemcachedCall(TimedCall):
         self.way.replies += 1
         return replies
 
+    def _token(self, key: str) -> bytes:
+        token = self._tokens.get(key)
+        if token is None:
+            token = self._tokens[key] = self._names.token(key)
+        return token
+
     def _commands(self, key: str, commands: Sequence[bytes] = (), names: Sequence[bytes] = ()) -> KeyCommands:
-        return KeyCommands(self._store.rendezvous.server_of(self._names.token(key)), commands, names)
+        return KeyCommands(self._store.rendezvous.server_of(self._token(key)), commands, names)
 
     def _state_name(self, key: str) -> bytes:
-        return self._names.state(self._names.token(key))
+        return self._names.state(self._token(key))
 
     def _window(self, algorithm: TieredWindow, key: str, at: int) -> Window:
-        return Window(algorithm, self._names, self._names.token(key), at)
+        return Window(algorithm, self._names, self._token(key), at)
 
     def _time_of(self, now: int | None) -> int:
         self._store.given_time = now
