@@ -19,6 +19,7 @@ from ..clock import machine
 STARTING: Final = 1.0
 """Seconds in which a worker may connect before its first request, even with a shorter time budget."""
 _TURNS: Final = 20  # in a time budget
+_LONGEST: Final = 0.005  # seconds from beat to beat: until then, the clock holds calls that are done
 _SHORTEST: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
 _BLOCKED: Final = 0.2
 """Seconds. A longer turn of a loop is logged."""
@@ -90,7 +91,7 @@ class LoopClock:
 
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._interval = budget / _TURNS
+        self._interval = min(budget / _TURNS, _LONGEST)
         self._watched: list[tuple[float, asyncio.Future[Any], Callable[[], None] | None]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._beat_at = 0.0  # by the loop
