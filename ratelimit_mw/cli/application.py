@@ -14,7 +14,6 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..http.layers import layers_of
 from ..http.warnings import warnings_of_user
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
@@ -24,6 +23,9 @@ from .source import Routed, Source, environ_of
 
 _FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
 """The module of each framework that opens its applications. It is imported by name: it needs the framework."""
+_MAX_LAYERS: Final = 64
+_INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
+"""The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
 _HAS_APP: Final = "ratelimit_mw.app"
 _APP: Final = " --app shop:app"
 """How the examples of a command name the application."""
@@ -84,7 +86,7 @@ def open_application(name: str) -> Source:
     outside: list[Any] = []
     app = _import(name)
     with contextlib.redirect_stdout(sys.stderr):
-        for layer in layers_of(app):
+        for layer in _layers_of(app):
             is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
             if is_middleware and not layer.before_user:
                 return MiddlewareSource(name, layer, outside)
@@ -96,6 +98,20 @@ def open_application(name: str) -> Source:
     raise Failure(
         f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it"
     )
+
+
+def _layers_of(app: Any) -> Iterator[Any]:
+    """Yield an application and the layers inside it, the outermost first, each once."""
+    seen: list[Any] = []
+    while app is not None and len(seen) < _MAX_LAYERS and all(app is not layer for layer in seen):
+        yield app
+        seen.append(app)
+        if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at its first call
+            if app.middleware_stack is None:
+                app.middleware_stack = app.build_middleware_stack()
+            app = app.middleware_stack
+        else:
+            app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
 
 
 def _is_factory(app: object) -> bool:
