@@ -19,7 +19,7 @@ from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 from ratelimit_mw import clock
-from ratelimit_mw.limiter.overrides.reader import OverrideReader
+from ratelimit_mw.limiter.overrides import RecordFollower
 from ratelimit_mw.rules.guard import current
 
 WALL_AT_ZERO = clock._WALL_AT_ZERO
@@ -94,7 +94,7 @@ def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 @pytest.fixture
 def no_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread of a limiter reads the overrides in the store, so a test can count the commands of its requests."""
-    monkeypatch.setattr(OverrideReader, "due_at", math.inf)
+    monkeypatch.setattr(RecordFollower, "due_at", math.inf)
 
 
 @pytest.fixture

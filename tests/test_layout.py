@@ -23,7 +23,8 @@ from ratelimit_mw.limiter.clients import Clients
 PACKAGE = ROOT / "ratelimit_mw"
 ROOT_ENTRIES = 27
 
-ACYCLIC = ("ratelimit_mw.keys", "ratelimit_mw.rules", "ratelimit_mw.settings")
+PARTS = ("keys", "rules", "settings", "limiter", "metrics")
+ACYCLIC = tuple(f"ratelimit_mw.{part}" for part in PARTS)
 
 # One name in every framework: users import it from the module of theirs.
 IN_SEVERAL_FILES = {"RateLimitMiddleware"}

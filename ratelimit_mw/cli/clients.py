@@ -91,8 +91,8 @@ def open_limiter_of_log(source: Source) -> Iterator[Limiter]:
 def _limiter_of(source: Source, store: str | Store) -> Limiter:
     settings, own = source.running_settings, source.limits.limiter if source.limits else None
     settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
-    limiter = Limiter((), store, own._clock if own else None, settings)
-    limiter.rules = source.rules
+    limiter = Limiter((), store, own.clocks.own if own else None, settings)
+    limiter.reloads.rules = source.rules
     return limiter
 
 

@@ -36,7 +36,7 @@ def read_data(limiter: Limiter, view: View) -> Json:
     Raises:
         ConfigError: The view has a range that cannot be shown.
     """
-    now = limiter._time() / SECOND
+    now = limiter.clocks.time() / SECOND
     view.span(now)
     traffic, in_store = _read_traffic(limiter, view, now), _read_store(limiter)
     clients = _read_clients(limiter, view, now, traffic)
@@ -94,7 +94,7 @@ def _read_rules(limiter: Limiter) -> list[Json]:
 def _read_store(limiter: Limiter) -> Json:
     """Return the state of the store, the bans and the overrides, as they were a few seconds ago or are now."""
     at, found = _kept.get(limiter, (0, {}))
-    now = limiter._time()
+    now = limiter.clocks.time()
     if not found or not 0 <= now - at < _KEPT:
         store = _read_state(limiter)
         found = {

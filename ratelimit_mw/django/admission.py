@@ -23,9 +23,9 @@ from ..http.admission import Admission
 from ..http.limits import HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import group_values
-from ..limiter.slots.queues import is_on_event_loop
 from ..rules.guard import current
 from ..rules.plan import Plan
+from ..stores.blocking import is_on_event_loop
 from ..wsgi.exchange import ResponseBody
 from .request import DjangoRequest
 

@@ -12,12 +12,11 @@ from typing import Any, Final
 from ..decision import CombinedVerdict, RuleVerdict, Verdict, combine_verdicts
 from ..errors import ConfigError, RateLimitExceeded
 from ..forksafe import create_lock
-from ..limiter.slots.queues import is_on_event_loop
 from ..rules.costs import HeaderCost, number_of
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
-from ..stores.blocking import Call, blocking_call, twins
+from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import DECIDED, HttpLimits
 from .rejection import Rejection, build_rejection

@@ -15,11 +15,10 @@ from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
-from ..limiter.slots.queues import is_on_event_loop
 from ..rules.compiled import CompiledRule
 from ..rules.names import printable
 from ..rules.plan import Plan
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
 from .admission import Admission
 from .body import UnreadBodyError

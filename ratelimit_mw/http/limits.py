@@ -62,7 +62,7 @@ class HttpLimits:
         self.settings = http = settings.replaced(**owner.options)
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
-        self.watch = self.limiter.watch_of(settings)
+        self.watch = self.limiter.reloads.watch_of(settings)
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         build_reader = partial(
@@ -208,9 +208,9 @@ class HttpLimiter:
         self._provided: dict[Mark, Collection[str]] = {}
         self._exempting: dict[ViewMarks, None] = {}
         self._checks: dict[object, Callable[[HttpLimits], object]] = {}
-        with self.limiter.adopting:
+        with self.limiter.reloads.lock:
             self.in_force = self._build(self.limiter.rules, self.limiter.settings)
-            self.limiter.users.add(self)
+            self.limiter.reloads.users.add(self)
 
     def adopt(
         self,
@@ -239,7 +239,7 @@ class HttpLimiter:
                 self._provided, self._checks = before
                 raise
 
-        self.limiter.adopt(marks, prepare)
+        self.limiter.reloads.adopt(marks, prepare)
         self._exempting |= dict.fromkeys(view for view in views if view.exempt)
 
     def adopt_no_routes(self) -> None:
@@ -265,7 +265,7 @@ class HttpLimiter:
 
     def _build(self, rules: RuleSet, settings: Settings) -> HttpLimits:
         """Return limits that passed all checks."""
-        with self.limiter.located(*self.options, settings=settings):
+        with self.limiter.reloads.located(*self.options, settings=settings):
             limits = HttpLimits(self, rules, settings, self._provided)
             for check in self._checks.values():
                 check(limits)

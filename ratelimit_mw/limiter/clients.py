@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..algorithms.limit import FORMAT, BanLimit, Limit, client_of, prefix_of, prefix_of_rule, rule_of
 from ..clock import SECOND
@@ -21,13 +21,12 @@ from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import ClientOverride, limits_of
-from ..stores import redacted_url
+from ..stores import Store, redacted_url
 from ..stores.blocking import Call, twins
-from ..testmode import testmode
-from .overrides.record import change_override, clear_overrides, read_overrides
-
-if TYPE_CHECKING:
-    from .limiter import Limiter
+from .clocks import Clocks
+from .overrides import Overrides
+from .reloads import Reloads
+from .slots import Counts
 
 _BARS: Final = 4
 """The minimum number of | in a key, all of them before the client."""
@@ -58,11 +57,16 @@ class Clients:
     """Shows the clients of a limiter, resets and bans them, and gives them limits of their own.
 
     Args:
-        limiter: The limiter.
+        store: The store.
+        counts: The store as requests ask it.
+        clocks: The times of the limiter.
+        reloads: The rules of the limiter.
+        overrides: The overrides of the limiter.
     """
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
+    def __init__(self, store: Store, counts: Counts, clocks: Clocks, reloads: Reloads, overrides: Overrides) -> None:
+        self._store, self._counts, self._clocks = store, counts, clocks
+        self._reloads, self._record = reloads, overrides
 
     async def _inspect(
         self,
@@ -104,13 +108,13 @@ class Clients:
             ...     limiter.clients.reset_key(decision.key)
             api ip=192.0.2.7
         """
-        await call(self._limiter, "start")
+        await call(self._counts, "start")
         if features is None:
             return await self._list(call, rule, cursor, rejected, only)
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
-        find = partial(self._limiter.rules.hits, rule, self._limiter._as_counted(features))
-        hits = await call(lookup, "run", find, self._limiter._time)
+        find = partial(self._reloads.rules.hits, rule, self._reloads.as_counted(features))
+        hits = await call(lookup, "run", find, self._clocks.time)
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     inspect, ainspect = twins(_inspect)
@@ -128,7 +132,7 @@ class Clients:
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        await call(self._limiter, "start")
+        await call(self._counts, "start")
         return await self._decide_counted(call, self._same_client(key), False)
 
     inspect_key, ainspect_key = twins(_inspect_key)
@@ -143,7 +147,7 @@ class Clients:
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        await call(self._limiter._counts, "forget", self._same_client(key))
+        await call(self._counts, "forget", self._same_client(key))
 
     reset_key, areset_key = twins(_reset_key)
 
@@ -175,13 +179,13 @@ class Clients:
             >>> limiter.clients.unban("api", {"ip": "192.0.2.7"})
             True
         """
-        await call(self._limiter, "start")
+        await call(self._counts, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
-        (at,) = await call(self._limiter._counts, "correct", [correction], self._limiter._now())
+        (at,) = await call(self._counts, "correct", [correction], self._clocks.now())
         decision = await self._decide(call, hit)
         if decision.allowed and decision.at_us < at + us:
             causes = "the store is nearly full, or another process has just lifted the ban"
-            raise StoreError(f"the ban is not in {redacted_url(self._limiter.store)}: {causes}")
+            raise StoreError(f"the ban is not in {redacted_url(self._store)}: {causes}")
         return (at + us) / SECOND  # type: ignore[no-any-return]
 
     ban, aban = twins(_ban)
@@ -200,10 +204,10 @@ class Clients:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        await call(self._limiter, "start")
+        await call(self._counts, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         decision = await self._decide(call, hit)
-        await call(self._limiter._counts, "forget", [hit.key])
+        await call(self._counts, "forget", [hit.key])
         return not decision.allowed
 
     unban, aunban = twins(_unban)
@@ -223,7 +227,7 @@ class Clients:
             ConfigError: There is no such rule, or the store cannot list its keys.
             StoreError: The store is unreachable.
         """
-        prefixes = {rule.ban.prefix for rule in self._limiter.rules.rules if rule.ban is not None}
+        prefixes = {rule.ban.prefix for rule in self._reloads.rules.rules if rule.ban is not None}
         return await self._inspect(call, rule, None, cursor, True, lambda key: prefix_of(key) in prefixes)
 
     bans, abans = twins(_bans)
@@ -259,7 +263,7 @@ class Clients:
             999
         """
         override = self._new_override(rule, features, limits, duration)
-        await self._change(call, override.rule, override.key, override)
+        await self._record.change(call, override.rule, override.key, override)
         return override
 
     override, aoverride = twins(_override)
@@ -279,7 +283,7 @@ class Clients:
             StoreError: The store is unreachable.
         """
         compiled, key = self._client(rule, features)
-        return await self._change(call, compiled.name, key)
+        return await self._record.change(call, compiled.name, key)
 
     remove_override, aremove_override = twins(_remove_override)
 
@@ -289,8 +293,7 @@ class Clients:
         Raises:
             StoreError: The store is unreachable.
         """
-        await clear_overrides(call, self._limiter.store)
-        await self._limiter.follow_change(call)
+        await self._record.clear(call)
 
     clear_overrides, aclear_overrides = twins(_clear_overrides)
 
@@ -304,14 +307,14 @@ class Clients:
             ConfigError: The store keeps no records.
             StoreError: The store is unreachable, or the record is damaged.
         """
-        return list(await read_overrides(call, self._limiter.store, self._limiter._time()))
+        return await self._record.read(call)
 
     overrides, aoverrides = twins(_overrides)
 
     def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
         """Return a rule, and the part of its keys that names a client."""
-        rule = self._limiter.rules.named(name)
-        return rule, client_key(rule, self._limiter._as_counted(features))
+        rule = self._reloads.rules.named(name)
+        return rule, client_key(rule, self._reloads.as_counted(features))
 
     def _same_client(self, key: str) -> list[str]:
         """Return a key, and the keys of the same client under the other limits of its rule."""
@@ -319,14 +322,14 @@ class Clients:
         if not name or key.count("|") < _BARS:
             example = f"as inspect() and GET /v1/keys show it, such as {_KEY!r}"
             raise ConfigError(f"expected a key {example}; got {key[:200]!r}", "key")
-        limits = self._limiter.rules.named(name).all_limits()
+        limits = self._reloads.rules.named(name).all_limits()
         return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
     async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Only) -> KeyStates:
-        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._limiter.rules.named(rule).name)
+        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._reloads.rules.named(rule).name)
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
-            keys, following = await call(self._limiter.store, "list_keys", prefix, cursor)
+            keys, following = await call(self._store, "list_keys", prefix, cursor)
             found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
@@ -362,12 +365,12 @@ class Clients:
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one that applies now."""
-        limits = (limit for rule in self._limiter.rules.rules for limit in rule.all_limits(self._limiter._time()))
+        limits = (limit for rule in self._reloads.rules.rules for limit in rule.all_limits(self._clocks.time()))
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
 
     def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:
         """Return the limit of a listed key: that of the client's override, else the lowest one."""
-        prefix, rule = prefix_of(key), self._limiter.rules.by_name.get(rule_of(key))
+        prefix, rule = prefix_of(key), self._reloads.rules.by_name.get(rule_of(key))
         other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
         found = lowest.get(prefix)
         if not other or (found and found.is_ban):
@@ -377,7 +380,7 @@ class Clients:
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
         """Decide the next request of each key. ``remaining`` is the current amount, before the cost of that request."""
         states = await self._peek(call, hits)
-        costs = {name: rule.least_cost for name, rule in self._limiter.rules.by_name.items()}
+        costs = {name: rule.least_cost for name, rule in self._reloads.rules.by_name.items()}
         full = [decision for decision in states if decision.remaining < costs[decision.rule]]
         rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
         decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}
@@ -404,8 +407,8 @@ class Clients:
 
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""
-        now = self._limiter._now()
-        return await call(self._limiter.store, "apply", hits, now, False)  # type: ignore[no-any-return]
+        now = self._clocks.now()
+        return await call(self._store, "apply", hits, now, False)  # type: ignore[no-any-return]
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)
@@ -415,7 +418,7 @@ class Clients:
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):
             raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
-        if self._limiter.rules.lists.allows(features):
+        if self._reloads.rules.lists.allows(features):
             raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
         with error_path("duration"):
             us = ban.terms.first if duration is None else parse_duration(duration)
@@ -427,8 +430,7 @@ class Clients:
         if rule.ban is None:
             hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or add the client to lists.deny'
             raise ConfigError(f"rule {rule.name!r} has no ban option, so a ban would have no effect. {hint}")
-        suffix = testmode.key_suffix if self._limiter._clock is None else ""
-        return rule.ban, f"{rule.ban.prefix}{client}{suffix}"
+        return rule.ban, f"{rule.ban.prefix}{client}{self._clocks.key_suffix}"
 
     def _new_override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
         rule, key = self._client(name, features)
@@ -436,17 +438,10 @@ class Clients:
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
                 text = "; ".join(map(str, rule.source.parse_limits(limits)))
-            for limit in limits_of(rule, text, self._limiter._check_override):
-                self._limiter.store.check(limit)
+            for limit in limits_of(rule, text):
+                self._store.check(limit)
         with error_path("duration"):
             span = None if duration is None else parse_duration(duration)
             if span == 0:
                 raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
-        return ClientOverride(rule.name, key, text, None if span is None else self._limiter._time() + span)
-
-    async def _change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
-        """Replace the override of a client, or remove it. Return whether there was one."""
-        limiter = self._limiter
-        was_there = await change_override(call, limiter.store, limiter._time(), rule, key, new)
-        await limiter.follow_change(call)
-        return was_there
+        return ClientOverride(rule.name, key, text, None if span is None else self._clocks.time() + span)

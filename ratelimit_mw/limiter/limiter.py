@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from ..clock import Clock, checked_clock, monotonic
+from ..clock import Clock, monotonic
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
-from ..errors import error_of, error_path
+from ..errors import ConfigError, error_of, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import Found, LimitsCall, arun, run
@@ -22,22 +22,22 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
-from ..stores.blocking import Call, async_call, blocking_call, twins
-from ..testmode import process_clock, testmode
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
+from ..testmode import testmode
 from .clients import Clients
+from .clocks import Clocks
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
-from .overrides.overrides import RunTimeOverrides
-from .overrides.reader import OverrideReader, keeps_records
-from .reloader import reloader_of
+from .overrides import Overrides, RecordFollower, keeps_records
 from .reloads import Reloads
+from .remote.breaker import Breaker
 from .remote.store import RemoteStore
-from .resets import Resets
 from .settlement import Settlement
-from .slots.slots import Slots
+from .slots import Counts, Slots
+from .tasks import Tasks
 
 
-class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
+class Limiter:
     """Decides requests by rules.
 
     Args:
@@ -64,13 +64,17 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         True
 
     Attributes:
-        settings: The settings.
-        rules: The rules, compiled.
         store: The store.
         clients: The ``Clients``: its methods show, reset and ban single clients, and override their limits.
-        breaker: The circuit breaker of the store, None for the memory store.
+        reloads: The rules and the settings, and what reads them again.
+        slots: The slots of the requests that run in this process.
+        settlement: What settles verdicts.
+        clocks: The times of the limiter.
+        observers: The observers.
         is_observed: Whether the limiter has observers.
         traffic_log: The traffic log that counts the outcomes, None without the setting.
+        remote: The parts of this process in front of the store, None for the memory store.
+        check_limit: Raises ``ConfigError`` for a limit that is known later than its rule, and cannot be decided here.
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
@@ -82,38 +86,45 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         settings: Settings | None = None,
         observers: Sequence[Observer | str] | None = None,
     ) -> None:
-        super().__init__(rules, settings)
-        self._clock = None if clock is None else checked_clock(clock)
-        self._time = self._clock or process_clock
+        self.reloads = reloads = Reloads(rules, settings)
+        self.clocks = clocks = Clocks(clock)
+        self._clock, self._time, self._now = clocks.own, clocks.time, clocks.now
         given = {"store": store, "observers": observers}
         arguments = [name for name, value in given.items() if value is not None]
-        with self.located(*arguments), error_path("store"):
+        with reloads.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self.waits = self._memory is None
-        self._override_reader = OverrideReader(self) if keeps_records(self.store) else None
-        if self._memory is not None:
-            self._counts = self._memory
-        else:
-            # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
-            options = (self._time, self._now, self._slots.lose, self._policies, clock is None)
-            self._counts = self._remote = RemoteStore(self.store, self.settings, *options)
-            self._remote.follower, self._remote.opened = self._override_reader, self._note_opened
-        self.breaker = self._remote.breaker if self._remote else None
-        with self.located(*arguments):
+        # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
+        options = (self.settings, clocks.time, clocks.now, self._policies, clock is None)
+        self.remote = None if self._memory is not None else RemoteStore(self.store, *options)
+        self._counts: Counts = self.remote or cast(MemoryStore, self._memory)
+        self._tasks = Tasks(self.waits)
+        self.slots = Slots(self._counts, clocks, self._tasks)
+        self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
+        with reloads.located(*arguments):
             with error_path("observers"):
                 functions = self.settings.observers if observers is None else checked_observers(observers)
             with error_path("traffic_log"):
-                feed = feed_of(self)
+                feed = feed_of(self, self.settings, clocks.time)
             self.traffic_log = None if feed is None else feed.log
             functions = (*functions, *filter(None, [feed]))
             self.observers = Observers(functions, self.settings.event_features, self.store)
             self.is_observed = bool(functions)
-            self._check(self.rules)
-        self.clients = Clients(self)
-        self.reloader = reloader_of(self)
-        self._follow_overrides()
-        self.watch = self.watch_of(self.settings)
+            self.check_limit = self.store.check
+            reloads.checks.append(self._check)
+            reloads.check(self.rules)
+        overrides = Overrides(self.store, clocks, reloads)
+        self.clients = Clients(self.store, self._counts, clocks, reloads, overrides)
+        self._follower: RecordFollower | None = None
+        if self.remote is not None:
+            self.remote.lose, self.remote.opened = self.slots.lose, self._note_opened
+            if keeps_records(self.store):
+                self._follower = RecordFollower(overrides, self.remote, reloads, self._tasks)
+                self.remote.follower = self._follower
+        else:
+            run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
+        reloads.follow(self._follower)
 
     @classmethod
     def from_settings(
@@ -138,24 +149,37 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         return cls(None, None, clock, loaded, observers)
 
     @property
+    def rules(self) -> RuleSet:
+        """The rules, compiled."""
+        return self.reloads.rules
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self.reloads.settings
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """The circuit breaker of the store, None for the memory store."""
+        return self.remote.breaker if self.remote else None
+
+    @property
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
-        return self._remote.fallback.local_decisions if self._remote else 0
+        return self.remote.fallback.local_decisions if self.remote else 0
 
     async def _close(self, call: Call) -> None:
         """Write the counts, return unused leases, and close the store. A second call changes nothing."""
         steps = [self.observers.write_counts]  # an exporter may wait for its server
         if self.traffic_log is not None:
             steps.append(self.traffic_log.close_or_log)
-        if self._override_reader is not None:
-            steps.append(self._override_reader.close)
+        if self._follower is not None:
+            steps.append(self._follower.close)
         for step in steps:
             step() if call is blocking_call else await asyncio.to_thread(step)
         if call is async_call:
-            loop = asyncio.get_running_loop()
-            if tasks := [task for task in self._tasks if task.get_loop() is loop]:  # that send corrections
-                await asyncio.wait(tasks)
-        self._slots.close()
+            await self._tasks.join()
+        self.slots.close()
         await call(self._counts, "close")
 
     close, aclose = twins(_close)
@@ -170,14 +194,14 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
         for rule in rules.rules:
-            rule.check = self.store.check
+            rule.check = self.check_limit
             with error_of(f'rule "{rule.name}"'), error_path("cost"):
                 rule.check_cost()
             for limit in rule.all_limits():
                 with error_of(f"rule {limit.rule!r}"):
-                    rule.check(limit)
-        if self._remote is not None:
-            self._remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
+                    self.store.check(limit)
+        if self.remote is not None:
+            self.remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
 
     def match(self, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to it.
@@ -185,19 +209,21 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         Args:
             features: The features of the request. Those named ``method``, ``path`` and ``host`` choose the rules.
         """
-        if self.watch is not None and monotonic() >= self.watch.due_at:
-            self.watch.look()
+        reloads = self.reloads
+        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
+            reloads.watch.look()
         get = features.get
-        return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
+        return reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
     async def _amatch(self, features: Features) -> Plan:
         """Async form of ``match``. The first requests of a process wait until the store is open."""
-        if self.watch is not None and monotonic() >= self.watch.due_at:
-            await self.watch.alook()
-        elif self._remote is not None and not self._remote.is_open:
+        reloads, remote = self.reloads, self.remote
+        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
+            await reloads.watch.alook()
+        elif remote is not None and not remote.is_open:
             await self.astart()
         get = features.get
-        return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
+        return reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request. When it is allowed, consume its cost on every limit that applies.
@@ -212,10 +238,11 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         Raises:
             ConfigError: ``cost`` is not a whole number from 0 to 10**12.
         """
-        if self.watch is not None and monotonic() >= self.watch.due_at:
-            self.watch.look()
+        reloads = self.reloads
+        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
+            reloads.watch.look()
         get = features.get
-        plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
+        plan = reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # as ``match``
         ip = get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
@@ -294,7 +321,9 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
             hits = self._prepare(plan, features, cost, consume, request)
         if not isinstance(hits, list):
             return cast(Verdict, hits)
-        return self._decide_in_turn(plan, hits) if plan.waits and consume else self._apply(plan, hits, consume)
+        if plan.waits and consume:
+            return run_blocking(self.slots.decide_in_turn(blocking_call, plan, hits))
+        return self._apply(plan, hits, consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -309,11 +338,11 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         if not isinstance(hits, list):
             return cast(Verdict, hits)
         if plan.waits and consume:
-            return await self._adecide_in_turn(plan, hits)
+            return await self.slots.decide_in_turn(async_call, plan, hits)
         if not self.waits:
             return self._apply(plan, hits, consume)
         deciding = self._counts.aapply(hits, self._now(), consume)
-        decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
+        decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
@@ -338,10 +367,11 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
         """
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and not testmode.active and (key := plan.single[1](features)) is not None:
-            limit, _, own_cost = plan.single
+        single = None if testmode.active else plan.single
+        if single and (key := single[1](features)) is not None:
+            limit, _, own_cost = single
             hits = [make_hit((limit, key, own_cost if cost is None else cost))]
-            if consume and limit.lease and self._remote and (leased := self._remote.leases.serve(*hits[0])):
+            if consume and limit.lease and self.remote and (leased := self.remote.leases.serve(*hits[0])):
                 return Verdict((leased,), leased.allowed)
         elif testmode.off:
             return Verdict()
@@ -353,10 +383,194 @@ class Limiter(RunTimeOverrides, Reloads, Resets, Slots, Settlement):
             if isinstance(built, LimitsCall):
                 return built
             hits = built
-            if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
-                hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
+            if suffix := self.clocks.key_suffix:
+                hits = [hit._replace(key=hit.key + suffix) for hit in hits]
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
         return (with_added_hits(hits, consume) if plan.adds_hits else hits) or Verdict()
 
-    def _now(self) -> int | None:
-        return clock() if (clock := self._clock or testmode.clock) else None
+    def _with_network(self, features: Features) -> Features:
+        """Return the features of a request with ``ip`` in the form that ``ban`` has. Other text stays as it is."""
+        ip = features.get("ip")
+        if ip is None or (type(ip) is str and ":" not in ip):
+            return features
+        try:
+            return {**features, **self.reloads.as_counted({"ip": ip})}
+        except ConfigError:
+            return features
+
+    def slot(self, features: Features, cost: int | None = None) -> Slot:
+        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
+
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: How many slots to hold, by default each rule's own cost.
+
+        Returns:
+            A context manager for ``with`` and ``async with``. It enters as the verdict.
+
+        Raises:
+            RateLimitExceeded: A rule rejects. Raised when the block is entered.
+
+        Example:
+            >>> from ratelimit_mw import Limiter, Rule
+            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
+            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
+            ...     verdict.decisions[0].remaining
+            1
+        """
+        return Slot(self, features, cost)
+
+    def hold(self, verdict: Verdict, rules: RuleSet | None = None) -> None:
+        """Renew the slots of a verdict until ``conclude``; adapters use it.
+
+        Args:
+            verdict: The verdict of an allowed request.
+            rules: The rules of the request. Default: the current rules.
+        """
+        self.slots.hold(verdict, rules or self.rules)
+
+    async def _refund(self, call: Call, verdict: Verdict) -> None:
+        """Refund all of the cost that a verdict consumed. A second call changes nothing.
+
+        Args:
+            verdict: A verdict of ``hit``.
+        """
+        await self.settlement.refund(call, verdict)
+
+    refund, arefund = twins(_refund)
+
+    async def _settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
+        """Replace the cost that a verdict consumed with the true cost.
+
+        A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
+        concurrency rules are not changed.
+
+        Args:
+            verdict: A verdict of ``hit``.
+            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
+            rule: The name of the rule to settle. You may leave it out when only one rule applied. A rule that did not
+                apply to the request is not changed.
+
+        Raises:
+            ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
+        """
+        await self.settlement.settle(call, verdict, cost, rule)
+
+    settle, asettle = twins(_settle)
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
+
+        Args:
+            verdict: A verdict of this limiter.
+        """
+        self.settlement.settle_stated(verdict)
+
+    async def _conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
+        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
+
+        Args:
+            verdict: The verdict of the request.
+            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
+        """
+        await self.settlement.conclude(call, verdict, status)
+
+    conclude, aconclude = twins(_conclude)
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
+
+        A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
+
+        Args:
+            verdict: A verdict of this limiter.
+            rule: The name of the rule.
+        """
+        self.settlement.forget(verdict, rule)
+
+    async def _forget_key(
+        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None
+    ) -> None:
+        """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
+
+        As with ``forget``, a key with an invalid feature stays.
+
+        Args:
+            verdict: The verdict of the current request, which may have consumed under the same key.
+            rule: The name of the rule.
+            features: The features of the key.
+            rules: The rules of the request. Default: the current rules.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
+        await self.settlement.forget_key(call, verdict, rule, features, rules)
+
+    forget_key, aforget_key = twins(_forget_key)
+
+    async def _reset(self, call: Call, rule: str, features: Features) -> None:
+        """Reset the counts of one client under a rule, and lift its ban.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store is unreachable.
+        """
+        await self.settlement.reset(call, rule, features)
+
+    reset, areset = twins(_reset)
+
+    async def _reload(self, call: Call) -> None:
+        """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
+
+        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. All limiters of
+        this process with the same settings file are reloaded. A change of the store, of ``on_store_error`` or of the
+        secret needs a restart. Such a change is logged, and all other changes take effect.
+
+        Raises:
+            ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.
+        """
+        await call(self.reloads, "reload")
+
+    reload, areload = twins(_reload)
+
+    async def _start(self, call: Call) -> None:
+        """Connect to the store now, and not at the first decision. An unreachable store raises no error.
+
+        The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
+        not apply.
+        """
+        if self.rules.enabled:
+            await call(self._counts, "start")
+
+    start, astart = twins(_start)
+
+
+class Slot:
+    """Holds the slots of a request while the block runs. It may be entered again, even while it is held."""
+
+    def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
+        self._limiter = limiter
+        self._request = features, cost
+        self._held: list[Verdict] = []
+
+    def __enter__(self) -> Verdict:
+        return self._enter(self._limiter.hit(*self._request))
+
+    async def __aenter__(self) -> Verdict:
+        return self._enter(await self._limiter.ahit(*self._request))
+
+    def _enter(self, verdict: Verdict) -> Verdict:
+        verdict.raise_for_limit()
+        self._limiter.hold(verdict)
+        self._held.append(verdict)
+        return verdict
+
+    def __exit__(self, *_: object) -> None:
+        self._limiter.conclude(self._held.pop(), None)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._limiter.aconclude(self._held.pop(), None)

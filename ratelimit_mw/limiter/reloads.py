@@ -1,4 +1,4 @@
-"""``Reloads``: the part of a ``Limiter`` that holds its rules, adds those of decorators, and reads settings again."""
+"""``Reloads``: holds the rules and settings of a limiter, adds the rules of decorators, and reads settings again."""
 
 from __future__ import annotations
 
@@ -7,35 +7,53 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from typing import Protocol
 from weakref import WeakSet
 
 from ..errors import ConfigError
 from ..forksafe import create_lock
+from ..keys.features import Features
+from ..keys.parts import as_counted
 from ..rules.marks import Mark
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, loaded_again
+from .file_follower import follower_of
+from .follower import Follower, Watch
 from .observers.observers import import_observers
-from .reloader import Reloader
-from .resets import RulesUser
-from .settlement import Settlement
-from .watch import Watch, Watches
 
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Reloads(Settlement):
-    """Holds rules. ``Limiter`` inherits it."""
+class RulesUser(Protocol):
+    """A middleware that derives more from the rules of its limiter."""
 
-    _check: Callable[[RuleSet], None]
-    _with_overrides: Callable[[RuleSet], RuleSet]
-    reloader: Reloader | None = None
-    """Reads the settings again; None for settings that your code has built."""
-    watch: Watches | None = None
-    """Looks for changes of the settings and of overrides, when a request finds it due; None where nothing changes."""
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules and settings. Return the function that puts them into effect."""
+
+    def as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them."""
+
+
+class Reloads:
+    """The rules of a limiter.
+
+    Args:
+        rules: The rules of your code; None for those of the settings.
+        settings: The settings; None for the defaults.
+
+    Attributes:
+        settings: The settings.
+        rules: The rules, compiled.
+        checks: Each is called with new rules before they are used, and raises ``ConfigError`` for a mistake.
+        users: The middlewares that use the rules.
+        lock: Held while rules are added or replaced.
+        files: Reads the settings again; None for settings that your code has built.
+        store: Looks for changes of the overrides in a store; None for a store that no other process can change.
+        watch: Looks for changes when a request finds it due; None where nothing changes.
+    """
 
     def __init__(self, rules: Iterable[Rule] | None, settings: Settings | None) -> None:
-        super().__init__()
         given: object = settings
         if not isinstance(given, Settings | None):
             fix = "Write Limiter.from_settings(...), or pass load_settings(...)"
@@ -46,11 +64,33 @@ class Reloads(Settlement):
         self._own_rules = checked_rules(own)
         self._marks: dict[Mark, None] = {}
         self._has_adopted = False
+        self.checks: list[Callable[[RuleSet], object]] = []
         self.users = WeakSet[RulesUser]()
-        """The middlewares that use the rules."""
-        self.adopting = create_lock(self, "adopting", threading.RLock)
-        """Held while rules are added or replaced."""
+        self.lock = create_lock(self, "lock", threading.RLock)
         self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
+        self.store: Follower | None = None
+
+    def follow(self, store: Follower | None) -> None:
+        """Begin to look for changes of the settings, and of the overrides in a store."""
+        self.store = store
+        self.files = follower_of(self)
+        self.watch = self.watch_of(self.settings)
+
+    def watch_of(self, settings: Settings) -> Watch | None:
+        """Return what looks for changes of these settings, and of overrides in the store; None where nothing changes.
+
+        Args:
+            settings: The settings of this limiter.
+        """
+        followers = [self.store] if self.store is not None and settings.enabled else []
+        if (
+            self.files is not None
+            and settings.origin is not None
+            and settings.origin.files
+            and settings.reload_interval
+        ):
+            followers.append(self.files)
+        return Watch(followers) if followers else None
 
     def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
@@ -62,14 +102,18 @@ class Reloads(Settlement):
         Raises:
             ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
         """
-        with self.adopting:
+        with self.lock:
             every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
             with self.located():
                 rules = self._compile(self._own_rules, every, self.settings)
-                self._check(rules.require_complete())
-                rules = self._with_overrides(rules)
+                self.check(rules.require_complete())
                 prepare(rules)
             self._marks, self.rules, self._has_adopted = every, rules, True
+
+    def check(self, rules: RuleSet) -> None:
+        """Raise ``ConfigError`` for rules that the limiter cannot use, and prepare the others."""
+        for check in self.checks:
+            check(rules)
 
     def located(self, *arguments: str, settings: Settings | None = None) -> AbstractContextManager[None]:
         """Prefix a ``ConfigError`` that a block raises about a setting of the file with its file and line.
@@ -85,38 +129,30 @@ class Reloads(Settlement):
         return (settings or self.settings).located(*own, *arguments)
 
     def reload(self) -> None:
-        """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
-
-        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. All limiters of
-        this process with the same settings file are reloaded. A change of the store, of ``on_store_error`` or of the
-        secret needs a restart. Such a change is logged, and all other changes take effect.
-
-        Raises:
-            ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.
-        """
-        if self.reloader is None:
+        """Read the settings again. All limiters of this process with the same settings file are reloaded."""
+        if self.files is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
-        self.reloader.reload()
+        self.files.reload()
 
     async def areload(self) -> None:
         """Async form of ``reload``."""
         await asyncio.to_thread(self.reload)
 
-    def watch_of(self, settings: Settings) -> Watches | None:
-        """Return what looks for changes of these settings, and of overrides in the store; None where nothing changes.
+    def as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them, with the network of an IPv6 address.
 
-        Args:
-            settings: The settings of this limiter.
+        A limiter with rules of your code and without a middleware counts the addresses that you pass.
         """
-        watched = self._watched(settings)
-        return Watches(watched) if watched else None
-
-    def _watched(self, settings: Settings) -> list[Watch]:
-        has_files = settings.origin is not None and settings.origin.files
-        return [self.reloader] if self.reloader is not None and has_files and settings.reload_interval else []
+        users, settings = tuple(self.users), self.settings
+        for user in users:
+            features = user.as_counted(features)
+        if not users and self._is_from_settings and "ip" in features:
+            ip = as_counted({"ip": features["ip"]}, settings.ipv6_prefix, settings.nat64_prefixes)
+            features = {**features, **ip}
+        return features
 
     def load_again(self) -> tuple[Settings, Collection[str]]:
-        """Read the settings again, and change nothing; ``Reloader`` uses it.
+        """Read the settings again, and change nothing; ``FileFollower`` uses it.
 
         Returns:
             The settings, and the names of those that keep their earlier values until a restart.
@@ -130,7 +166,7 @@ class Reloads(Settlement):
         return settings, unchanged
 
     def renew(self, settings: Settings, unchanged: Collection[str]) -> Callable[[], None]:
-        """Build and check all that depends on settings that were loaded again; ``Reloader`` uses it.
+        """Build and check all that depends on settings that were loaded again; ``FileFollower`` uses it.
 
         Args:
             settings: The settings.
@@ -145,8 +181,7 @@ class Reloads(Settlement):
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
         with self.located(settings=settings):
             rules = self._compile(own, self._marks, settings)
-            self._check(rules.require_complete() if self._has_adopted else rules)
-            rules = self._with_overrides(rules)
+            self.check(rules.require_complete() if self._has_adopted else rules)
             renewals = [user.renew(rules, settings) for user in tuple(self.users)]
 
         def use() -> None:
@@ -160,6 +195,12 @@ class Reloads(Settlement):
                 _log.warning(message, ", ".join(unchanged), it)
 
         return use
+
+    def renew_users(self) -> None:
+        """Let the middlewares derive what they need from the rules anew, because the limits of clients have changed."""
+        renewals = [user.renew(self.rules, self.settings) for user in tuple(self.users)]
+        for renewal in renewals:
+            renewal()
 
     def _compile(self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings) -> RuleSet:
         return RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)

@@ -1,4 +1,4 @@
-"""``Settlement``: the half of a ``Limiter`` that changes verdicts after their decision.
+"""``Settlement``: changes verdicts after their decision: refunds, true costs, the end of a request, and resets.
 
 It works out how much each hit must have consumed. The store that counted the hit makes the change.
 """
@@ -7,201 +7,154 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from ..clock import Clock
+from ..algorithms.limit import prefix_of
 from ..decision import Verdict, state_cost
 from ..errors import ConfigError, StoreError, suggestion
+from ..keys.features import Features
 from ..quota import checked_cost
-from ..receipt import Correction, PendingCorrection, Receipt, refund_due
-from ..stores import MemoryStore, Store
-from ..stores.blocking import Call, blocking_call, run_blocking, twins
-from .remote.breaker import NotAskedError
-from .remote.store import RemoteStore
-from .slots.held import HeldSlots
-from .slots.queues import SlotQueues, is_on_event_loop
-
-if TYPE_CHECKING:
-    from ..rules.ruleset import RuleSet
+from ..receipt import PendingCorrection, Receipt, refund_due
+from ..rules import lookup
+from ..rules.compiled import CompiledRule
+from ..rules.ruleset import RuleSet
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from .clocks import Clocks
+from .reloads import Reloads
+from .slots import Counts, Slots
+from .tasks import Tasks
 
 _log = logging.getLogger("ratelimit_mw")
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
+Undo = Sequence[Callable[[], None]]
 
 
 class Settlement:
-    """Refunds and settles verdicts, renews their slots and concludes their requests. ``Limiter`` inherits it."""
+    """Settles the verdicts of a limiter.
 
-    rules: RuleSet
-    waits: bool
-    store: Store
-    _remote: RemoteStore | None = None
-    """The store, and the parts of this process in front of it; None for the memory store."""
-    _counts: MemoryStore | RemoteStore
-    """The store that requests ask."""
-    _clock: Clock | None
-    _time: Clock
-    _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
+    Args:
+        counts: The store.
+        clocks: The times of the limiter.
+        tasks: The tasks of the limiter.
+        slots: The slots of the limiter, which send the corrections.
+        reloads: The rules of the limiter.
+    """
 
-    def __init__(self) -> None:
-        self._slots = HeldSlots(self._send_now, self._settle_now)
-        self._queues = SlotQueues(self._now)
-        self._tasks: set[asyncio.Future[None]] = set()
+    def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks, slots: Slots, reloads: Reloads) -> None:
+        self._counts, self._clocks, self._tasks, self._slots, self._reloads = counts, clocks, tasks, slots, reloads
 
-    async def _refund(self, call: Call, verdict: Verdict) -> None:
-        """Refund all of the cost that a verdict consumed. A second call changes nothing.
-
-        Args:
-            verdict: A verdict of ``hit``.
-        """
-        self._release(verdict)
+    async def refund(self, call: Call, verdict: Verdict) -> None:
+        """Refund all of the cost that a verdict consumed."""
+        for part in verdict.parts:
+            self._slots.release(part)
+            for rule in part.rules:
+                part.state(rule, refund_due)
         await self._correct(call, verdict)
 
-    refund, arefund = twins(_refund)
-
-    async def _settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
-        """Replace the cost that a verdict consumed with the true cost.
-
-        A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
-        concurrency rules are not changed.
-
-        Args:
-            verdict: A verdict of ``hit``.
-            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
-            rule: The name of the rule to settle. You may leave it out when only one rule applied. A rule that did not
-                apply to the request is not changed.
-
-        Raises:
-            ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
-        """
-        self._state_cost(verdict, cost, rule)
+    async def settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None) -> None:
+        """Replace the cost that a verdict consumed."""
+        checked_cost(cost)
+        names = self._reloads.rules.by_name
+        if rule is None:
+            rule = verdict.rule_to_settle('settle(verdict, cost, rule="{}")')
+        elif rule not in names and rule not in verdict:
+            raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, names)}")
+        if rule is not None:
+            state_cost(verdict.parts, rule, cost)
         await self._correct(call, verdict)
-
-    settle, asettle = twins(_settle)
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
-
-        Args:
-            verdict: A verdict of this limiter.
-        """
-        if self._must_not_wait():
-            self._start(self._asend(self._record(verdict)))
+        """Apply the costs that were stated. On an event loop, a task applies them."""
+        if self._tasks.must_not_wait:
+            self._tasks.start(self._send(async_call, self._record(verdict)))
         else:
-            run_blocking(self._correct(blocking_call, verdict))
+            run_blocking(self._send(blocking_call, self._record(verdict)))
 
-    def hold(self, verdict: Verdict, rules: RuleSet | None = None) -> None:
-        """Renew the slots of a verdict until ``conclude``; adapters use it.
-
-        Args:
-            verdict: The verdict of an allowed request.
-            rules: The rules of the request. Default: the current rules.
-        """
-        self._slots.hold(verdict, rules or self.rules)
-
-    async def _conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
-        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
-
-        Args:
-            verdict: The verdict of the request.
-            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
-        """
+    async def conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
+        """Return slots, apply the stated cost and undo costs that do not count."""
         for part in verdict.parts:
             self._slots.release(part)
             part.receipt.has_ended, part.receipt.status = True, status
         await self._correct(call, verdict)
 
-    conclude, aconclude = twins(_conclude)
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Set the counts under the key of one rule of a verdict to zero. On an event loop, a task does it."""
+        keys = _own(verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
+        work = partial(self._forget, keys=keys, rule=rule, verdict=verdict, undo=_drop(verdict, rule, keys))
 
-    def start(self) -> None:
-        """Connect to the store now, and not at the first decision. An unreachable store raises no error.
+        def forget_here() -> None:
+            run_blocking(work(blocking_call))
 
-        The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
-        not apply.
-        """
-        if self._remote is not None and self.rules.enabled:
-            self._remote.start()
+        if self._tasks.must_not_wait:
+            self._tasks.start(work(async_call), forget_here)
+        else:
+            forget_here()
 
-    async def astart(self) -> None:
-        """Async form of ``start``."""
-        if self._remote is not None and self.rules.enabled:
-            await self._remote.astart()
+    async def forget_key(
+        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None
+    ) -> None:
+        """Forget all that is counted under the key of features."""
+        found = await self.keys(call, rule, features, rules)
+        keys = _own(found, (rules or self._reloads.rules).named(rule))
+        await self._forget(call, keys, rule, verdict, _drop(verdict, rule, keys))
 
-    @property
-    def is_starting(self) -> bool:
-        """Whether the store is to be opened by ``start``, or by the next request of this process."""
-        return self._remote is not None and not self._remote.is_open
+    async def keys(self, call: Call, rule: str, features: Features, rules: RuleSet | None = None) -> list[str]:
+        """Return all keys that a rule may count features under."""
+        find = partial((rules or self._reloads.rules).keys, rule, features)
+        keys = await call(lookup, "run", find, self._clocks.time)
+        return [key + self._clocks.key_suffix for key in keys]
 
-    def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
-        checked_cost(cost)
-        if rule is None:
-            rule = verdict.rule_to_settle('settle(verdict, cost, rule="{}")')
-        elif rule not in self.rules.by_name and rule not in verdict:
-            raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, self.rules.by_name)}")
-        if rule is not None:
-            state_cost(verdict.parts, rule, cost)
+    async def reset(self, call: Call, rule: str, features: Features) -> None:
+        """Reset the counts of one client under a rule."""
+        keys = await self.keys(call, rule, self._reloads.as_counted(features))
+        await call(self._counts, "forget", keys)
 
-    def _release(self, verdict: Verdict) -> None:
-        for part in verdict.parts:
-            self._slots.release(part)
-            for rule in part.rules:
-                part.state(rule, refund_due)
+    async def _forget(self, call: Call, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
+        try:
+            await call(self._counts, "forget", keys)
+        except StoreError as error:
+            _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
+            for each in undo:
+                each()
+            if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
+                await self._correct(call, verdict)
+
+    async def _correct(self, call: Call, verdict: Verdict) -> None:
+        """Send the corrections of a verdict. On an event loop, they are sent even when the caller is cancelled."""
+        corrections = self._record(verdict)
+        if call is blocking_call or not self._tasks.waits:
+            await self._send(blocking_call, corrections)
+        elif corrections:
+            await asyncio.shield(self._tasks.start(self._send(async_call, corrections)))
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
         recorded: _Corrections = []
         for part in verdict.parts:
-            settler, receipt = part.settler, part.receipt
-            if part is not verdict and settler is not None and getattr(settler, "limiter", settler) is not self:
+            settler: Any = part.settler
+            limiter = getattr(settler, "limiter", settler)
+            if part is not verdict and settler is not None and limiter.settlement is not self:
                 settler.settle_stated(part)
-            elif pending := receipt.corrections(receipt.due):
-                recorded.append((receipt, pending))
+            elif pending := part.receipt.corrections(part.receipt.due):
+                recorded.append((part.receipt, pending))
         return recorded
 
-    def _must_not_wait(self) -> bool:
-        """Return whether this thread runs an event loop that a call to the store would block."""
-        return self.waits and is_on_event_loop()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """Start a task. It completes when the caller is cancelled."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # an event loop holds its tasks weakly
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _correct(self, call: Call, verdict: Verdict) -> None:
-        """Send the corrections of a verdict. On an event loop, they are sent even when the caller is cancelled."""
-        corrections = self._record(verdict)
-        if call is blocking_call or not self.waits:
-            for receipt, pending in corrections:
-                self._settle_now(receipt, pending)
-        elif corrections:
-            await asyncio.shield(self._start(self._asend(corrections)))
-
-    def _settle_now(self, receipt: Receipt, pending: Sequence[PendingCorrection]) -> None:
-        with self._keeping_pending(receipt, pending):
-            receipt.confirm(pending, self._send_now([each.correction for each in pending]))
-
-    def _send_now(self, corrections: Sequence[Correction]) -> list[int]:
-        times = self._counts.correct(corrections, self._now())
-        self._queues.free(corrections)
-        return times
-
-    async def _asend(self, corrections: _Corrections) -> None:
+    async def _send(self, call: Call, corrections: _Corrections) -> None:
         for receipt, pending in corrections:
-            with self._keeping_pending(receipt, pending):
-                corrected = [each.correction for each in pending]
-                times = await self._counts.acorrect(corrected, self._now())
-                self._queues.free(corrected)
-                receipt.confirm(pending, times)
+            await self._slots.settle(call, receipt, pending)
 
-    @contextmanager
-    def _keeping_pending(self, receipt: Receipt, pending: Sequence[PendingCorrection]) -> Iterator[None]:
-        """Keep what may be sent later when the store fails: corrections that were not sent, and slots by their id."""
-        try:
-            yield
-        except StoreError as error:
-            if isinstance(error, NotAskedError):
-                receipt.cancel(pending)
-            self._slots.keep(each.correction for each in pending)
+
+def _own(keys: list[str], rule: CompiledRule | None) -> list[str]:
+    """Return the keys that belong to one client: many clients share a key with an invalid feature.
+
+    ``rule`` is None for one that a reload has removed.
+    """
+    return [key for key in keys if rule is None or not rule.key.has_invalid(key.removeprefix(prefix_of(key)))]
+
+
+def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> Undo:
+    """Note that a verdict has consumed nothing under keys that are forgotten. Return the functions that undo it."""
+    parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
+    return [part.receipt.drop(rule) for part in parts]

@@ -275,7 +275,7 @@ def next_request(decision: Decision) -> str:
 def _counted(limiter: Limiter, features: Features) -> Features:
     """Return features as requests have them, such as an IPv6 address as its network."""
     with error_path("features"):
-        return limiter._as_counted(features)
+        return limiter.reloads.as_counted(features)
 
 
 async def _client(call: Call, limiter: Limiter, arguments: Any) -> tuple[CompiledRule, Features]:

@@ -64,7 +64,7 @@ def _range(
     elif needs_clients and not limiter.settings.traffic_clients:
         missing = "does not record clients. Add traffic_clients = true"
     else:
-        end = limiter._time() / SECOND
+        end = limiter.clocks.time() / SECOND
         return log, end - parse_duration(arguments.last) / SECOND, end
     raise ConfigError(f"{name} {missing}, and restart your application")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Annotated, Final
@@ -54,7 +54,6 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
 
 
 Overrides = tuple[ClientOverride, ...]
-CheckLimits = Callable[[Sequence[Limit]], object]
 
 
 def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
@@ -91,7 +90,6 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         overrides: Iterable[ClientOverride],
         clock: Clock,
         before: OverrideTable | None,
-        check: CheckLimits,
     ) -> None:
         super().__init__()
         self._clock = clock
@@ -102,7 +100,7 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         for each in overrides:
             try:
                 if each.limits not in known:
-                    known[each.limits] = limits_of(rule, each.limits, check)
+                    known[each.limits] = limits_of(rule, each.limits)
                 self[each.key] = known[each.limits]
                 self.sources[each.key] = each
             except ConfigError as error:
@@ -116,25 +114,20 @@ class OverrideTable(dict[str, tuple[Limit, ...]]):
         return None if source.has_ended(self._clock()) else limits
 
 
-def limits_of(rule: CompiledRule, text: str, check: CheckLimits) -> tuple[Limit, ...]:
-    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have, or ``check`` rejects."""
+def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
+    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have."""
     if text == UNLIMITED:
         return ()
-    limits = rule.build_checked(rule.source.parse_limits(text))
-    check(limits)
-    return limits
+    return rule.build_checked(rule.source.parse_limits(text))
 
 
-def put_overrides(
-    rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock, check: CheckLimits
-) -> set[tuple[str, str]]:
+def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
     """Replace the overrides of rules. Those of other rules are left out: another application may have them.
 
     Args:
         rules: The rules.
         overrides: The overrides of all rules.
         clock: The time at which overrides end.
-        check: Raises ``ConfigError`` for the limits of an override that this process cannot decide.
 
     Returns:
         The names of rules with overrides that are not active, each with the reason.
@@ -147,7 +140,7 @@ def put_overrides(
         table = None
         if group := by_rule.get(rule.name):
             before = rule.overrides if isinstance(rule.overrides, OverrideTable) else None
-            table = OverrideTable(rule, group, clock, before, check)
+            table = OverrideTable(rule, group, clock, before)
             problems |= {(rule.name, str(error)) for error in table.errors}
         rule.override(table)
     rules.forget_plans()

@@ -3,6 +3,7 @@
 Give it ``blocking_call``, and ``run_blocking`` runs it. Give it ``async_call``, and await it on an event loop.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -85,3 +86,12 @@ def _document(work: Any, skipped: int, blocking: Any, waiting: Any, like: Any) -
         function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}".lstrip(".")
         function.__doc__, function.__module__ = document, work.__module__
         function.__signature__ = signature
+
+
+def is_on_event_loop() -> bool:
+    """Return whether this thread runs an event loop, which a blocking call would stop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

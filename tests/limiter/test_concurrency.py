@@ -121,13 +121,13 @@ def test_a_slot_without_renewal_expires_after_a_minute(limiter: Limiter, clock: 
 def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     """A request of two minutes keeps its slot. The thread ends after the request."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._slots.renewed = Heartbeat(limiter._slots._renew, interval=0.01)
+    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.01)
     with limiter.slot(WHO):
         for _ in range(4):
             clock.advance(40)
             wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
         assert free(limiter) == 0
-    wait_for(lambda: limiter._slots.renewed._thread is None, "the end of the thread")
+    wait_for(lambda: limiter.slots.renewed._thread is None, "the end of the thread")
     with limiter.slot(WHO):
         clock.advance(40)
         wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
@@ -137,7 +137,7 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
 def test_a_closed_limiter_renews_again(store: Store, clock: ManualClock) -> None:
     """An application that is stopped and started in one process keeps its slots."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._slots.renewed = Heartbeat(limiter._slots._renew, interval=0.01)
+    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.01)
     for _ in range(2):
         with limiter.slot(WHO):
             clock.advance(40)
@@ -271,5 +271,5 @@ def test_a_plan_without_slots_for_a_client_holds_nothing(store: Store, clock: Ma
     for plan, held in (("pro", 0), ("free", 1)):
         verdict = limiter.hit({**WHO, "plan": plan})
         limiter.hold(verdict)
-        assert len(limiter._slots.renewed) == held
+        assert len(limiter.slots.renewed) == held
     limiter.close()

@@ -92,8 +92,8 @@ def test_the_memory_of_the_fallback_is_bounded() -> None:
     store = SharedStore()
     settings = Settings(fleet_size=1, fallback_keys=10, rejection_cache=0)
     mine = Limiter([rule(None, "1/hour")], store, ManualClock(1_000_000.0), settings)
-    assert mine._remote is not None
-    fallback = mine._remote.fallback
+    assert mine.remote is not None
+    fallback = mine.remote.fallback
     for down in False, True:
         store.down = down
         for i in range(50):
@@ -242,7 +242,7 @@ def sign_in(mine: Limiter, way: str) -> bool:
         else:
             await mine.aforget_key(verdict, "login", WHO)
         await mine.aconclude(verdict, 200)
-        await asyncio.gather(*mine._tasks)
+        await asyncio.gather(*mine._tasks.running)
         return verdict.allowed
 
     if way in ("a task", "awaited"):

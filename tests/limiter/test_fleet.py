@@ -47,14 +47,14 @@ def process(store: str | Store, limits: str = "10/hour", **settings: Any) -> Lim
 
 
 def size(limiter: Limiter) -> int:
-    assert limiter._remote is not None
-    return limiter._remote.fleet.size
+    assert limiter.remote is not None
+    return limiter.remote.fleet.size
 
 
 def announce(limiter: Limiter) -> None:
     """Let the next call announce the process."""
-    assert limiter._remote is not None
-    limiter._remote.fleet.due_at = 0.0
+    assert limiter.remote is not None
+    limiter.remote.fleet.due_at = 0.0
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -167,8 +167,8 @@ def test_an_announcement_that_was_rejected_shows_no_number() -> None:
     limiter = process(RejectingStore())
     assert not limiter.hit(WHO)
     assert not limiter.hit(WHO)
-    assert limiter._remote is not None
-    assert limiter._remote.fleet._learned == 0
+    assert limiter.remote is not None
+    assert limiter.remote.fleet._learned == 0
 
 
 @pytest.mark.parametrize("lacks_slots", [False, True])
@@ -189,11 +189,11 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
     assert limiter.hit(WHO)
     child = os.fork()
     if child == 0:
-        os._exit(0 if limiter.hit(WHO) and limiter._remote.fleet._learned == 2 else 1)  # type: ignore[union-attr]
+        os._exit(0 if limiter.hit(WHO) and limiter.remote.fleet._learned == 2 else 1)  # type: ignore[union-attr]
     assert os.waitpid(child, 0)[1] == 0
     announce(limiter)
     assert limiter.hit(WHO)
-    assert limiter._remote.fleet._learned == 2  # type: ignore[union-attr]
+    assert limiter.remote.fleet._learned == 2  # type: ignore[union-attr]
     limiter.close()
 
 
@@ -203,7 +203,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 limiters = [Limiter([Rule(name="worker", limits="1000/hour")], open_store(sys.argv[1], 20_000_000)) for _ in range(2)]
 assert all(limiter.hit({"ip": "192.0.2.7"}) for limiter in limiters)
-print(limiters[1]._remote.fleet._learned, limiters[0].local_decisions)
+print(limiters[1].remote.fleet._learned, limiters[0].local_decisions)
 """
 
 
@@ -213,8 +213,8 @@ def test_a_process_that_ends_no_longer_counts(url: str) -> None:
         assert subprocess.check_output([sys.executable, "-c", WORKER, url], text=True) == "2 0\n"
     limiter = process(url)
     assert limiter.hit(WHO)
-    assert limiter._remote is not None
-    assert limiter._remote.fleet._learned == 1
+    assert limiter.remote is not None
+    assert limiter.remote.fleet._learned == 1
     limiter.close()
 
 
@@ -271,7 +271,7 @@ rules = [
 limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5))
 
 def text():
-    return f"{{os.getpid()}} {{limiter._remote.fleet._learned}}".encode()
+    return f"{{os.getpid()}} {{limiter.remote.fleet._learned}}".encode()
 
 def wsgi(environ, start_response):
     start_response("200 OK", [("Content-Length", str(len(text())))])

@@ -84,7 +84,7 @@ def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
     async def scenario() -> list[int]:
         limiter, _, clock = setup(lease="20%")
         await limiter.ahit(WHO)
-        remote: Any = limiter._remote
+        remote: Any = limiter.remote
         late = remote.leases.begin(limiter.match(WHO).hits(WHO, 1))
         clock.advance(3)
         assert await limiter.ahit(WHO)

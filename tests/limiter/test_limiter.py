@@ -319,7 +319,7 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
             Limiter([rule(), rejected], store=SmallStore())
     adopting = Limiter([rule()], store=SmallStore())
     with pytest.raises(ConfigError, match="rule 'login': the amount is at most 10, not 20"):
-        adopting.adopt([make_mark("20/minute", {"name": "login"}, "views.login")])
+        adopting.reloads.adopt([make_mark("20/minute", {"name": "login"}, "views.login")])
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) 
     with pytest.raises(ConfigError, match=message):
         Limiter([Rule(**options)])
     with pytest.raises(ConfigError, match=message):
-        Limiter([]).adopt([make_mark(options.pop("limits"), options, "views.r")])  # type: ignore[arg-type]
+        Limiter([]).reloads.adopt([make_mark(options.pop("limits"), options, "views.r")])  # type: ignore[arg-type]
 
 
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:

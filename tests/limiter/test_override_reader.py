@@ -13,13 +13,12 @@ import pytest
 import redis
 from httpx import ASGITransport, AsyncClient
 from limiter_ways import WAYS, Blocking
-from override_stores import ACME, Recording, learns, limiter_of, limits, limits_of, set_elsewhere
+from override_stores import ACME, Recording, as_another_process, learns, limiter_of, limits, limits_of, set_elsewhere
 from servers import HOST, Server, wait_for
 
 from ratelimit_mw import Limiter, StoreError, forksafe
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.errors import StateError
-from ratelimit_mw.rules.overrides import put_overrides
 from ratelimit_mw.stores import MemoryStore
 
 
@@ -111,7 +110,7 @@ def test_requests_never_wait_for_the_record() -> None:
     for _ in range(100):
         limiter.hit(ACME)
     assert store.reads == 1
-    assert limiter_of().watch is None
+    assert limiter_of().reloads.watch is None
 
 
 @pytest.mark.parametrize("close", [Limiter.close, lambda limiter: asyncio.run(limiter.aclose())])
@@ -129,8 +128,8 @@ def test_closing_waits_for_a_thread_that_reads(close: Callable[[Limiter], None])
     limiter.match(ACME)
     store.states.read_record = read  # type: ignore[assignment, method-assign]
     store.close = lambda: ended.append("the store")  # type: ignore[method-assign]
-    assert limiter._override_reader is not None
-    limiter._override_reader.begin()
+    assert limiter._follower is not None
+    limiter._follower.begin()
     wait_for(is_reading.is_set, "a read in a thread")
     threading.Timer(0.05, may_end.set).start()
     close(limiter)
@@ -169,11 +168,6 @@ def request_all(limiter: Limiter) -> list[Any]:
     return paths
 
 
-def forget_overrides(limiter: Limiter) -> None:
-    put_overrides(limiter.rules, (), lambda: 0, lambda _: None)
-    limiter.override_record = None
-
-
 @pytest.mark.parametrize("requests", [hit_from_threads, hit_on_a_loop, request_all])
 def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
     """A forked worker does, too. Its parent knows older ones."""
@@ -181,7 +175,7 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
     operator, worker = limiter_of(store=store), limiter_of(store=store)
     for expected in ("70/minute", "80/minute"):
         operator.clients.override("api", ACME, expected)
-        forget_overrides(worker)  # it has another process
+        as_another_process(worker)  # it has another process
         found = requests(worker)
         assert [str(verdict.decisions[0].source.quota) for verdict in found] == [expected] * 8
         forksafe._in_child()
@@ -192,7 +186,7 @@ def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
     store = Recording()
     limiter_of(store=store).clients.override("api", ACME, "7/minute")
     worker = limiter_of(store=store, reload_interval=0)
-    forget_overrides(worker)
+    as_another_process(worker)
     store.down, reads = True, store.reads
     worker.start()
     assert store.reads == reads
@@ -250,9 +244,9 @@ def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
         await asyncio.sleep(3600)
 
     async def view() -> None:
-        assert limiter._override_reader is not None
+        assert limiter._follower is not None
         for _ in range(2):
-            limiter._override_reader.begin()
+            limiter._follower.begin()
             await asyncio.sleep(0)
 
     store.aread_record = never  # type: ignore[assignment, method-assign]
@@ -279,7 +273,7 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     store, user = Recording(), Broken()
     limiter = limiter_of(store=store)
     limiter.start()
-    limiter.users.add(user)
+    limiter.reloads.users.add(user)
     set_elsewhere(store, "7/minute")
     wait_for(lambda: limiter.match(ACME) and user.errors < 0, "a second try")
     assert "a defect" in caplog.text
@@ -289,18 +283,19 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
 def test_a_read_that_another_thread_overtakes_reads_again(way: type[Blocking], monkeypatch: pytest.MonkeyPatch) -> None:
     store = Recording()
     limiter = limiter_of(store=store)
-    reader, use = limiter._override_reader, limiter.use_overrides
+    reader, overrides = limiter._follower, limiter.clients._record
+    use = overrides.use
     assert reader is not None
     found: list[bool] = []
 
     def overtaken(record: bytes | None, before: bytes | None) -> bool:
         if not found:
-            limiter.override_record = b"of another thread"
+            overrides.record = b"of another thread"
         found.append(use(record, before))
         return found[-1]
 
     set_elsewhere(store, "7/minute")
-    monkeypatch.setattr(limiter, "use_overrides", overtaken)
+    monkeypatch.setattr(overrides, "use", overtaken)
     if way is Blocking:
         reader.read()
     else:

@@ -176,7 +176,7 @@ def test_a_reload_and_decorators_keep_overrides(tmp_path: Path) -> None:
     limiter = Limiter.from_settings(str(file))
     limiter.clients.override("api", ACME, "7/minute")
     mark = limit("1/minute", key=["user"], name="login")(lambda: None)
-    limiter.adopt(marks_of(mark).marks)
+    limiter.reloads.adopt(marks_of(mark).marks)
     limiter.clients.override("login", ACME, "8/minute")
     assert [str(each.quota) for each in limits_of(limiter, "login")] == ["8/minute"]
     file.write_text(f'[[rules]]\nname = "api"\n{text}mode = "shadow"\n[[rules]]\nname = "more"\n{text}')
@@ -193,7 +193,7 @@ def test_limits_of_clients_that_stay_the_same_are_the_same_objects() -> None:
     limiter.clients.override("api", OTHER, "8/minute")
     assert limits_of(limiter, "api") is before
     limiter.clients.clear_overrides()
-    assert limiter.rules.by_name["api"].overrides is None
+    assert not limiter.rules.by_name["api"].overrides
 
 
 def test_a_rule_that_has_changed_leaves_out_what_it_cannot_have(

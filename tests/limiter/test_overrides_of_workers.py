@@ -18,7 +18,7 @@ from servers import HOST, Server, redis_running
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, StoreError
-from ratelimit_mw.limiter.overrides import record as override_record
+from ratelimit_mw.limiter import overrides as override_record
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
 
@@ -31,7 +31,7 @@ class AwaitedAlone(Blocking):
             try:
                 return await getattr(self.rate, f"a{name}")(*args)
             finally:
-                await self.rate._limiter.store.aclose()
+                await self.rate._store.aclose()
 
         return lambda *args: asyncio.run(call(*args))
 
@@ -107,7 +107,7 @@ def test_limiters_with_one_store_object_learn_at_once() -> None:
 
 def test_a_store_without_records_is_not_asked() -> None:
     limiter = limiter_of(store=SharedStore())
-    assert limiter.watch is None
+    assert limiter.reloads.watch is None
     with pytest.raises(ConfigError, match="keeps no records"):
         limiter.clients.override("api", ACME, "7/minute")
 
@@ -158,7 +158,7 @@ def test_two_processes_agree_on_the_record() -> None:
         b'{"rule":"a","key":"","limits":"unlimited"}]'
     )
     assert load_overrides(data) == (override, lasting)
-    assert override_record.RECORD == "overrides"
+    assert override_record._RECORD == "overrides"
 
 
 BAD_BODIES = {

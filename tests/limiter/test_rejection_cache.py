@@ -208,7 +208,7 @@ def test_the_cache_is_bounded() -> None:
     for i in range(60_000):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    assert len(limiter._remote.rejections) <= 50_000  # type: ignore[union-attr]
+    assert len(limiter.remote.rejections) <= 50_000  # type: ignore[union-attr]
     calls = store.calls
     limiter.hit({"ip": "59999"})
     assert store.calls == calls

@@ -15,7 +15,7 @@ from redis_handles import address
 from servers import Server, wait_for
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.limiter import reloader
+from ratelimit_mw.limiter import file_follower
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.settings.places import find_place
@@ -114,7 +114,7 @@ def test_a_bad_file_keeps_the_earlier_rules_and_is_logged_once(
     wait_until(limiter, lambda: str(raised.value) in caplog.text)
     for _ in range(3):
         os.utime(file)
-        limiter.reloader and limiter.reloader._follow()
+        limiter.reloads.files and limiter.reloads.files._follow()
     assert caplog.text.count(f"{raised.value} (the earlier settings stay in effect)") == 1
     assert rest(limiter) == (3, 3)
     file.write_text(toml("5/minute"))
@@ -152,7 +152,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path) -> None:
 def test_a_file_that_never_rests_is_an_error(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reloader, "_MAX_TRIES", 2)
+    monkeypatch.setattr(file_follower, "_MAX_TRIES", 2)
     limiter = limiter_of(file)
     origin = limiter.settings.origin
     assert origin is not None
@@ -166,9 +166,9 @@ def test_a_file_that_never_rests_is_an_error(
     with pytest.raises(ConfigError, match="keeps changing"):
         limiter.reload()
     for _ in range(2):
-        assert limiter.reloader is not None
+        assert limiter.reloads.files is not None
         assert "keeps changing" not in caplog.text
-        limiter.reloader._follow()
+        limiter.reloads.files._follow()
     assert "keeps changing" in caplog.text
     assert rest(limiter) == (3, 3)
 
@@ -296,14 +296,14 @@ def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path) -> No
 def test_an_interval_of_zero_looks_never(file: Path) -> None:
     file.write_text(toml().replace('"1ms"', "0"))
     limiter = limiter_of(file)
-    assert limiter.watch is None
+    assert limiter.reloads.watch is None
     file.write_text(toml("5/minute"))
     limiter.reload()
     assert rest(limiter) == (5, 5)
-    assert limiter.watch is not None
+    assert limiter.reloads.watch is not None
     file.write_text(toml("6/minute").replace('"1ms"', "0"))
     wait_until(limiter, lambda: rest(limiter) == (6, 6))
-    assert limiter.watch is None
+    assert limiter.reloads.watch is None
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_applies(file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -329,7 +329,7 @@ def test_all_limiters_of_a_file_are_reloaded_together_or_not_at_all(file: Path) 
     file.write_text(toml("9/minute", name="own"))
     first.reload()
     assert (rest(first)[0], rest(second)[0], rest(with_own)[0]) == (9, 9, 1)
-    second.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
+    second.reloads.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
     file.write_text(toml("7/minute", name="other"))
     with pytest.raises(ConfigError, match="the name 'other' is already used"):
         first.reload()
@@ -338,7 +338,7 @@ def test_all_limiters_of_a_file_are_reloaded_together_or_not_at_all(file: Path) 
 
 def test_rules_of_decorators_stay_and_overrides_apply_anew(file: Path) -> None:
     limiter = limiter_of(file)
-    limiter.adopt(marks_of(limit("1/minute", name="login")(lambda: None)).marks)
+    limiter.reloads.adopt(marks_of(limit("1/minute", name="login")(lambda: None)).marks)
     assert [str(limit.quota) for limit in limiter.rules.by_name["login"].limits] == ["1/minute"]
     file.write_text(f'{toml()}[[rules]]\noverrides = "login"\nlimits = "2/minute"\n')
     limiter.reload()
@@ -354,7 +354,7 @@ def test_rules_of_decorators_stay_and_overrides_apply_anew(file: Path) -> None:
 def test_a_dictionary_is_read_again() -> None:
     settings: dict[str, Any] = {"limits": "3/minute"}
     limiter = Limiter.from_settings(settings, clock=ManualClock(1_000_000.0))  # type: ignore[arg-type]
-    assert limiter.watch is None
+    assert limiter.reloads.watch is None
     limiter.hit(CLIENT)
     settings["limits"] = "5/minute"
     limiter.reload()
@@ -393,15 +393,15 @@ def test_an_error_that_is_no_mistake_in_the_file_is_logged(file: Path, caplog: p
 def test_a_change_counts_as_known_once_it_is_in_effect(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that arrives while a thread replaces the rules waits for that thread."""
     limiter = limiter_of(file)
-    reloader, renew = limiter.reloader, limiter.renew
+    reloader, renew = limiter.reloads.files, limiter.reloads.renew
     assert reloader is not None
     changes = []
 
     def renew_slowly(*arguments: Any) -> Callable[[], None]:
         use = renew(*arguments)
-        return lambda: (changes.append(reloader._identities() != reloader._known), use())[1]
+        return lambda: (changes.append(reloader._must_read()), use())[1]
 
-    monkeypatch.setattr(limiter, "renew", renew_slowly)
+    monkeypatch.setattr(limiter.reloads, "renew", renew_slowly)
     file.write_text(toml("5/minute"))
     limiter.reload()
     assert (changes, rest(limiter)) == ([True], (5, 5))

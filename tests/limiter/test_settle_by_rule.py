@@ -201,7 +201,7 @@ def test_a_cancelled_caller_still_settles(limiter: Limiter, loop: asyncio.Runner
                 await asyncio.sleep(0)
                 task.cancel()
             await asyncio.wait([task])
-        await asyncio.gather(*limiter._tasks)
+        await asyncio.gather(*limiter._tasks.running)
 
     loop.run(scenario())
     requests = 6 if form == "aconclude" else 0

@@ -16,7 +16,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limiter.slots import held as held_slots
+from ratelimit_mw.limiter import slots as held_slots
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, open_store
 
@@ -80,7 +80,7 @@ def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_as
                 verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
             assert all(verdict.decisions[0].local for verdict in verdicts)
             server.resume()
-            wait_for(lambda: not len(limiter._slots.unreturned), "the lost slots to be returned")
+            wait_for(lambda: not len(limiter.slots.unreturned), "the lost slots to be returned")
             assert free(watcher) == 19, "the slot that is held stays taken"
         wait_for(lambda: free(watcher) == 20, "the last slot")
         loop.run(limiter.aclose())
@@ -97,7 +97,7 @@ def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
     for _ in range(requests):
         assert limiter.hit(WHO).decisions[0].local
     store.is_silent = False
-    wait_for(lambda: not len(limiter._slots.unreturned), "the lost slots to be returned")
+    wait_for(lambda: not len(limiter.slots.unreturned), "the lost slots to be returned")
     assert store.states.apply([Hit(*kept.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
@@ -110,11 +110,11 @@ def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     store.is_late = True
     limiter.hit(WHO)
     store.is_late = False
-    (lost,) = limiter._slots.unreturned._held
-    limiter._slots._return(lost)
+    (lost,) = limiter.slots.unreturned._held
+    limiter.slots._return(lost)
     store.catch_up()
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 18
-    wait_for(lambda: not len(limiter._slots.unreturned), "the second return")
+    wait_for(lambda: not len(limiter.slots.unreturned), "the second return")
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
     limiter.close()
 
@@ -125,13 +125,13 @@ def test_a_peek_or_an_open_breaker_loses_no_slot() -> None:
     limiter = Limiter(RULES, store)
     store.down = True
     limiter.peek(WHO)
-    assert not len(limiter._slots.unreturned)
+    assert not len(limiter.slots.unreturned)
     for _ in range(5):
         limiter.hit(WHO)
     assert limiter.breaker.open  # type: ignore[union-attr]
-    lost = len(limiter._slots.unreturned)
+    lost = len(limiter.slots.unreturned)
     limiter.hit(WHO)
-    assert len(limiter._slots.unreturned) == lost
+    assert len(limiter.slots.unreturned) == lost
     limiter.close()
 
 
@@ -165,11 +165,11 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch
         return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
 
     def end_holds() -> None:
-        for item in limiter._slots.bounded.items():
-            limiter._slots._end_hold(item)
+        for item in limiter.slots.bounded.items():
+            limiter.slots._end_hold(item)
 
     with limiter.slot(WHO) as verdict:
-        assert {rule for _, rule, _ in limiter._slots.bounded.items()} == {"bounded", "default"}
+        assert {rule for _, rule, _ in limiter.slots.bounded.items()} == {"bounded", "default"}
         elapsed = 299_999_999
         end_holds()
         assert left() == [1, 8, 1, 8]
@@ -177,7 +177,7 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch
         wait_for(lambda: left() == [2, 8, 1, 8], "the slot to be returned")
         with limiter.slot(WHO):
             assert left() == [1, 7, 0, 7]
-        limiter._slots._renew(verdict)
+        limiter.slots._renew(verdict)
         assert left() == [2, 7, 1, 7]
         elapsed = 3_599_999_999
         end_holds()
@@ -185,7 +185,7 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch
         elapsed = 3_600_000_000
         wait_for(lambda: left() == [2, 7, 2, 7], "the slot of the default to be returned")
     assert left() == [2, 7, 2, 7]
-    wait_for(lambda: not len(limiter._slots.bounded), "the end of all holds")
+    wait_for(lambda: not len(limiter.slots.bounded), "the end of all holds")
     limiter.close()
 
 
@@ -196,14 +196,14 @@ def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: p
     store = SharedStore()
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
     with limiter.slot(WHO) as verdict:
-        (item,) = limiter._slots.bounded._held
+        (item,) = limiter.slots.bounded._held
         store.down, elapsed = True, 30_000_000
-        limiter._slots._end_hold(item)
-        assert len(limiter._slots.unreturned) == 1
+        limiter.slots._end_hold(item)
+        assert len(limiter.slots.unreturned) == 1
         store.down = False
-        wait_for(lambda: free(limiter) == 2 and not len(limiter._slots.unreturned), "the slot to be returned")
+        wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
         calls = store.calls
-        limiter._slots._renew(verdict)
+        limiter.slots._renew(verdict)
         assert store.calls == calls, "nothing is left to renew"
     assert free(limiter) == 2
     limiter.close()

@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.limiter.slots import held as held_slots
+from ratelimit_mw.limiter import slots as held_slots
 from ratelimit_mw.stores import open_store
 
 WHO = {"ip": "192.0.2.7"}
@@ -49,7 +49,7 @@ def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool
     wait_for(
         lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back", patience=50
     )  # they would expire after 60 s
-    wait_for(lambda: not len(limiter._slots.unreturned), "everything to be answered")
+    wait_for(lambda: not len(limiter.slots.unreturned), "everything to be answered")
     limiter.close()
     watcher.close()
 
@@ -65,7 +65,7 @@ def test_a_slot_is_returned_again_until_the_store_replies() -> None:
     asked = store.calls
     wait_for(lambda: store.calls > asked, "another try")
     store.mute = False
-    wait_for(lambda: limiter.peek(WHO) and not len(limiter._slots.unreturned), "an answer")
+    wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.unreturned), "an answer")
     assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 4
     limiter.close()
 
@@ -76,7 +76,7 @@ def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> Non
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 1)
-    wait_for(lambda: not len(limiter._slots.unreturned), "the slot to be given up")
+    wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up")
     limiter.close()
 
 
@@ -86,7 +86,7 @@ def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 4)
-    assert len(limiter._slots.unreturned) == 2
+    assert len(limiter.slots.unreturned) == 2
     limiter.close()
 
 

@@ -117,7 +117,7 @@ def test_late_caller_finds_the_store_open() -> None:
     store = SlowToOpen()
     limiter = limiter_on(store)
     limiter.start()
-    assert limiter._remote is not None
-    limiter._remote.start()
-    asyncio.run(limiter._remote.astart())
+    assert limiter.remote is not None
+    limiter.remote.start()
+    asyncio.run(limiter.remote.astart())
     assert store.starts == 1

@@ -163,6 +163,6 @@ def test_a_reply_without_a_state_ends_a_row_of_failures() -> None:
     limiter.hit(WHO), limiter.hit(WHO)
     assert limiter.breaker is not None
     assert limiter.breaker.failures == 2
-    limiter._remote.store = DamagedStore()  # type: ignore[union-attr]
+    limiter.remote.store = DamagedStore()  # type: ignore[union-attr]
     limiter.hit(WHO)
     assert limiter.breaker.failures == 0

@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter.slots import queues as slot_queues
+from ratelimit_mw.limiter import slot_queues
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.testing import ManualClock
@@ -131,7 +131,7 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock:
     limiter = build("1 concurrent", clock=clock)
     rules = {"key": limiter.rules.rules[0].source}
     first, second = slot_queues._Waiter(), slot_queues._Waiter()
-    queues, allowed = limiter._queues, Verdict()
+    queues, allowed = limiter.slots.queues, Verdict()
     steps: list[object] = []
 
     async def wait(seconds: float) -> None:
@@ -206,15 +206,15 @@ def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks(limiter: Limiter
     joined: list[list[str]] = []
 
     async def ask(_: bool) -> Verdict:
-        joined.append(list(both._queues._queues))
+        joined.append(list(both.slots.queues._queues))
         if len(joined) == len(lacking):  # the queue that it goes to is full now
             sources[by_name["user"]] = Rule(limits="1 concurrent", wait=HOUR, max_waiting=1)
-            assert both._queues._join(by_name["user"], slot_queues._Waiter(), sources[by_name["user"]])
+            assert both.slots.queues._join(by_name["user"], slot_queues._Waiter(), sources[by_name["user"]])
         return lacks[lacking[len(joined) - 1]]
 
-    assert run_blocking(both._queues._decide(sources, ask, slot_queues._Waiter())) is lacks["user"]
+    assert run_blocking(both.slots.queues._decide(sources, ask, slot_queues._Waiter())) is lacks["user"]
     assert joined == [[], *([by_name[name]] for name in lacking[:-1])]
-    assert list(both._queues._queues) == [by_name["user"]]
+    assert list(both.slots.queues._queues) == [by_name["user"]]
     both.refund(by_user)
     both.refund(by_ip)
 
@@ -312,8 +312,8 @@ def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock) -> Non
 
 def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
     """They belong to threads of the parent."""
-    limiter._queues._join("key", slot_queues._Waiter(), limiter.rules.rules[0].source)
-    limiter._queues._after_fork(True)
+    limiter.slots.queues._join("key", slot_queues._Waiter(), limiter.rules.rules[0].source)
+    limiter.slots.queues._after_fork(True)
     assert waiting(limiter) == 0
 
 

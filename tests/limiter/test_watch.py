@@ -17,7 +17,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter import reloader
+from ratelimit_mw.limiter import file_follower
 
 SECONDS = 3600.0
 FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "{}/minute"\n'
@@ -136,7 +136,7 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
     while not worker.breaker.open:  # type: ignore[union-attr]
         worker.hit(ACME)
     later.passed, read = SECONDS, Mock()
-    worker._override_reader.read = read  # type: ignore[method-assign, union-attr]
+    worker._follower.read = read  # type: ignore[method-assign, union-attr]
     assert worker.hit(ACME).allowed
     wait_for(lambda: read.call_args_list, "a read in the background")
     worker.hit(ACME)
@@ -155,7 +155,7 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
-    monkeypatch.setattr(reloader, "_PATIENCE", 0.01)
+    monkeypatch.setattr(file_follower, "_PATIENCE", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     origin = worker.settings.origin
     assert origin is not None
@@ -168,11 +168,11 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file.write_text(FILE.format("", 7))
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
-    monkeypatch.setattr(reloader, "_PATIENCE", 60.0)
+    monkeypatch.setattr(file_follower, "_PATIENCE", 60.0)
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
-    worker.adopt([])
+    worker.reloads.adopt([])
     assert limits(Limiter.from_settings(str(file))) == ["7/minute"]
     worker.clients.override("api", ACME, "8/minute")
     assert limits(worker) == ["8/minute"]
@@ -213,10 +213,10 @@ def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later
 def test_a_store_without_records_is_opened_by_the_first_request() -> None:
     """Nothing looks for changes there."""
     limiter = limiter_of(store=SharedStore())
-    assert limiter.is_starting
+    assert not limiter.remote.is_open
     asyncio.run(limiter.ahit(ACME))
-    assert not limiter.is_starting
+    assert limiter.remote.is_open
 
 
 def test_settings_that_never_change_are_not_watched() -> None:
-    assert Limiter([API]).watch is None
+    assert Limiter([API]).reloads.watch is None

@@ -69,7 +69,7 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
     views = [thrice(lambda: None), limit("9/minute")(thrice(lambda: 1)), limit("3/minute")(lambda: 2)]
     rate = Limiter()
     marks = [mark for view in reversed(views) for mark in marks_of(view).marks]
-    rate.adopt(marks)
+    rate.reloads.adopt(marks)
     name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>.<lambda>"
     assert [rule.name for rule in rate.rules.rules] == [name, f"{name}#2", f"{name}#3"]
     plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
@@ -88,7 +88,7 @@ def test_a_shared_limit_has_the_name_of_its_first_view() -> None:
     marks = [mark for view in (thrice(first), thrice(second)) for mark in marks_of(view).marks]
     for read in (marks, marks[::-1]):
         rate = Limiter()
-        rate.adopt(read)
+        rate.reloads.adopt(read)
         assert [rule.name.rpartition(".")[2] for rule in rate.rules.rules] == ["first"]
 
 
@@ -96,7 +96,7 @@ def test_a_limit_with_a_name_leaves_the_numbers_to_the_others() -> None:
     """Of three limits on one view, the one with a name takes no number."""
     view = limit("9/hour")(limit("5/minute", name="burst")(limit("99/day")(lambda: None)))
     rate = Limiter()
-    rate.adopt(marks_of(view).marks)
+    rate.reloads.adopt(marks_of(view).marks)
     name = "test_marks.test_a_limit_with_a_name_leaves_the_numbers_to_the_others.<locals>.<lambda>"
     assert [rule.name for rule in rate.rules.rules] == [name, "burst", f"{name}#2"]
 
@@ -106,7 +106,7 @@ def test_a_view_with_the_same_limit_twice_counts_once() -> None:
     once = limit("1/minute", name="once")
     marks = view_of([once(type("Outer", (), {})), once(lambda: None)])
     rate = Limiter()
-    rate.adopt(marks.marks)
+    rate.reloads.adopt(marks.marks)
     assert [rule.name for rule in rate.rules.plan("GET", "/", to=Destination(marks=marks)).rules] == ["once"]
     assert [rule.name for rule in rate.rules.plan_of(marks.marks, "GET", "", None, None).rules] == ["once"]
 
@@ -124,7 +124,7 @@ def test_an_override_sets_no_path() -> None:
     """A view has the path of its route, even when a settings file overrides its rule."""
     limiter = Limiter.from_settings({"rules": [{"overrides": "login", "match": {"path": "/login"}}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.match\.path: the view of 'login' has the path of its route"):
-        limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
 
 
 REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"overrides": "login", "limits": "1/minute"}]}
@@ -142,8 +142,8 @@ def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
         with pytest.raises(ConfigError, match=NOBODY):
             asyncio.run(aask({"ip": "192.0.2.7"}))
     with pytest.raises(ConfigError, match=NOBODY):
-        limiter.adopt([])
-    limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
+        limiter.reloads.adopt([])
+    limiter.reloads.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
     assert limiter.hit({"ip": "192.0.2.7"}).rules == ("api",)
     assert str(limiter.rules.by_name["login"].source.quotas[0]) == "1/minute"
 
@@ -152,16 +152,16 @@ def test_an_override_without_its_rule_suggests_similar_names() -> None:
     """The error lists the existing rules, so a typo is easy to find."""
     limiter = Limiter.from_settings(REPLACING)
     with pytest.raises(ConfigError, match=r"no decorator has a rule named 'login'\. Did you mean 'logon'"):
-        limiter.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
 
 
 def test_a_name_in_a_decorator_and_the_settings_names_both_places() -> None:
     """A name in two decorators names both places, too."""
     limiter = Limiter.from_settings({"rules": [{"name": "a", "limits": "5/minute"}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.name: the name 'a' is already used by the limit on shop\.a. "):
-        limiter.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])
     marks = [make_mark("5/minute", {"name": "b"}, view) for view in ("shop.b", "shop.c")]
     with pytest.raises(
         ConfigError, match=r"^the limit on shop\.c: the name 'b' is already used by the limit on shop\.b. "
     ):
-        Limiter().adopt(marks)
+        Limiter().reloads.adopt(marks)

@@ -89,7 +89,7 @@ def test_clients_see_no_modules_of_rules_without_a_name() -> None:
     marks = [mark for each in views for mark in each.marks]
     for named, shown in (([], ["login", "login#2", "login#3"]), (rules, ["login#2", "login#3", "login#4"])):
         limiter = Limiter.from_settings({"rules": named})
-        limiter.adopt(marks)
+        limiter.reloads.adopt(marks)
         marked = limiter.rules.rules[len(named) :]
         assert [rule.name for rule in marked] == ["shop.views.login", "shop.views.login#2", "shop.admin.login"]
         assert [limit.policy for rule in marked for limit in rule.limits] == [
@@ -113,7 +113,7 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         limiter = Limiter.from_settings({"rules": [{"overrides": written, "limits": "1/minute"}]})
         marked = exempt(written)(limit("5/minute", key=[])(type("Größe", (Größe,), {"__qualname__": "Größe"})))
         view = marks_of(marked)
-        limiter.adopt(view.marks)
+        limiter.reloads.adopt(view.marks)
         limiter.rules.check(view)
         assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
         assert limiter.rules.plan("GET", "/", to=Destination(marks=view)).rules == ()

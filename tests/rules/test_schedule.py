@@ -193,11 +193,13 @@ def test_a_time_zone_without_a_schedule_is_an_error() -> None:
         )
         changes: Any = {"timezone": "Asia/Tokyo"}
         limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", **changes}]})
-        expect_error(r"^rules\[0\]\.timezone: nothing depends", limiter.adopt, [make_mark("9/minute", {}, "a.view")])
-        limiter.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}}, "a.view")])
+        expect_error(
+            r"^rules\[0\]\.timezone: nothing depends", limiter.reloads.adopt, [make_mark("9/minute", {}, "a.view")]
+        )
+        limiter.reloads.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}}, "a.view")])
         assert str(limiter.rules.by_name["a.view"].source.timezone) == "Asia/Tokyo", limits
         limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", "schedule": {}}]})
-        limiter.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}, **changes}, "a.view")])
+        limiter.reloads.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}, **changes}, "a.view")])
         assert limiter.rules.by_name["a.view"].source.schedule is None, limits
         expect_error(
             r"timezone: expected a name such as",

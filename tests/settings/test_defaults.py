@@ -102,10 +102,10 @@ def test_options_without_limits_are_checked_with_no_limits() -> None:
         limiter = Limiter.from_settings(settings)
         expect_error(
             "expected a precision that divides the period of '5/second'",
-            limiter.adopt,
+            limiter.reloads.adopt,
             [make_mark("5/second", {}, "shop.view")],
         )
-        limiter.adopt([make_mark("5/hour", {}, "shop.view")])
+        limiter.reloads.adopt([make_mark("5/hour", {}, "shop.view")])
         (limit,) = limiter.rules.by_name["shop.view"].limits
         assert limit.algorithm.variant == "1m", table
 
@@ -120,7 +120,7 @@ def test_settings_override_the_consistency_of_a_decorator() -> None:
         ({"consistency": "exact"}, {"lease": "5%"}, "leased", 5),
     ):
         limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
-        limiter.adopt([make_mark("100/minute", own, "shop.view")])
+        limiter.reloads.adopt([make_mark("100/minute", own, "shop.view")])
         rule = limiter.rules.by_name["shop.view"].source
         assert (rule.consistency, rule.lease_percent) == (consistency, percent), (own, options, consistency)
 
@@ -143,7 +143,7 @@ def test_decorators_have_the_defaults_below_their_own_options_and_overrides() ->
         make_mark("5/minute", {"name": "b", **OWN}, "shop.b"),
         make_mark("5/minute", {}, "shop.c"),
     ]
-    limiter.adopt(marks)
+    limiter.reloads.adopt(marks)
     assert options_of(limiter, "a") == options_of(limiter, "shop.c") == FROM_DEFAULTS
     assert str(limiter.rules.by_name["a"].source.quotas[0]) == "9/minute"
     assert options_of(limiter, "b") == (*FROM_OWN[:2], "allow", None)
@@ -152,7 +152,7 @@ def test_decorators_have_the_defaults_below_their_own_options_and_overrides() ->
 def test_messages_have_no_outcome_by_default() -> None:
     """``count_when`` does not apply to the messages of a WebSocket, the other defaults do."""
     limiter = Limiter.from_settings(DEFAULTS)
-    limiter.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).every)
+    limiter.reloads.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).every)
     assert options_of(limiter, "talk") == (*FROM_DEFAULTS[:3], None)
 
 
@@ -195,7 +195,7 @@ def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
     limiter = Limiter.from_settings(pair)
     expect_error(
         f"^the limit on shop.view: per_key: per_key needs a key of one part. {hint}",
-        limiter.adopt,
+        limiter.reloads.adopt,
         [make_mark("5/minute", tables, "shop.view")],
     )
 

@@ -150,7 +150,7 @@ def test_nothing_is_limited_without_enabled() -> None:
     store.start = store.astart = None  # type: ignore[method-assign,assignment] # not called
     limiter.start()
     asyncio.run(limiter.astart())
-    limiter.adopt([make_mark("1/hour", {}, "shop.view")])
+    limiter.reloads.adopt([make_mark("1/hour", {}, "shop.view")])
     assert all(limiter.hit({"ip": ip}) for ip in ["192.0.2.7"] * 3 + ["203.0.113.7"])
     assert not limiter.hit({"ip": "192.0.2.7"}).decisions
     assert store.calls == 0

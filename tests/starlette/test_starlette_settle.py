@@ -48,7 +48,7 @@ class Site:
     def ask(self, view: View, times: int = 1) -> list[int]:
         async def requests() -> list[int]:
             codes = [(await aask(self.app(view), client=self.client)).status_code for _ in range(times)]
-            await asyncio.gather(*self.limiter._tasks)
+            await asyncio.gather(*self.limiter._tasks.running)
             return codes
 
         return self.loop.run(requests())
@@ -101,11 +101,11 @@ def test_a_cost_is_settled_after_the_response(site: Site) -> None:
 
     async def scenario() -> None:
         assert (await aask(site.app(view), client=site.client)).status_code == 200
-        await asyncio.gather(*site.limiter._tasks)
+        await asyncio.gather(*site.limiter._tasks.running)
         assert (await site.limiter.apeek({"ip": site.client}, 0)).decisions[1].remaining == 2000
         has_ended.set()
         await asyncio.gather(*tasks)
-        await asyncio.gather(*site.limiter._tasks)
+        await asyncio.gather(*site.limiter._tasks.running)
 
     site.loop.run(scenario())
     assert site.left() == [99, 4993]
@@ -160,7 +160,7 @@ def test_a_client_that_hangs_up_pays_for_what_it_used(site: Site, form: str) -> 
             while len(used) == steps:  # Python closes the stream when it is collected
                 gc.collect()
                 await asyncio.sleep(0)
-            await asyncio.gather(*site.limiter._tasks)
+            await asyncio.gather(*site.limiter._tasks.running)
 
     site.loop.run(scenario())
     assert len(used) == 20

@@ -19,8 +19,8 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import register
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.decision import Decision, Hit, Verdict
-from ratelimit_mw.limiter.slots import queues as slot_queues
-from ratelimit_mw.limiter.slots.slots import WaitingRequest
+from ratelimit_mw.limiter import slot_queues
+from ratelimit_mw.limiter.slots import WaitingRequest
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock

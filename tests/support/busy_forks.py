@@ -77,7 +77,7 @@ def refunds(_: str) -> bool:
 def slots(_: str) -> bool:
     """Use slots while the heartbeat renews them without a pause."""
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
-    limiter._slots.renewed = Heartbeat(limiter._slots._renew, interval=0.0)
+    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.0)
 
     def work() -> bool:
         with limiter.slot(CLIENT) as verdict:
@@ -153,7 +153,7 @@ def killed(address: str) -> bool:
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address), clock=lambda: now.value)
-    limiter._slots.renewed = Heartbeat(limiter._slots._renew, interval=0.01)
+    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.01)
     reads, writes = os.pipe()
     parent = os.fork()
     if parent == 0:

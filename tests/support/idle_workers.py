@@ -12,11 +12,10 @@ import pytest
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.django import middleware as of_django
 from ratelimit_mw.http import limits
-from ratelimit_mw.limiter import limiter, reloader, watch
-from ratelimit_mw.limiter.overrides import reader
+from ratelimit_mw.limiter import file_follower, follower, limiter, overrides
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [service, of_django, limits, limiter, reloader, watch, remote, reader]
+MODULES = [service, of_django, limits, limiter, file_follower, follower, remote, overrides]
 
 
 class Later:
@@ -27,8 +26,10 @@ class Later:
         for module in MODULES:
             patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
         self.files = 0
-        patch.setattr(reloader, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
-        patch.setattr(reloader, "time", SimpleNamespace(sleep=lambda _: None))
+        patch.setattr(
+            file_follower, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9))
+        )
+        patch.setattr(file_follower, "time", SimpleNamespace(sleep=lambda _: None))
 
     def write(self, file: Path, content: str) -> None:
         """Replace a file in one step, now by this clock."""

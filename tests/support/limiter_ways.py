@@ -27,12 +27,12 @@ def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
 
 def waiting(rate: Limiter) -> int:
     """Return how many requests wait for a slot. No public name has this number."""
-    return sum(map(len, rate._queues._queues.values()))
+    return sum(map(len, rate.slots.queues._queues.values()))
 
 
 def renewed(rate: Limiter) -> int:
     """Return how many requests the heartbeat renews slots for. No public name has this number."""
-    return len(rate._slots.renewed._held)
+    return len(rate.slots.renewed._held)
 
 
 class Blocking:

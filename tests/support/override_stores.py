@@ -26,6 +26,13 @@ def limiter_of(*rules: Rule, store: str | Store = "memory://", clock: Any = None
     return Limiter(rules or [API], store, clock or ManualClock(1_000_000.0), options)
 
 
+def as_another_process(limiter: Limiter) -> None:
+    """Let a limiter forget the overrides that its process knows."""
+    overrides = limiter.clients._record
+    overrides.record, overrides._active = None, ()
+    overrides._apply(limiter.rules)
+
+
 def limits(limiter: Limiter, features: Any = ACME) -> list[str]:
     """Return the limits that a request of the client meets."""
     return [str(decision.source.quota) for decision in limiter.peek(features, cost=0).decisions]

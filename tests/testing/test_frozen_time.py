@@ -65,10 +65,10 @@ def test_settings_are_followed_after_such_a_test(tmp_path: Path, freeze: Freeze)
     file.write_text('reload_interval = "2s"\n')
     limiter = Limiter.from_settings(file)
     with freeze():
-        assert limiter.watch is not None
-        limiter.watch.due_at = 0.0
+        assert limiter.reloads.watch is not None
+        limiter.reloads.watch.due_at = 0.0
         limiter.hit(ANN)
-    assert limiter.watch.due_at <= time.monotonic() + 2
+    assert limiter.reloads.watch.due_at <= time.monotonic() + 2
 
 
 def test_an_import_in_such_a_test_finds_the_real_clocks(freeze: Freeze) -> None:

@@ -53,12 +53,13 @@ class ServedRules:
         self.limiter = limiter
         self.readiness = Readiness(limiter.store)
         self._gateway, self._has_users = gateway, has_users
-        limiter._check_override = check_no_slots  # before the limiter reads those that a command has set
-        with limiter.adopting:
-            with limiter.located():
+        limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
+        limiter.reloads.check(limiter.rules)
+        with limiter.reloads.lock:
+            with limiter.reloads.located():
                 use = self.renew(limiter.rules, limiter.settings)
             use()
-            limiter.users.add(self)
+            limiter.reloads.users.add(self)
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules that were read again. Return the function that puts them into effect."""
@@ -74,6 +75,13 @@ class ServedRules:
             self._prefixes = settings.ipv6_prefix, settings.nat64_prefixes
 
         return use
+
+    def _check_limit(self, limit: Limit) -> None:
+        """Raise ``ConfigError`` for a limit of a client that needs the response."""
+        if limit.quota.concurrent:
+            message = "the service sees no response, so it has no use for concurrent limits"
+            raise ConfigError(f"{message}; got '{limit.quota}'")
+        self.limiter.store.check(limit)
 
     def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return features by canonical name, in the form of those of a request."""
@@ -174,14 +182,6 @@ def _check_sent(of: str, parts: tuple[str, ...], gateway: Gateway, lacks_user: b
         if family not in _SENT or (family == "header" and not gateway.sends(header)):
             fix = _PATHS if name == "endpoint" else _FIX
             raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
-
-
-def check_no_slots(limits: Iterable[Limit]) -> None:
-    """Raise ``ConfigError`` for limits of a client that would need the response."""
-    for limit in limits:
-        if limit.quota.concurrent:
-            message = "the service sees no response, so it has no use for concurrent limits"
-            raise ConfigError(f"{message}; got '{limit.quota}'")
 
 
 def check_decided_at_once(rule: CompiledRule) -> None:

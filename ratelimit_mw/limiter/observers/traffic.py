@@ -6,9 +6,11 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from itertools import repeat, starmap
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import finalize
 
+from ...clock import Clock
+from ...settings import Settings
 from ...stores import Store, check_store_url
 from ...stores.background import run_once
 from ...traffic import TrafficLog
@@ -16,9 +18,6 @@ from ...traffic.address import FAMILIES
 from ...traffic.pending import name_of
 from .events import Event
 from .number import Counter
-
-if TYPE_CHECKING:
-    from ..limiter import Limiter
 
 _SAFE: Final = "noeviction"
 _MAY_EVICT: Final = (
@@ -30,13 +29,12 @@ _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
 
-def feed_of(limiter: Limiter) -> TrafficFeed | None:
-    """Return the feed of the traffic log that the settings of a limiter require. Its thread ends with the limiter."""
-    settings = limiter.settings
+def feed_of(owner: object, settings: Settings, clock: Clock) -> TrafficFeed | None:
+    """Return the feed of the traffic log that settings require. Its thread ends with its owner."""
     if settings.traffic_log is None:
         return None
-    log = TrafficLog(settings.traffic_log, clock=limiter._time)
-    finalize(limiter, log.abandon).atexit = False
+    log = TrafficLog(settings.traffic_log, clock=clock)
+    finalize(owner, log.abandon).atexit = False
     return TrafficFeed(log, settings.traffic_clients)
 
 

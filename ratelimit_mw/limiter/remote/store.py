@@ -37,7 +37,7 @@ _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Follower(Protocol):
+class RecordReader(Protocol):
     """Reads the overrides of an open store."""
 
     @property
@@ -58,7 +58,6 @@ class RemoteStore:
         settings: The settings of the limiter.
         clock: The clock of the limiter.
         now: Returns the time to pass to the store, or None.
-        lose: Receives the hits that the store may have counted although it sent no reply.
         policies: Returns the ``on_store_error`` of each rule.
         caches: Whether rejections may be cached.
     """
@@ -69,13 +68,13 @@ class RemoteStore:
         settings: Settings,
         clock: Clock,
         now: Callable[[], int | None],
-        lose: Callable[[Sequence[Hit]], None],
         policies: Callable[[], Iterable[str]],
         caches: bool,
     ) -> None:
         self.store = store
         self._now = now
-        self._lose = lose
+        self.lose: Callable[[Sequence[Hit]], None] = lambda _: None
+        """Receives the hits that the store may have counted although it sent no reply."""
         name = redacted_url(store)
         self.rejections = Rejections(settings.rejection_cache if caches else 0)
         self.leases = Leases(clock)
@@ -87,7 +86,7 @@ class RemoteStore:
         self._last = self.fallback.last
         self.is_open = False
         """Whether this process has opened the store. The next decision opens it."""
-        self.follower: Follower | None = None
+        self.follower: RecordReader | None = None
         self.opened: Callable[[], object] = lambda: None
         """Called once the store is open, or could not be opened."""
         self._opening = create_lock(self, "_opening", threading.Lock)
@@ -147,7 +146,7 @@ class RemoteStore:
                     await self._start_anew(call, error, hits)
         except StoreError as error:
             if consume and not isinstance(error, NotAskedError):
-                self._lose(hits)
+                self.lose(hits)
             return self.fallback.decide(hits, now, consume)
         return self.rejections.learn(decisions, at) if consume else decisions
 

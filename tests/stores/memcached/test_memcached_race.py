@@ -86,7 +86,7 @@ def hold_slots(place: str, results: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    wait_for(lambda: not (len(store._unmade) or len(limiter._slots.unreturned)), "the slots to be returned")
+    wait_for(lambda: not (len(store._unmade) or len(limiter.slots.unreturned)), "the slots to be returned")
     results.put(True)
     limiter.close()
 

@@ -300,9 +300,9 @@ def test_processes_learn_their_number_from_a_cluster(nodes: list[Server], is_asy
             return bool(loop.run(limiter.ahit({"ip": name})) if is_async else limiter.hit({"ip": name}))
 
         assert [hit(limiter) for limiter in limiters * 2] == [True] * 6
-        assert [limiter._remote.fleet._learned for limiter in limiters] == [3] * 3  # type: ignore[union-attr]
+        assert [limiter.remote.fleet._learned for limiter in limiters] == [3] * 3  # type: ignore[union-attr]
         for limiter in limiters:
-            limiter._remote.fleet.due_at = 0.0  # type: ignore[union-attr]
+            limiter.remote.fleet.due_at = 0.0  # type: ignore[union-attr]
         assert [hit(limiter) for limiter in limiters] == [True, True, False]
         for limiter in limiters:
             loop.run(limiter.aclose()) if is_async else limiter.close()

@@ -1,4 +1,4 @@
-"""``Watch``: looks for changes at intervals. A request only compares two timestamps, unless its worker was idle."""
+"""``Follower``: looks for changes at intervals. A request only compares two timestamps, unless its worker was idle."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 
 from ..clock import monotonic
 from ..forksafe import run_in_child
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from .slots.queues import is_on_event_loop
+from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
@@ -17,7 +16,7 @@ _RUNNING: Final = 0.05
 """The part of the interval after which a request asks whether a look has ended."""
 
 
-class Watch:
+class Follower:
     """Looks for changes that another process, or an operator, has made. Times are those of ``time.monotonic``."""
 
     _begun_at = -math.inf
@@ -51,39 +50,34 @@ class Watch:
         raise NotImplementedError
 
 
-class Watches:
-    """Several of them, each with a time of its own."""
+class Watch:
+    """The followers of a limiter, each with a time of its own.
 
-    def __init__(self, watches: Sequence[Watch]) -> None:
-        self._watches = watches
+    Attributes:
+        due_at: The time from which a request calls ``look`` or ``alook``.
+    """
+
+    def __init__(self, followers: Sequence[Follower]) -> None:
+        self._followers = followers
         self._start_over()
-        run_in_child(self, Watches._start_over)
+        run_in_child(self, Watch._start_over)
 
     def _start_over(self) -> None:
         self.due_at = 0.0
 
     def look(self) -> None:
         """Begin the looks that are due. Wait for those that are stale, but never on an event loop."""
-        if is_on_event_loop():
-            for each in self._watches:
-                if monotonic() >= each.due_at:
-                    each.begin()
-            self._set_due()
-        else:
-            run_blocking(self._look(blocking_call))
+        run_blocking(self._look(blocking_call, not is_on_event_loop()))
 
     async def alook(self) -> None:
         """Async form of ``look``, which waits without blocking the event loop."""
-        await self._look(async_call)
+        await self._look(async_call, True)
 
-    async def _look(self, call: Call) -> None:
-        for each in self._watches:
+    async def _look(self, call: Call, may_wait: bool) -> None:
+        for each in self._followers:
             now = monotonic()
-            if now >= each.stale_at:
+            if now >= each.stale_at and may_wait:
                 await each.catch_up(call)
-            elif now >= each.due_at:
+            elif now >= min(each.due_at, each.stale_at):
                 each.begin()
-        self._set_due()
-
-    def _set_due(self) -> None:
-        self.due_at = min(each.due_at for each in self._watches)
+        self.due_at = min(each.due_at for each in self._followers)

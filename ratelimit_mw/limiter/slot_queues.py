@@ -11,16 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ...clock import SECOND, monotonic
-from ...decision import Verdict
-from ...forksafe import create_lock
-from ...receipt import Correction
-from ...stores.blocking import run_blocking
-
-if TYPE_CHECKING:
-    from ...rules.rule import Rule
+from ..clock import SECOND, monotonic
+from ..decision import Verdict
+from ..forksafe import create_lock
+from ..receipt import Correction
+from ..rules.rule import Rule
+from ..stores.blocking import Call, blocking_call, is_on_event_loop
 
 _ASK_EVERY: Final = 0.1  # seconds
 
@@ -68,18 +66,19 @@ class SlotQueues:
     def _after_fork(self, _intact: bool) -> None:
         self._queues = {}  # the requests wait in the parent
 
-    def decide(self, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
-        """Decide a request, and wait for a slot where one of its rules has ``wait``. An event loop does not wait.
+    async def decide(self, call: Call, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
+        """Decide a request, and wait for a slot where one of its rules has ``wait``.
+
+        A blocking call on an event loop does not wait. A request that is cancelled leaves its queue.
 
         Args:
+            call: ``blocking_call`` or ``async_call``.
             rules: The rules with ``wait``, each by the key of its slots.
             ask: Returns the verdict of the store. It consumes when the argument is True.
         """
-        return run_blocking(self._decide(rules, ask, None if is_on_event_loop() else _Waiter()))
-
-    async def adecide(self, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
-        """Async form of ``decide``. A request that is cancelled leaves its queue."""
-        return await self._decide(rules, ask, _AsyncWaiter())
+        if call is not blocking_call:
+            return await self._decide(rules, ask, _AsyncWaiter())
+        return await self._decide(rules, ask, None if is_on_event_loop() else _Waiter())
 
     def free(self, corrections: Iterable[Correction]) -> None:
         """Wake the first request for each key that was corrected: a slot may be free."""
@@ -170,11 +169,3 @@ def _reject(verdict: Verdict, key: str) -> Verdict:
             decision.allowed, decision.remaining, decision.retry_us = False, 0, SECOND
     verdict.allowed = False
     return verdict
-
-
-def is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

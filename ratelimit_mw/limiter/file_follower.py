@@ -1,4 +1,4 @@
-"""``Reloader``: reloads all limiters of this process that have the same source of settings.
+"""``FileFollower``: reloads all limiters of this process that have the same source of settings.
 
 A request only compares the identity of the files, once per ``reload_interval``. A thread of its own reads and checks
 files that have changed. Either all limiters take the new settings, or none of them does.
@@ -11,25 +11,21 @@ import math
 import threading
 import time
 from asyncio import wait_for, wrap_future
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Any, Final, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from ..clock import SECOND, machine, monotonic
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import create_lock
-from ..settings import missing_parts
+from ..settings import Settings, missing_parts
 from ..settings.origin import FileState, Identity, Origin, identity_of, recording
 from ..stores.background import run_once
 from ..stores.blocking import Call
-from .watch import Watch
-
-if TYPE_CHECKING:
-    from .reloads import Reloads
+from .follower import Follower
 
 _QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
 _LOST_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
@@ -42,14 +38,29 @@ _FEWER: Final = (
     " To apply them at once, call limiter.reload()"
 )
 _log = logging.getLogger("ratelimit_mw")
+Identities = Mapping[Path, Identity | None]
 
 
-class Reloader(Watch):
-    """Reloads limiters whose settings have the same source: two middlewares around one application have equal rules."""
+class Renewed(Protocol):
+    """A limiter whose settings are loaded again."""
+
+    settings: Settings
+    lock: Any
+    """Held while the settings are replaced."""
+
+    def load_again(self) -> tuple[Settings, Collection[str]]:
+        """Read the settings, and change nothing. Return them, and the names of those that need a restart."""
+
+    def renew(self, settings: Settings, unchanged: Collection[str]) -> Callable[[], None]:
+        """Check all that depends on settings. Return the function that puts them into effect."""
+
+
+class FileFollower(Follower):
+    """Two middlewares around one application have equal rules: their limiters have one follower."""
 
     def __init__(self, origin: Origin) -> None:
-        self._limiters: WeakSet[Reloads] = WeakSet()
-        self._known: dict[Path, Identity | None] = {path: state.identity for path, state in origin.files.items()}
+        self._limiters: WeakSet[Renewed] = WeakSet()
+        self._known: Identities = _identities(origin.files)
         self._rejected: dict[Path, bytes | None] | None = None
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._interval = math.inf
@@ -59,7 +70,7 @@ class Reloader(Watch):
         self._tries = 0
         self._awaited: tuple[Future[None] | None, float] = None, 0.0
         """The thread that requests have waited for, and the time until which they do."""
-        self._changed: tuple[Mapping[Path, Identity | None], float] = {}, 0.0
+        self._changed: tuple[Identities, float] = {}, 0.0
         """The identities of the changed files, and when they were first found."""
         self._lost: Set[str] = frozenset()
         """The parts that are missing in settings that wait for a second look."""
@@ -72,12 +83,12 @@ class Reloader(Watch):
     def due_at(self) -> float:
         return min(super().due_at, self._again_at)
 
-    def add(self, limiter: Reloads, origin: Origin) -> None:
+    def add(self, limiter: Renewed, origin: Origin) -> None:
         """Reload a limiter, too. If it has read newer files than the others, the next look finds a change."""
         with self._lock:
             self._limiters.add(limiter)
-            self._known = {path: state.identity for path, state in origin.files.items()} | self._known
-            self._set_interval(limiter)
+            self._known = {**_identities(origin.files), **self._known}
+            self._interval = _interval_of([limiter])
 
     def begin(self) -> None:
         """Compare the identity of the files, and start a thread if it has changed. It reads no file."""
@@ -91,20 +102,19 @@ class Reloader(Watch):
             reading = run_once(self, self._follow)
             if reading is not self._awaited[0]:
                 self._awaited = reading, now + _PATIENCE
-            await call(self, "join", reading, self._awaited[1] - now)
+            with suppress(OSError):  # it is late, or the machine has no thread left
+                await call(self, "join", reading, self._awaited[1] - now)
             self._seen_at = max(self._seen_at, now)
 
     @staticmethod
     def join(reading: Future[None], timeout: float) -> None:
-        """Wait for a thread. It may be late, or the machine may have no thread left."""
-        with suppress(OSError):
-            reading.result(timeout)
+        """Wait for a thread."""
+        reading.result(timeout)
 
     @staticmethod
     async def ajoin(reading: Future[None], timeout: float) -> None:
         """Async form of ``join``."""
-        with suppress(OSError):
-            await wait_for(wrap_future(reading), timeout)
+        await wait_for(wrap_future(reading), timeout)
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
@@ -116,7 +126,7 @@ class Reloader(Watch):
 
     def _must_read(self) -> bool:
         """Return whether the files have changed, and then have stayed the same for a while."""
-        now, identities = monotonic(), self._identities()
+        now, identities = monotonic(), {path: identity_of(path) for path in self._known}
         pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
         if identities != self._known and pause <= 0:
             return True
@@ -148,10 +158,7 @@ class Reloader(Watch):
     def _quiet(self) -> float:
         return min(_QUIET, self._interval)
 
-    def _identities(self) -> dict[Path, Identity | None]:
-        return {path: identity_of(path) for path in self._known}
-
-    def _age(self, identities: Mapping[Path, Identity | None]) -> float:
+    def _age(self, identities: Identities) -> float:
         """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
         now = monotonic()
         if self._changed[0] != identities:
@@ -167,12 +174,22 @@ class Reloader(Watch):
         """
         with self._lock:
             known, limiters = self._known, sorted(self._limiters, key=id)
+        error: Exception | None = None
+        loaded: list[tuple[Settings, Collection[str]]] = []
         with recording() as files:
-            renewals, lost = _load(limiters)
+            try:
+                loaded = [limiter.load_again() for limiter in limiters]
+            except Exception as found:
+                error = found
         identities = {path: identity_of(path) for path in (*known, *files)}
         if any(identities[path] != state.identity for path, state in files.items()):
             return self._quiet
-        if lost and not is_manual:
+        lost = {
+            part
+            for limiter, (later, _) in zip(limiters, loaded, strict=False)
+            for part in missing_parts(limiter.settings, later)
+        }
+        if lost and not (is_manual or error):
             pause = _LOST_AFTER * self._interval - self._age({path: identities[path] for path in known})
             if pause > 0:
                 self._log_lost(lost)
@@ -180,71 +197,50 @@ class Reloader(Watch):
         with self._lock, ExitStack() as held:
             if self._known is known:
                 for limiter in limiters:
-                    held.enter_context(limiter.adopting)
-                self._renew(limiters, renewals, files, identities)
+                    held.enter_context(limiter.lock)
+                try:
+                    if error is not None:
+                        raise error
+                    uses = [limiter.renew(*each) for limiter, each in zip(limiters, loaded, strict=True)]
+                except Exception:
+                    self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
+                    raise
+                for use in uses:
+                    use()
+                self._interval = _interval_of(limiters)
+                self._rejected, self._lost = None, frozenset()
+                # This comes last: a request that finds no change does not wait for this thread.
+                self._known = _identities(files)
                 return 0.0
         return self._try(is_manual)  # another thread was faster, or there is one more limiter
-
-    def _renew(
-        self,
-        limiters: Iterable[Reloads],
-        renewals: Iterable[Callable[[], Callable[[], None]]],
-        files: Mapping[Path, FileState],
-        identities: dict[Path, Identity | None],
-    ) -> None:
-        """Check all new settings, and then put them into effect."""
-        try:
-            uses = [renew() for renew in renewals]
-        except Exception:
-            self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
-            raise
-        for use in uses:
-            use()
-        for limiter in limiters:
-            self._set_interval(limiter)
-        self._rejected, self._lost = None, frozenset()
-        # This comes last: a request that finds no change does not wait for this thread.
-        self._known = {path: state.identity for path, state in files.items()}
 
     def _log_lost(self, lost: Set[str]) -> None:
         if lost != self._lost:
             self._lost = frozenset(lost)
             _log.warning(_FEWER, ", ".join(sorted(lost)), _LOST_AFTER * self._interval)
 
-    def _set_interval(self, limiter: Reloads) -> None:
-        self._interval = limiter.settings.reload_interval / SECOND or math.inf
+
+def _identities(files: Mapping[Path, FileState]) -> Identities:
+    return {path: state.identity for path, state in files.items()}
 
 
-def _load(limiters: Iterable[Reloads]) -> tuple[list[Callable[[], Callable[[], None]]], set[str]]:
-    """Return the functions that renew limiters, or raise the error of a file, and the parts that are gone."""
-    renewals: list[Callable[[], Callable[[], None]]] = []
-    lost: set[str] = set()
-    try:
-        for limiter in limiters:
-            settings, unchanged = limiter.load_again()
-            lost |= missing_parts(limiter.settings, settings)
-            renewals.append(partial(limiter.renew, settings, unchanged))
-    except Exception as error:
-        return [partial(_raise, error)], set()
-    return renewals, lost
+def _interval_of(limiters: Iterable[Renewed]) -> float:
+    """Return the seconds between two looks, which are in the file that the limiters share."""
+    return min((each.settings.reload_interval / SECOND or math.inf for each in limiters), default=math.inf)
 
 
-def _raise(error: Exception) -> NoReturn:
-    raise error
-
-
-_reloaders: Final[WeakValueDictionary[Hashable, Reloader]] = WeakValueDictionary()
+_followers: Final[WeakValueDictionary[Hashable, FileFollower]] = WeakValueDictionary()
 _joining: Final = threading.Lock()
 
 
-def reloader_of(limiter: Reloads) -> Reloader | None:
-    """Return the reloader for the settings of a limiter; None for settings that your code has built."""
+def follower_of(limiter: Renewed) -> FileFollower | None:
+    """Return the follower of the settings of a limiter; None for settings that your code has built."""
     origin = limiter.settings.origin
     if origin is None:
         return None
     with _joining:
-        reloader = _reloaders.get(origin.key)
-        if reloader is None:
-            reloader = _reloaders[origin.key] = Reloader(origin)
-    reloader.add(limiter, origin)
-    return reloader
+        follower = _followers.get(origin.key)
+        if follower is None:
+            follower = _followers[origin.key] = FileFollower(origin)
+    follower.add(limiter, origin)
+    return follower

@@ -1,0 +1,258 @@
+"""``Overrides``: other limits for single clients. One record in the store has them all, and each process follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from ..clock import SECOND, monotonic
+from ..errors import ConfigError, RateLimitError, StateError, StoreError
+from ..forksafe import run_in_child
+from ..rules.overrides import ClientOverride, dump_overrides, load_overrides, put_overrides
+from ..rules.ruleset import RuleSet
+from ..stores import Store, redacted_url
+from ..stores.background import run_once
+from ..stores.base import MAX_RECORD
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from .clocks import Clocks
+from .follower import Follower
+from .registry import Registry
+from .reloads import Reloads
+from .remote.store import RemoteStore
+from .tasks import Tasks
+
+_RECORD: Final = "overrides"
+_TRIES: Final = 100
+_TRY_AGAIN: Final = 2.0  # seconds
+_RIGHTS: Final = "Check that the store is reachable, and that its login may use all keys with its prefix"
+_DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
+_log = logging.getLogger("ratelimit_mw")
+
+
+def keeps_records(store: Store) -> bool:
+    """Return whether a store keeps records. One of an application may not."""
+    return type(store).read_record is not Store.read_record
+
+
+class Overrides:
+    """The overrides of a limiter, as far as this process knows them. A change replaces the tables of the rules.
+
+    Args:
+        store: The store that has the record.
+        clocks: The times of the limiter.
+        reloads: The rules of the limiter.
+
+    Attributes:
+        record: The record that is active.
+    """
+
+    def __init__(self, store: Store, clocks: Clocks, reloads: Reloads) -> None:
+        self._store, self._clocks, self._reloads = store, clocks, reloads
+        self.record: bytes | None = None
+        self._active: tuple[ClientOverride, ...] = ()
+        self._reported: frozenset[tuple[str, str]] = frozenset()
+        self._is_shared = keeps_records(store)
+        reloads.checks.append(self._apply)
+        _everywhere.add(self)
+
+    async def follow(self, call: Call) -> None:
+        """Put the record of the store into effect. If another one is active since the read, read again."""
+        while (use := await self.find(call)) and not use():
+            pass
+
+    async def find(self, call: Call) -> Callable[[], bool] | None:
+        """Return the function that puts the record of the store into effect; None if it is active."""
+        known = self.record
+        record = await call(self._store, "read_record", _RECORD)
+        return None if record == known else partial(self.use, record, known)
+
+    def use(self, record: bytes | None, before: bytes | None) -> bool:
+        """Put a record into effect.
+
+        Args:
+            record: The record, as the store has it.
+            before: The record that was active before it was read.
+
+        Returns:
+            Whether it is active. False if another record was put into effect since.
+
+        Raises:
+            ValueError: The record is damaged.
+        """
+        with self._reloads.lock:
+            if self.record is not before:
+                return False
+            self._active = load_overrides(record)
+            if record is None:
+                name = redacted_url(self._store)
+                _log.warning("store %s has lost the overrides; the limits of the rules apply", name)
+            self._apply(self._reloads.rules)
+            self._reloads.renew_users()
+            self.record = record  # last: after an error, the next read tries again
+            return True
+
+    async def change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
+        """Replace the override of a client in the store, or remove it. Return whether there was one."""
+        for _ in range(_TRIES):
+            try:
+                record = await call(self._store, "read_record", _RECORD)
+            except StateError as error:
+                raise self._damage(error) from None
+            before = self._decode(record)
+            others = [each for each in before if (each.rule, each.key) != (rule, key)]
+            if await self._write(call, [*others, *([new] if new else [])], record):
+                return len(others) < len(before)
+        raise StoreError("other processes kept changing the overrides. Try again")
+
+    async def clear(self, call: Call) -> None:
+        """Remove all overrides from the store, even where their record is damaged."""
+        for _ in range(_TRIES):
+            try:
+                record = await call(self._store, "read_record", _RECORD)
+            except StateError as error:
+                await call(self._store, "forget", error.keys)
+                record = None
+            if await self._write(call, [], record):
+                return
+        raise StoreError("other processes kept changing the overrides. Try again")
+
+    async def read(self, call: Call) -> list[ClientOverride]:
+        """Return the overrides in the store, without those that have ended."""
+        try:
+            return self._decode(await call(self._store, "read_record", _RECORD))
+        except StateError as error:
+            raise self._damage(error) from None
+
+    def _apply(self, rules: RuleSet) -> None:
+        """Replace the overrides of rules. Log those that the rules cannot have, once."""
+        problems = put_overrides(rules, self._active, self._clocks.time)
+        for name, problem in sorted(problems - self._reported):
+            _log.warning("rule %r: overrides of clients are not active: %s", name, problem)
+        self._reported = frozenset(problems)
+
+    async def _write(self, call: Call, overrides: list[ClientOverride], before: bytes | None) -> bool:
+        """Write the record, and follow it in this process. False if another process has changed it since the read."""
+        record = dump_overrides(overrides)
+        if len(record) > MAX_RECORD:
+            hint = "Put the limits of many clients into per_key, or into a function"
+            raise ConfigError(f"the override record is full ({len(overrides) - 1:,} overrides). {hint}")
+        try:
+            is_written = bool(await call(self._store, "write_record", _RECORD, record, before))
+        except StoreError as error:  # the store may have made the change, or may still make it
+            hint = "To be sure, make the same change again, or list the overrides"
+            raise StoreError(f"{error}. The change of the overrides may be in effect. {hint}") from error
+        if is_written:
+            for each in _everywhere:
+                if each._store is self._store and each._is_shared:
+                    await each.follow(call)
+        return is_written
+
+    def _decode(self, record: bytes | None) -> list[ClientOverride]:
+        try:
+            return [each for each in load_overrides(record) if not each.has_ended(self._clocks.time())]
+        except ValueError as error:
+            raise self._damage(error) from None
+
+    def _damage(self, error: Exception) -> StoreError:
+        hint = "clear_overrides(), or the command `override clear`, removes all of them"
+        name = redacted_url(self._store)
+        return StoreError(f"store {name}: {error}. Workers keep the last overrides they know. {hint}")
+
+
+_everywhere: Final = Registry[Overrides]()
+"""The overrides of all limiters of this process. Those with one store object apply a change at once."""
+
+
+class RecordFollower(Follower):
+    """Reads the overrides in a store that other processes change.
+
+    A worker begins with the overrides: it reads them when it opens the store. Then, once per ``reload_interval``, a
+    request starts a task or a thread that reads their record. The first request after a longer pause waits for the
+    read. While the store is unreachable, or the record is damaged, the last known overrides stay active.
+    """
+
+    def __init__(self, overrides: Overrides, remote: RemoteStore, reloads: Reloads, tasks: Tasks) -> None:
+        self._overrides, self._remote, self._reloads, self._tasks = overrides, remote, reloads, tasks
+        self._has_read = False
+        self._start_over()
+        run_in_child(self, RecordFollower._start_over)
+
+    def _start_over(self) -> None:
+        """A forked child starts over: it opens the store itself."""
+        self._problem: type[Exception] | None = None
+        self._thread: Future[None] | None = None
+        self._task: asyncio.Future[None] | None = None
+        self._begun_at = self._seen_at = -math.inf
+
+    @property
+    def interval(self) -> float:
+        """Without ``reload_interval``, it is short until a read has succeeded, and then without end."""
+        return self._reloads.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
+
+    def begin(self) -> None:
+        """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
+        if not self._remote.is_open:
+            self._remote.start()
+            return
+        self._begun_at = monotonic()
+        if not self._tasks.must_not_wait:
+            self._read_in_thread()
+        elif self._task is None or self._task.done():
+            self._task = self._tasks.start(self.aread(), self._read_in_thread)
+
+    async def catch_up(self, call: Call) -> None:
+        if self._remote.breaker.open:
+            self._seen_at = monotonic()  # no request waits for a store that is known to be away
+            self.begin()
+        else:
+            await call(self._remote, "start")
+
+    def close(self) -> None:
+        """Wait for a thread that reads now, so that it leaves no connection open."""
+        if self._thread is not None:
+            wait([self._thread])
+
+    def read(self) -> None:
+        """Read the overrides now, and put them into effect. A failure is logged."""
+        with self._reporting():
+            run_blocking(self._overrides.follow(blocking_call))
+            self._has_read = True
+
+    async def aread(self) -> None:
+        """Async form of ``read``."""
+        with self._reporting():
+            while (use := await self._overrides.find(async_call)) and not await asyncio.to_thread(use):
+                pass
+            self._has_read = True
+
+    def _read_in_thread(self) -> None:
+        self._thread = run_once(self, self.read)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Log a problem once, and its end. The limiter logs a store that fails for decisions, too."""
+        begun_at, name = monotonic(), self._remote.breaker.name
+        try:
+            yield
+        except Exception as error:
+            begun_at = monotonic()  # a store that fails slowly is not asked by each request
+            is_known = isinstance(error, RateLimitError | ValueError)
+            is_damaged = isinstance(error, StateError) or not isinstance(error, RateLimitError)
+            breaker = self._remote.breaker
+            is_quiet = isinstance(error, RateLimitError) and (breaker.open or breaker.failures)
+            if not is_quiet and type(error) is not self._problem:
+                message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
+                fix = _DAMAGE if is_damaged else _RIGHTS
+                _log.warning(message, name, error, fix, exc_info=None if is_known else error)
+                self._problem = type(error)
+        else:
+            if self._problem is not None:
+                _log.warning("store %s: the overrides can be read again", name)
+                self._problem = None
+        self._seen_at = max(self._seen_at, begun_at)

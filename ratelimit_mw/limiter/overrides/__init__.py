@@ -1,1 +1,0 @@
-"""Other limits for single clients, kept in the store, which all processes follow."""

@@ -1,0 +1,45 @@
+"""``Tasks``: work on an event loop that completes even when its caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..stores.blocking import is_on_event_loop
+
+
+class Tasks:
+    """The tasks of a limiter. ``waits``: whether its store makes calls, which an event loop awaits."""
+
+    def __init__(self, waits: bool) -> None:
+        self.waits = waits
+        self.running: set[asyncio.Future[Any]] = set()
+
+    @property
+    def must_not_wait(self) -> bool:
+        """Whether this thread runs an event loop that a call of the store would block."""
+        return self.waits and is_on_event_loop()
+
+    def start(
+        self, work: Coroutine[Any, Any, None], if_cancelled: Callable[[], object] | None = None
+    ) -> asyncio.Future[None]:
+        """Start a task.
+
+        Args:
+            work: The work.
+            if_cancelled: Does the work instead when the task is cancelled. An async view of Flask, or of Django under
+                WSGI, has an event loop of its own. That event loop cancels tasks at its end.
+        """
+        task = asyncio.ensure_future(work)
+        self.running.add(task)  # an event loop holds its tasks weakly
+        task.add_done_callback(self.running.discard)
+        if if_cancelled is not None:
+            task.add_done_callback(lambda task: if_cancelled() if task.cancelled() else None)
+        return task
+
+    async def join(self) -> None:
+        """Wait for the tasks of this event loop."""
+        loop = asyncio.get_running_loop()
+        if tasks := [task for task in self.running if task.get_loop() is loop]:
+            await asyncio.wait(tasks)
