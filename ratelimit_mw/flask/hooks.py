@@ -118,7 +118,7 @@ class FlaskAdmission(WSGIAdmission):
 
     def ends_with(self, body: object) -> bool:
         # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
-        is_short = self.ends_with_body and (self.status or 0) >= _FIRST_SHORT
+        is_short = (self.status or 0) >= _FIRST_SHORT
         return self.streams and not is_short and super().ends_with(body)
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:

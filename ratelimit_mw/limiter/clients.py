@@ -430,7 +430,7 @@ class Clients:
         if rule.ban is None:
             hint = 'Add ban = {after = 10, within = "10m", for = "1h"} to it, or add the client to lists.deny'
             raise ConfigError(f"rule {rule.name!r} has no ban option, so a ban would have no effect. {hint}")
-        return rule.ban, f"{rule.ban.prefix}{client}{self._clocks.key_suffix}"
+        return rule.ban, f"{rule.ban.prefix}{client}{self._clocks.key_suffix()}"
 
     def _new_override(self, name: str, features: Features, limits: Any, duration: float | str | None) -> ClientOverride:
         rule, key = self._client(name, features)

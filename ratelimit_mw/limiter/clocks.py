@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from ..clock import Clock, checked_clock
-from ..testmode import process_clock, testmode
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..clock import Clock
 
 
-class Clocks:
+class Clocks(NamedTuple):
     """The times of a limiter.
 
     Attributes:
         own: The clock that the limiter was given; None without one.
         time: Returns the time now, in microseconds since 1970.
+        now: Returns the time to pass to the store; None for the store's own time.
+        key_suffix: Returns the end of all keys, when a test has put the limiter on its clock.
     """
 
-    def __init__(self, own: Clock | None) -> None:
-        self.own = None if own is None else checked_clock(own)
-        self.time: Clock = self.own or process_clock
-
-    def now(self) -> int | None:
-        """Return the time to pass to the store; None for the store's own time."""
-        return clock() if (clock := self.own or testmode.clock) else None
-
-    @property
-    def key_suffix(self) -> str:
-        """The end of all keys, when a test has put the limiter on its clock."""
-        return testmode.key_suffix if self.own is None else ""
+    own: Clock | None
+    time: Clock
+    now: Callable[[], int | None]
+    key_suffix: Callable[[], str]

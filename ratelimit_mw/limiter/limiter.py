@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from ..clock import Clock, monotonic
+from ..clock import Clock, checked_clock, monotonic
 from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import ConfigError, error_of, error_path
 from ..keys.features import Features
@@ -23,7 +23,7 @@ from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
-from ..testmode import testmode
+from ..testmode import process_clock, testmode
 from .clients import Clients
 from .clocks import Clocks
 from .observers.observers import Observer, Observers
@@ -87,7 +87,7 @@ class Limiter:
         observers: Sequence[Observer | str] | None = None,
     ) -> None:
         self.reloads = reloads = Reloads(rules, settings)
-        self.clocks = clocks = Clocks(clock)
+        self.clocks = clocks = _clocks_of(clock)
         self._clock, self._time, self._now = clocks.own, clocks.time, clocks.now
         given = {"store": store, "observers": observers}
         arguments = [name for name, value in given.items() if value is not None]
@@ -383,7 +383,7 @@ class Limiter:
             if isinstance(built, LimitsCall):
                 return built
             hits = built
-            if suffix := self.clocks.key_suffix:
+            if suffix := self.clocks.key_suffix():
                 hits = [hit._replace(key=hit.key + suffix) for hit in hits]
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
         return (with_added_hits(hits, consume) if plan.adds_hits else hits) or Verdict()
@@ -547,6 +547,16 @@ class Limiter:
             await call(self._counts, "start")
 
     start, astart = twins(_start)
+
+
+def _clocks_of(own: Clock | None) -> Clocks:
+    """Return the times of a limiter that was given a clock, or none. A test may put it on its own."""
+    own = None if own is None else checked_clock(own)
+
+    def now() -> int | None:
+        return clock() if (clock := own or testmode.clock) else None
+
+    return Clocks(own, own or process_clock, now, lambda: testmode.key_suffix if own is None else "")
 
 
 class Slot:

@@ -104,7 +104,7 @@ class Settlement:
         """Return all keys that a rule may count features under."""
         find = partial((rules or self._reloads.rules).keys, rule, features)
         keys = await call(lookup, "run", find, self._clocks.time)
-        return [key + self._clocks.key_suffix for key in keys]
+        return [key + self._clocks.key_suffix() for key in keys]
 
     async def reset(self, call: Call, rule: str, features: Features) -> None:
         """Reset the counts of one client under a rule."""

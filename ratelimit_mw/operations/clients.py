@@ -37,7 +37,7 @@ from .times import span_text, time_json, time_text
 
 ALL_CLIENTS: Final = "all clients"
 _MOST_NAMES: Final = 10
-_NO_RIGHT: Final = "can't run this command"
+_NO_RIGHT: Final = "no permissions to run the 'scan' command"
 """A part of the reply of Redis to a script whose user lacks a right."""
 _SPELLING: Final = "Check the spelling of the values"
 

@@ -219,6 +219,7 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
 
 def test_an_option_that_can_be_off_is_described_in_words() -> None:
     assert type_text(BanOption) == "table or false"
+    assert type_text(float | str) == "duration"
 
 
 def test_every_property_of_the_schema_has_a_description() -> None:

@@ -219,6 +219,7 @@ class RedisStore(TwinStore):
 
     async def _write_record(self, caller: Caller, key: str, data: bytes | None, before: bytes | None) -> bool:
         write = self._on_key(SWAP, key, *swap_arguments(before, data))
+        write.has_text = True  # a write without a reply is then made, too, by a server that lacks the script
         return bool(await caller.ask(write, caller.clock.now + self._timeout) == 1)
 
     def _open_caller(self) -> Caller:

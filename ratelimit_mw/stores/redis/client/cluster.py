@@ -24,7 +24,7 @@ from .errors import NotRunError, as_store_error, error_code
 from .facts import facts_of_server
 from .server import Target
 from .slot_map import SLOTS, Location, SlotMap
-from .transport import Transport, call, send
+from .transport import Transport, call
 
 Sent = Call | None
 """A message, or None for an ASKING before it."""
@@ -89,7 +89,8 @@ class Cluster(Target):
                 continue
             try:
                 frames = [each.frame if each else _ASKING for each in messages]
-                flights.append((location, messages, await send(self._pool(location), frames, deadline)))
+                flight = await self._pool(location).send(b"".join(frames), len(frames), deadline)
+                flights.append((location, messages, flight))
             except NotRunError as error:
                 self._slots.mark_silent(location)
                 self._go_around(messages, location, error, half, rerouted, left)

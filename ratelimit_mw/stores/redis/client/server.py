@@ -18,7 +18,7 @@ from ..address import Address
 from ..call import Call, calls_of
 from .errors import as_store_error, error_code
 from .facts import SECONDS, facts_of_server
-from .transport import Transport, call, send
+from .transport import Transport, call
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
@@ -61,13 +61,14 @@ class Server(Target):
         self._pool = transport.channel(self._connect)
 
     async def ask(self, message: Call, deadline: float) -> None:
-        (reply,) = await (await send(self._pool, (message.frame,), deadline))
+        (reply,) = await (await self._pool.send(message.frame, 1, deadline))
         await self._take(message, reply, deadline)
 
     async def ask_each(self, messages: Sequence[Call], deadline: float) -> None:
         """Send all calls together."""
         try:
-            replies = await (await send(self._pool, [each.frame for each in messages], deadline))
+            frames = [each.frame for each in messages]
+            replies = await (await self._pool.send(b"".join(frames), len(frames), deadline))
         except Exception as error:
             for each in messages:
                 each.fail(error)

@@ -1,7 +1,7 @@
 """How to reach one server of Redis: blocking, or on an event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,8 +44,3 @@ async def call(channel: Channel, command: Command, deadline: float) -> Any:
     if isinstance(reply, ResponseError):
         raise reply
     return reply
-
-
-async def send(channel: Channel, frames: Sequence[bytes], deadline: float) -> Any:
-    """Send commands together. Return their replies, to be awaited."""
-    return await channel.send(b"".join(frames), len(frames), deadline)
