@@ -231,14 +231,15 @@ class Site:
         self.limits = {"settings" if isinstance(rules, Path) else "limiter": rules}
         self.limiter, self.options = rules, options
         self.views = views if isinstance(views, dict) else {"/": views}
-        self.stack = ExitStack()
-        if isinstance(rules, Limiter):
-            self.stack.callback(rules.close)
         self._expected = self._met = 0
         self._changed = threading.Condition()
-        self.app = self.build()
-        if outer is not None:
-            self.app = self.inside(outer if isinstance(outer, dict) else {"limiter": outer}, between)
+        with ExitStack() as self.stack:
+            if isinstance(rules, Limiter):
+                self.stack.callback(rules.close)
+            self.app = self.build()
+            if outer is not None:
+                self.app = self.inside(outer if isinstance(outer, dict) else {"limiter": outer}, between)
+            self.stack = self.stack.pop_all()  # a site that cannot be built leaves nothing open
 
     def __enter__(self) -> Any:
         return self
@@ -731,13 +732,13 @@ class AsyncDjangoSite(Project, ASGISite):
     """Django behind ASGI, with async views."""
 
     def build(self) -> Any:
-        stack = self.stack
+        site = self
 
         class Handler(ASGIHandler):  # type: ignore[misc] # Django has no types
             """Close the body of a request at the end of the test: Django does not, when a stream fails."""
 
             async def read_body(self, receive: Any) -> Any:
-                return stack.enter_context(await super().read_body(receive))
+                return site.stack.enter_context(await super().read_body(receive))
 
         def make(replying: Replying) -> Any:
             async def view(request: Any, **_: Any) -> Any:
