@@ -85,7 +85,7 @@ class MemcachedCall(TimedCall):
         at = self._store.clock() if self._at is None else self._at
         requests = {key: self._read(key) for key in keys}
         replies = await self._exchange(list(requests.values()))
-        loaded = {key: self._loaded(key, reply) for key, reply in zip(requests, replies, strict=True)}
+        loaded = {key: self._take_reply(key, reply) for key, reply in zip(requests, replies, strict=True)}
         return [loaded[key] for key in keys], at
 
     def _read(self, key: str) -> KeyCommands:
@@ -95,7 +95,7 @@ class MemcachedCall(TimedCall):
         adds = window.add(window.cost, self.now is not None) if window.cost and not window.is_counted else ()
         return self._commands(key, adds, window.names())
 
-    def _loaded(self, key: str, reply: KeyReply) -> Any:
+    def _take_reply(self, key: str, reply: KeyReply) -> Any:
         """Return the bytes of a key, or the state of a tiered window without the cost of this request."""
         if (window := self._windows.get(key)) is None:
             stored = self._stored[key] = reply.values.get(self._state_name(key))
