@@ -179,7 +179,7 @@ class Admission:
             self.rejections.append(verdict)
 
     @property
-    def decided(self) -> frozenset[str]:
+    def decided_rules(self) -> frozenset[str]:
         """The names of the rules that this limiter has decided, and that allow the request."""
         first = self.first or self
         return first._checked_rules.union(*(verdict.rules for verdict in first.verdicts[:1]))

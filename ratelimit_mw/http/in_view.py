@@ -309,7 +309,7 @@ def _find_admissions(scope: _Values, rules: tuple[str, ...], called: str) -> lis
         raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
     by_rule: dict[str, Admission] = {}
     for admission in admissions.values():
-        left = by_rule.keys() - {name for name, outer in by_rule.items() if name in outer.decided}
+        left = by_rule.keys() - {name for name, outer in by_rule.items() if name in outer.decided_rules}
         by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
     for name in rules:
         if name not in by_rule:

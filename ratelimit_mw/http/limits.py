@@ -147,7 +147,7 @@ class HttpLimits:
         rules to the inner one.
         """
         outer = native.get(DECIDED, {}).get(self.limiter)
-        names = (self.left if before_user else frozenset()).union(outer.decided if outer else ())
+        names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
 
     def at(self) -> HttpLimits:
