@@ -16,7 +16,7 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(add
 	:PendingDeprecationWarning Unclosed:ResourceWarning ::pydantic._internal._generate_schema)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs clean
+.PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs site docs-site package clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
@@ -78,6 +78,8 @@ check: $(STAMP) ## types, lint with insecure calls, format, import rules, words
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_words.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
 
 # Not a part of `make check`: it needs the network, and a new advisory is no defect of a change.
 audit: $(STAMP) ## look for known vulnerabilities of all installed packages
@@ -96,5 +98,18 @@ docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/draw_algorithms.py
 	$(BIN)/python docs/generate.py
 
+site: $(STAMP) ## build the pages as a site in docs/_build/html; warnings and dead links are errors
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/sphinx-build -W --keep-going --quiet -b html docs docs/_build/html
+
+docs-site: site ## open the site in a browser
+	$(BIN)/python -m webbrowser docs/_build/html/index.html
+
+package: $(STAMP) ## build the files of a release in dist/, and check them
+	$(BIN)/python -m pip install --quiet --group package
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
 clean: ## remove .venv and caches
-	rm -rf $(VENV) $(OLDEST) $(OLDEST)-137 .venv-newest .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf dist docs/_build $(VENV) $(OLDEST) $(OLDEST)-137 .venv-newest .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache

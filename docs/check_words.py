@@ -25,6 +25,7 @@ LISTED = Path(__file__).with_suffix(".json")
 WORDS = tomllib.loads((Path(__file__).with_name("words.toml")).read_text())
 SOURCES = (
     "README.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/*.md",

@@ -14,7 +14,7 @@ from tables import each
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 SCHEMES = ("light", "dark")
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -124,6 +124,12 @@ def test_the_map_lists_every_page() -> None:
     """No page of docs/ is missing from its map."""
     listed = set(_LINK.findall((DOCS / "index.md").read_text()))
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= listed
+
+
+def test_the_python_api_has_every_public_module() -> None:
+    """The page that is made of docstrings names the modules of the map, and no others."""
+    documented = re.findall(r"^\.\. automodule:: (\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert documented == re.findall(r"^\| `(ratelimit_mw[\w.]*)` \|", (DOCS / "index.md").read_text(), re.MULTILINE)
 
 
 def test_every_picture_is_shown() -> None:

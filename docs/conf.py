@@ -1,0 +1,60 @@
+"""The site of the documentation: `make site` builds it with Sphinx, and `make docs-site` opens it."""
+
+from importlib.metadata import metadata
+from itertools import pairwise
+from typing import Any
+
+from django.conf import settings
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+settings.configure()  # the modules of Django are imported for their docstrings
+
+project = "ratelimit-mw"
+author = "the contributors of ratelimit-mw"
+copyright = author  # noqa: A001 (Sphinx reads this name)
+version = release = metadata(project)["Version"]
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+copybutton_exclude = ".linenos, .gp, .go"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"ratelimit-mw {version}"
+html_theme_options = {
+    "source_repository": "https://github.com/ratelimit-mw/ratelimit-mw",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+html_show_sphinx = False
+
+
+def _link_to_repository(_app: Sphinx, _name: str, source: list[str]) -> None:
+    """Point links to files beside docs/ at the repository, which has no page for them."""
+    source[0] = source[0].replace("](../", f"]({html_theme_options['source_repository']}/blob/main/")
+
+
+def _show_examples_as_code(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Mark the examples of docstrings that are code without prompts as blocks of code."""
+    for number, (line, following) in enumerate(pairwise(list(lines))):
+        if line == "Example:" and not following.lstrip().startswith((">>>", "``")):
+            lines[number : number + 1] = ["Example::", ""]
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the changes above, and show access logs as plain text."""
+    app.connect("source-read", _link_to_repository)
+    app.connect("autodoc-process-docstring", _show_examples_as_code, priority=400)  # before napoleon
+    app.add_lexer("log", TextLexer)
