@@ -7,9 +7,8 @@ import asyncio
 import inspect
 import sys
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
-from http.cookies import Morsel
 from importlib import import_module
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from asgiref.sync import async_to_sync
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from ..decision import Verdict, combine_verdicts
+from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission
 from ..http.limits import HttpLimits
@@ -57,8 +56,6 @@ class DjangoAdmission(Admission):
     """A rejection that other middleware has raised."""
 
     def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
-        self.throttles: dict[Any, dict[type, Verdict]] = {}
-        """For each view, the verdict for its throttles that the framework has not asked yet, by their classes."""
         self._shown = vars(request.framework_request)
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
@@ -70,21 +67,6 @@ class DjangoAdmission(Admission):
         self._shown["ratelimit"] = self.shown
 
     resolve = staticmethod(resolve)
-
-    def throttle(self, asked: Sequence[tuple[Plan, Mapping[str, Any]]]) -> Verdict:
-        """Decide the plans of throttles with their features, all or nothing. A rejection is returned, not raised."""
-        request = DjangoRequest(self.request.framework_request).at_place_of(self.request)
-        request.first = self.request
-        decided = [(plan, self.limits.decide(plan, request, provided, resolve)) for plan, provided in asked]
-        if rejecting := [verdict for _, verdict in decided if not verdict]:
-            for _, verdict in decided:
-                if verdict:
-                    self.limits.limiter.refund(verdict)
-            decided = [(Plan(()), combine_verdicts(rejecting))]
-        for plan, verdict in decided:
-            if verdict.decisions or not verdict:
-                self.keep(plan, verdict)
-        return combine_verdicts([verdict for _, verdict in decided])
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""
@@ -181,18 +163,5 @@ def _with_headers(rejection: Rejection, body: bytes) -> HttpResponse:
     joined = {names[name]: ", ".join(values) for name, values in lines.items()}
     response = HttpResponse(body, status=rejection.status, headers=joined)
     for line in cookies:
-        response.cookies[line] = _SetCookie(line)
+        response.cookies.load(line)
     return response
-
-
-class _SetCookie(Morsel[str]):
-    """A cookie that Django sends exactly as it is written."""
-
-    def __init__(self, line: str) -> None:
-        super().__init__()
-        name, _, value = line.partition(";")[0].partition("=")
-        self.set(name.strip(), value.strip(), value.strip())
-        self._line = line
-
-    def OutputString(self, attrs: Any = None) -> str:  # noqa: N802 - the name of the standard library
-        return self._line

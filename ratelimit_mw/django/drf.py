@@ -1,31 +1,38 @@
 """Throttles for Django REST framework. They decide where the framework does, so they know the framework's user.
 
 The rules of ``Throttle`` are in the settings, with ``match = { scope = "uploads" }``. The rates of the other throttles
-are rules, too: they have the names, scopes and rates of those in ``rest_framework.throttling``.
+are rules, too, made at the start. They have the names, scopes and rates of those in ``rest_framework.throttling``.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
 
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
-from ..decision import Verdict
-from ..errors import ConfigError, MissingMiddlewareError, suggestion
+from ..decision import Verdict, combine_verdicts
+from ..errors import ConfigError, MissingMiddlewareError, error_of, error_path, suggestion
 from ..keys.features import INVALID, UNKNOWN_IP
-from ..rules.marks import ViewMarks
-from ..rules.names import name_of
+from ..quota import Quota
+from ..rules.marks import Mark
+from ..rules.names import class_behind, name_of
 from ..rules.plan import Plan
+from ..rules.rule import Rule
+from ..rules.ruleset import RuleSet
 from ..testmode import testmode
 from .admission import ATTRIBUTE, DjangoAdmission, resolve
 from .drf_errors import api_error
-from .limits import rules_of
-from .request import SCOPE, THROTTLE, keep_data, user_key
-from .throttles import mark_of
+from .limits import rules_by_scope
+from .request import SCOPE, THROTTLE, DjangoRequest, keep_data, user_key
+from .routes import DjangoRoute
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
 
 _RATES: Final = 'REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]'
+_KEY: Final = [f"{THROTTLE} as raw|user|ip"]
 _NEVER_CALLED: Final = (
     "get_rate",
     "parse_rate",
@@ -34,6 +41,17 @@ _NEVER_CALLED: Final = (
     "THROTTLE_RATES",
     "scope_attr",
 )
+_DECIDED: Final = "_ratelimit_mw_throttles"
+"""The attribute of REST framework's request with the verdicts for the throttles that it has not asked yet."""
+
+_Asked = tuple[Plan, Mapping[str, Any]]
+"""What a throttle decides: a plan, and the features that only the throttle knows."""
+
+
+class RateMark(Mark):
+    """The rate of a scope. A throttle decides it, and not the middleware."""
+
+    source = "throttle"
 
 
 class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no types
@@ -53,7 +71,6 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
             throttle_scope = "uploads"
     """
 
-    has_rate: ClassVar = False
     scope: str | None = None
     """The scope of all views with this throttle. Set it in a subclass; it overrides ``throttle_scope``."""
     verdict = Verdict()
@@ -68,20 +85,16 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         Returns:
             Whether the request is allowed.
         """
-        if testmode.off or self.scope_of(view) is None:
+        if testmode.off or _scope_of(self, view) is None:
             return True
         keep_data(request)
-        admission: DjangoAdmission | None = getattr(request._request, ATTRIBUTE, None)
-        if admission is None:
+        if getattr(request._request, ATTRIBUTE, None) is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
-        decided = admission.throttles.get(view)
-        if decided is None or type(self) not in decided:
-            group = [self] if decided is not None else self._group_of(view)
-            plans = [plan for throttle in group if (plan := throttle.plan_for(admission, request, view))]
-            verdict = admission.throttle(plans)
-            decided = dict.fromkeys(map(type, group), verdict)
-            if group != [self]:
-                admission.throttles[view] = decided
+        decided = vars(request).get(_DECIDED)
+        if decided is None:
+            decided = vars(request)[_DECIDED] = _decide(self._group_of(view), request, view)
+        elif type(self) not in decided:  # it is asked again
+            decided |= _decide([self], request, view)
         self.verdict = decided.pop(type(self))
         if self.verdict.status in (403, 503):
             raise api_error(self.verdict)
@@ -91,26 +104,10 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         """Return the seconds until the same request would be allowed; None when waiting does not help."""
         return self.verdict.retry_after
 
-    def scope_of(self, view: Any) -> str | None:
-        """Return the scope for a view; None where the throttle does not apply. Internal.
-
-        Args:
-            view: The view.
-        """
-        return self.scope or getattr(view, "throttle_scope", None)
-
-    def plan_for(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
-        """Return the plan to decide, and its features; None where the throttle does not apply. Internal.
-
-        Args:
-            admission: The admission of the request.
-            request: The request of REST framework.
-            view: The view.
-        """
-        scope, limits, earlier = self.scope_of(view), admission.limits, admission.request
-        if scope is None:
-            return None
-        names, plan = rules_of(limits.rules, scope, type(view)), limits.plan(earlier, earlier.to)
+    def _ask(self, admission: DjangoAdmission, scope: str, request: Any, view: Any) -> _Asked | None:
+        """Return what to decide; None where the throttle does not apply."""
+        limits, earlier = admission.limits, admission.request
+        names, plan = rules_of_scope(limits.rules, scope, type(view)), limits.plan(earlier, earlier.to)
         others = tuple(rule.name for rule in plan.rules if rule.name not in names)
         return limits.plan_without(plan, others), {SCOPE: scope}
 
@@ -138,7 +135,6 @@ class UserRateThrottle(Throttle):
                 return request.data.get("company")
     """
 
-    has_rate: ClassVar = True
     scope = "user"
     rate: str | None = None
     cache_format = "throttle_%(scope)s_%(ident)s"
@@ -148,21 +144,6 @@ class UserRateThrottle(Throttle):
         if unused := [name for name in _NEVER_CALLED if name in vars(cls)]:
             problem = f"{', '.join(unused)} would have no effect. A rate is a rule: set rate, or {_RATES}"
             raise ConfigError(problem, of=name_of(cls) or "")
-
-    @classmethod
-    def rate_of(cls, scope: str) -> Any:
-        """Return the rate for a scope; None does not limit. Internal.
-
-        Args:
-            scope: The scope of this throttle, or of its view.
-
-        Raises:
-            ConfigError: There is no rate for the scope.
-        """
-        rates = api_settings.DEFAULT_THROTTLE_RATES
-        if cls.rate is None and scope not in rates:
-            raise ConfigError(f"no rate for the scope {scope!r}{suggestion(scope, rates)}", _RATES, name_of(cls) or "")
-        return cls.rate or rates[scope]
 
     def get_cache_key(self, request: Any, view: Any) -> Any:
         """Return the key of the client, whose text is counted. None does not limit the request.
@@ -184,25 +165,15 @@ class UserRateThrottle(Throttle):
         address: Any = resolve(admission.limits.reader.value("ip", admission.request))
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
-    def plan_for(self, admission: DjangoAdmission, request: Any, view: Any) -> tuple[Plan, Mapping[str, Any]] | None:
-        """Return the plan of the rate, and its features. Internal.
-
-        Args:
-            admission: The admission of the request.
-            request: The request of REST framework.
-            view: The view.
-        """
-        scope = self.scope_of(view)
-        mark = None if scope is None else mark_of(admission.limits.limiter, type(self), scope)
+    def _ask(self, admission: DjangoAdmission, scope: str, request: Any, view: Any) -> _Asked | None:
+        mark, rules, earlier = _mark_of(type(self), scope), admission.limits.rules, admission.request
         if mark is None or (key := self.get_cache_key(request, view)) is None:
             return None
-        if mark not in admission.limits.rules.marks:  # only ``get_throttles`` of the view has named the throttle
-            owner = admission.limits.owner
-            owner.adopt([ViewMarks((mark,))])
-            admission.limits = owner.in_force
-        earlier = admission.request
-        plan = admission.limits.rules.plan_of([mark], earlier.method, earlier.host, earlier.marks, admission.lists)
-        own = None if type(self).get_cache_key in _KEYS else str(key)
+        if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
+            fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
+            raise ConfigError(f"the rate is not known at the start. {fix}", "rate", name_of(type(self)) or "")
+        plan = rules.plan_of([mark], earlier.method, earlier.host, earlier.marks, admission.lists)
+        own = None if type(self).get_cache_key in _OWN_KEYS else str(key)
         return plan, {THROTTLE: own, "user": user_key(request.user)}
 
 
@@ -227,4 +198,112 @@ class ScopedRateThrottle(UserRateThrottle):
     scope = None  # type: ignore[assignment] # that of the view
 
 
-_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_key}
+_OWN_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_key}
+
+
+def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
+    """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
+    admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
+    now = DjangoRequest(request._request).at_place_of(admission.request)
+    now.first = admission.request
+    limits, decided = admission.limits, list[tuple[Plan, Verdict]]()
+    for throttle in group:
+        scope = _scope_of(throttle, view)
+        if scope is not None and (asked := throttle._ask(admission, scope, request, view)):
+            plan, provided = asked
+            decided.append((plan, limits.decide(plan, now, provided, resolve)))
+    if rejecting := [verdict for _, verdict in decided if not verdict]:
+        for _, verdict in decided:
+            if verdict:
+                limits.limiter.refund(verdict)
+        decided = [(Plan(()), combine_verdicts(rejecting))]
+    for plan, verdict in decided:
+        if verdict.decisions or not verdict:
+            admission.keep(plan, verdict)
+    return dict.fromkeys(map(type, group), combine_verdicts([verdict for _, verdict in decided]))
+
+
+# -- at the start ------------------------------------------------------------------------------------------------------
+
+
+def marks_of(routes: Iterable[DjangoRoute]) -> list[RateMark]:
+    """Return the marks of all rates: those on views, and those that only ``get_throttles`` of a view may name.
+
+    Raises ``ConfigError`` for a rate on a view that cannot work. Another rate may be that of another package.
+    """
+    marks = dict.fromkeys(mark for route in routes for mark in marks_of_view(route.callback))
+    scopes = {mark.view for mark in marks}
+    for scope in api_settings.DEFAULT_THROTTLE_RATES or ():
+        with suppress(ConfigError):
+            if scope not in scopes and (mark := _mark_of(UserRateThrottle, scope)):
+                marks[mark] = None
+    return list(marks)
+
+
+def marks_of_view(callback: Any) -> list[RateMark]:
+    """Return the marks of the rates on a view. Raises ``ConfigError`` for a scope without a rate."""
+    rated = [(kind, scope) for kind, scope in _throttles_of(callback) if issubclass(kind, UserRateThrottle)]
+    return [mark for kind, scope in rated if (mark := _mark_of(kind, scope))]
+
+
+def scopes_of_view(callback: Any) -> list[str]:
+    """Return the scopes of ``Throttle`` on a view, whose rules are in the settings."""
+    return [scope for kind, scope in _throttles_of(callback) if not issubclass(kind, UserRateThrottle)]
+
+
+def check_scopes(routes: Iterable[DjangoRoute], rules: RuleSet) -> None:
+    """Raise ``ConfigError`` for a ``Throttle`` on a view without any rule of its scope."""
+    for route in routes:
+        for scope in scopes_of_view(route.callback):
+            rules_of_scope(rules, scope, class_behind(route.callback))
+
+
+def rules_of_scope(rules: RuleSet, scope: str, view: type | None) -> Collection[str]:
+    """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
+    names = rules_by_scope(rules).get(scope)
+    if names is None:
+        where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
+        raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
+    return names
+
+
+def _throttles_of(callback: Any) -> Iterator[tuple[type[Throttle], str]]:
+    """Yield the throttles of this package on a view, with their scopes."""
+    initkwargs, cls = getattr(callback, "initkwargs", {}), class_behind(callback)
+    of_view = initkwargs.get("throttle_scope", getattr(cls, "throttle_scope", None))
+    for throttle in initkwargs.get("throttle_classes", getattr(cls, "throttle_classes", ())):
+        if inspect.isclass(throttle) and issubclass(throttle, Throttle) and (scope := throttle.scope or of_view):
+            yield throttle, scope
+
+
+def _scope_of(throttle: Throttle, view: Any) -> str | None:
+    return throttle.scope or getattr(view, "throttle_scope", None)
+
+
+def _mark_of(throttle: type[UserRateThrottle], scope: str) -> RateMark | None:
+    """Return the mark for the rate of a throttle; None where the rate is None, which does not limit.
+
+    Raises ``ConfigError`` for a rate that cannot work, and for a scope without one.
+    """
+    rates, name = api_settings.DEFAULT_THROTTLE_RATES, name_of(throttle) or ""
+    if throttle.rate is None and scope not in rates:
+        raise ConfigError(f"no rate for the scope {scope!r}{suggestion(scope, rates)}", _RATES, name)
+    rate = throttle.rate or rates[scope]
+    with error_of(name), error_path("rate"):
+        if rate is not None and not isinstance(rate, str):
+            raise _unusable(rate)
+        return None if rate is None else _mark(scope, rate)
+
+
+@cache
+def _mark(scope: str, rate: str) -> RateMark:
+    """Return the one mark of a scope with this rate: two throttles with both share a count."""
+    quota = Quota.parse(rate)
+    if quota.concurrent or quota.burst:
+        raise _unusable(rate)
+    return RateMark(Rule(limits=quota, key=_KEY), scope)
+
+
+def _unusable(rate: object) -> ConfigError:
+    fix = "For others, use Throttle and a rule"
+    return ConfigError(f'expected AMOUNT/PERIOD, for example "5/minute"; got {rate!r}. {fix}')

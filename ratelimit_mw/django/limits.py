@@ -7,12 +7,12 @@ instead of the settings themselves.
 
 from __future__ import annotations
 
-import logging
+import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from os import PathLike
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import django.conf
@@ -29,16 +29,13 @@ from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
-from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
 from .request import SCOPE, THROTTLE, DjangoRequest, django_user
 from .routes import URLRoutes
-from .throttles import ThrottleMark, rates_of, scopes_of
 
-_log: Final = logging.getLogger("ratelimit_mw")
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
 _current: list[tuple[object, ProjectLimits]] = []
 
@@ -122,16 +119,17 @@ class ProjectLimits:
         self.owned = owned
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
-        self._has_differed = False
 
     @property
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
         rules = self.limits.in_force.rules
-        scoped = _RuleFacts(rules).scoped
-        rates = [rules.rule_of(mark) for mark in rules.marks if isinstance(mark, ThrottleMark)]
-        others = [rule for rule in rules.rules if rule.name not in scoped and rule not in rates]
-        return {*rules.lists.needs, *(name for rule in others for name in rule.source.needs)}
+        of_throttles = {rules.rule_of(mark).name for mark in rules.marks if mark.source == "throttle"}
+        names = of_throttles.union(_of_throttles(rules))
+        return {
+            *rules.lists.needs,
+            *(need for rule in rules.rules if rule.name not in names for need in rule.source.needs),
+        }
 
     def routes(self, urlconf: Any = None) -> URLRoutes:
         """Return the routes of a URLconf, by default the project's. Raises ``ConfigError`` for invalid marks."""
@@ -144,46 +142,34 @@ class ProjectLimits:
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
-        rates = {mark: None for route in routes.all for mark in rates_of(route.callback, self.limits.limiter)}
+        drf = throttling()
+        rates = drf.marks_of(routes.all) if drf else ()
         is_root = resolver is get_resolver(_root_urlconf())
 
         def check(rules: HttpLimits) -> None:
             check_parameters(routes.all, rules.rules, is_root)
             check_routes(routes.all if is_root else (), rules.rules)
-            for route in routes.all:
-                for scope in scopes_of(route.callback):
-                    rules_of(rules.rules, scope, class_behind(route.callback))
+            if drf:
+                drf.check_scopes(routes.all, rules.rules)
 
         self.limits.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
         self._routes[resolver] = routes
         warn_at_start(self.limits)
         return routes
 
-    def match(self, native: Any, may_await: bool = False) -> DjangoRequest:
-        """Return Django's request as one that features are read from, with its route where a rule needs it."""
-        routes = self.routes(getattr(native, "urlconf", None))
+    def open_request(self, native: Any, may_await: bool) -> DjangoRequest:
+        """Return Django's request as one that features are read from, with its route."""
+        routes = self.routes(getattr(native, "urlconf", None))  # before the limits: those of a new URLconf are added
         request = DjangoRequest(native, may_await)
-        request.limits = limits = self.limits.in_force.at()
-        request.trusts_proxies = bool(limits.settings.trusted_proxies)
-        by_route = routes.has_marks or _RuleFacts(limits.rules).by_route or limits.limiter.traffic_log is not None
-        if by_route or native.method == "OPTIONS":
-            request.route, request.path_params = routes.find(request.path)
-            request.endpoint = request.route.template
-            request.to = request.route.destination(request.method)
+        request.limits = self.limits.in_force.at()
+        route, request.path_params = routes.find(request.path)
+        request.endpoint, request.to = route.template, route.destination(request.method)
         return request
 
-    def compare(self, request: DjangoRequest) -> None:
-        """Log the first request for which Django chose another route, because middleware below has changed it."""
-        match = request.framework_request.resolver_match
-        if request.route is None or match is None or request.route.callback is match.func or self._has_differed:
-            return
-        self._has_differed = True
-        _log.error(
-            "the limits of the route %s were applied, but Django chose %s. Move RateLimitMiddleware after all"
-            " middleware that sets request.urlconf or the language.",
-            request.route.template,
-            match.route,
-        )
+
+def throttling() -> Any:
+    """Return the module of the throttles, where the project uses it: REST framework is optional."""
+    return sys.modules.get(f"{__package__}.drf")
 
 
 def _root_urlconf() -> Any:
@@ -199,28 +185,20 @@ def _root_urlconf() -> Any:
 def plan_of(limits: HttpLimits, request: DjangoRequest, before_user: bool = False) -> Plan:
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
     plan = limits.undecided(limits.plan(request, request.to), request.server_data, before_user)
-    scoped = _RuleFacts(limits.rules).scoped
-    return limits.plan_without(plan, scoped) if scoped else plan
-
-
-def rules_of(rules: RuleSet, scope: str, view: type | None) -> frozenset[str]:
-    """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
-    names = _RuleFacts(rules).by_scope.get(scope)
-    if names is None:
-        where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
-        raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
-    return frozenset(names)
+    names = _of_throttles(limits.rules)
+    return limits.plan_without(plan, names) if names else plan
 
 
 @lru_cache(4)
-class _RuleFacts:
-    """Whether rules need the route, and which of them belong to throttles."""
+def rules_by_scope(rules: RuleSet) -> dict[str, list[str]]:
+    """Return the names of the rules for throttles, by scope."""
+    by_scope: dict[str, list[str]] = {}
+    for rule in rules.rules:
+        for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):
+            by_scope.setdefault(scope, []).append(rule.name)
+    return by_scope
 
-    def __init__(self, rules: RuleSet) -> None:
-        by_place = [name for name in rules.needs if name in ("endpoint", "path") or name.startswith("path:")]
-        self.by_route = rules.needs_route or bool(by_place)
-        self.by_scope: dict[str, list[str]] = {}
-        for rule in rules.rules:
-            for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):
-                self.by_scope.setdefault(scope, []).append(rule.name)
-        self.scoped = tuple(dict.fromkeys(name for names in self.by_scope.values() for name in names))
+
+@lru_cache(4)
+def _of_throttles(rules: RuleSet) -> tuple[str, ...]:
+    return tuple({name: None for names in rules_by_scope(rules).values() for name in names})

@@ -73,7 +73,7 @@ class RateLimitMiddleware:
         watches = project.limits.in_force.watch
         if self._is_async and watches is not None and monotonic() >= watches.due_at:
             await watches.alook()
-        request = project.match(native, self._is_async)
+        request = project.open_request(native, self._is_async)
         before = current.get()
         try:
             before_user = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
@@ -87,7 +87,7 @@ class RateLimitMiddleware:
             admission.enter(request.marks)
             try:
                 if verdict:
-                    response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
+                    response = await self._run(request, admission, verdict.delay if plan.may_delay else 0.0)
                 else:
                     response = await self._respond(admission)
             except BaseException as error:  # where the server stops, the outcome is not known
@@ -102,13 +102,12 @@ class RateLimitMiddleware:
         finally:
             current.set(before)
 
-    async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, delay: float) -> Any:
+    async def _run(self, request: Any, admission: DjangoAdmission, delay: float) -> Any:
         if delay:
             await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
         response = self.get_response(request.framework_request)
         if self._is_async:
             response = await response
-        project.compare(request)
         if admission.raised is not None:
             response = await self._respond(admission, admission.raised)
         return response

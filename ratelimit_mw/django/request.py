@@ -19,7 +19,6 @@ from ..wsgi.exchange import WSGIRequest
 
 if TYPE_CHECKING:
     from ..http.limits import HttpLimits
-    from .routes import DjangoRoute
 
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
@@ -36,11 +35,9 @@ class DjangoRequest(WSGIRequest):
     """
 
     limits: HttpLimits
-    """The rules that decide the request."""
+    """The rules that decide the request. A page of this package has none."""
     to = Destination()
     """Where the request goes, with the marks of the view."""
-    route: DjangoRoute | None = None
-    """The route, where a rule needs it."""
 
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
         super().__init__(framework_request.META)
@@ -52,12 +49,8 @@ class DjangoRequest(WSGIRequest):
 
     def at_place_of(self, before: DjangoRequest) -> DjangoRequest:
         """Return this request with the route that was found for the same request before."""
-        self.endpoint, self.path_params, self.to, self.route = (
-            before.endpoint,
-            before.path_params,
-            before.to,
-            before.route,
-        )
+        self.limits, self.to = before.limits, before.to
+        self.endpoint, self.path_params = before.endpoint, before.path_params
         return self
 
     @cached_property
@@ -70,9 +63,6 @@ class DjangoRequest(WSGIRequest):
         """The WSGI environ or the ASGI scope, which other middleware sees."""
         return server_data(self.framework_request)
 
-    trusts_proxies = False
-    """Whether the settings name a trusted proxy."""
-
     @property
     def host(self) -> Any:
         """The host that Django shows to views; ``INVALID`` where a client may have written another one."""
@@ -80,7 +70,7 @@ class DjangoRequest(WSGIRequest):
         if not lines or not settings.USE_X_FORWARDED_HOST:
             return sent
         forwarded = normalize_host(",".join(lines)) or INVALID
-        return forwarded if forwarded == sent or self.trusts_proxies else INVALID
+        return forwarded if forwarded == sent or self.limits.settings.trusted_proxies else INVALID
 
     @property
     def method(self) -> str:

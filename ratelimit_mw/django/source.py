@@ -13,12 +13,11 @@ from ..cli.source import Routed, Source
 from ..http.limits import requires_user
 from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
-from .checks import check_project
-from .limits import project_limits
+from .apps import check_project
+from .limits import project_limits, throttling
 from .middleware import RateLimitMiddleware, positions_of
 from .request import SCOPE
 from .routes import DjangoRoute
-from .throttles import rates_of, scopes_of
 
 _WITHOUT_EFFECT: Final = ("ratelimit_mw.W001", "ratelimit_mw.W004")
 """Warnings about limits that raise errors, or that never apply."""
@@ -32,7 +31,6 @@ class DjangoSource(Source):
         project = project_limits()
         self._routes = project.routes()  # they add rules to the limiter
         limits = project.limits
-        self._limiter = limits.limiter
         routes = [
             replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
             for route in self._routes.all
@@ -46,13 +44,15 @@ class DjangoSource(Source):
         path = request.path
         with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
             route, params = self._routes.find(path)
-        scopes, to = [*scopes_of(route.callback)], route.destination(request.method)
+        drf, to = throttling(), route.destination(request.method)
+        scopes = drf.scopes_of_view(route.callback) if drf else []
         to = replace(to, marks=self._with_rates(to.marks or ViewMarks(), route))
         given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
         return Routed(path, to, params, given)
 
     def _with_rates(self, marks: ViewMarks, route: DjangoRoute) -> ViewMarks:
-        return replace(marks, marks=(*marks.marks, *rates_of(route.callback, self._limiter)))
+        drf = throttling()
+        return replace(marks, marks=(*marks.marks, *drf.marks_of_view(route.callback))) if drf else marks
 
     def problems(self) -> Iterator[str]:
         """Yield the errors of the system checks, and the warnings about limits without an effect."""

@@ -16,7 +16,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limiter, usage
-from ratelimit_mw.django.checks import check_project
+from ratelimit_mw.django.apps import check_project
 from ratelimit_mw.django.drf import (
     AnonRateThrottle,
     ScopedRateThrottle,
