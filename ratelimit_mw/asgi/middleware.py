@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.features import OwnFeatures
+from ..http.functions import OwnFeatures
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter

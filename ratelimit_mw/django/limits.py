@@ -23,7 +23,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
-from ..http.features import checked_functions
+from ..http.functions import checked_functions
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start

@@ -9,7 +9,7 @@ from flask import Flask, current_app
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.features import OwnFeatures, checked_functions
+from ..http.functions import OwnFeatures, checked_functions
 from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource

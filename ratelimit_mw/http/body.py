@@ -160,7 +160,7 @@ def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request],
 
 
 def _parsed_body(request: Request, limit: int) -> Body:
-    body = request.parsed_body
+    body: Body | None = request.parsed_body
     if body is None:
         headers = request.headers
         content = request.body(limit)

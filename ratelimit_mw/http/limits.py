@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
@@ -31,7 +32,8 @@ from ..settings import (
 from ..settings.rules import DEFAULT_RULE
 from .body import body_feature
 from .client_ip import ClientIP
-from .features import IDENTIFY, FeatureReader, OwnFeatures, Read, awaited, needs_of_lists, needs_of_rule, provided_names
+from .features import FeatureReader, Need, needs_of_lists, needs_of_rule
+from .functions import IDENTIFY, OwnFeatures, OwnFunctions, Read, awaited
 from .headers import HeaderWriter
 from .region import Region
 from .request import Request
@@ -44,16 +46,27 @@ OF_USER: Final = frozenset({"user", "group", "plan"})
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
 
 
+@dataclass(frozen=True)
+class AppFacts:
+    """What a middleware knows of its application, which grows when routes are added.
+
+    ``provided`` has the features that views provide for their marks, ``exempting`` the views that leave out rules, and
+    ``checks`` compare rules with the routes, by router.
+    """
+
+    has_routes: bool
+    provided: Mapping[Mark, Collection[str]] = field(default_factory=dict)
+    exempting: tuple[ViewMarks, ...] = ()
+    checks: Mapping[object, Callable[[HttpLimits], object]] = field(default_factory=dict)
+
+
 class HttpLimits:
     """The rules of a middleware, the reader of their features, and the writer of headers. They never change.
 
-    A request keeps those that it began with. ``provided`` has the features that views provide for their marks. Raises
-    ``ConfigError`` for rules and lists that cannot be decided here.
+    A request keeps those that it began with. Raises ``ConfigError`` for rules and lists that cannot be decided here.
     """
 
-    def __init__(
-        self, owner: HttpLimiter, every: RuleSet, settings: Settings, provided: Mapping[Mark, Collection[str]]
-    ) -> None:
+    def __init__(self, owner: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
         self.owner = owner
         self.limiter = owner.limiter
         self.reject = owner.reject
@@ -65,39 +78,25 @@ class HttpLimits:
         self.watch = self.limiter.reloads.watch_of(settings)
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
-        build_reader = partial(
-            FeatureReader,
-            client_ip=ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix, http.nat64_prefixes),
-            own=owner.functions,
-            adapter=owner.adapter,
-            body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),
-            region=Region.from_settings(http),
-        )
-        if not (owner.has_routes or owner.before_user):
-            check_no_views(every)
-        leaves = owner.before_user and not owner.has_routes
+        build_reader = _reader_builder(owner, http)
+        leaves = owner.before_user and not app.has_routes
         knows = build_reader({}).knows if leaves else lambda _: True
+        if not (app.has_routes or owner.before_user):
+            check_no_views(every)
         self.rules = rules = every.without_amendments() if leaves else every
-        unknown = {
-            rule
-            for rule in rules.rules
-            if leaves and (rule.source.matches.views or not all(map(knows, rule.source.parts)))
-        }
-        given = {every.rule_of(mark): names for mark, names in provided.items()}
-        if "ip" not in owner.own_features:  # it may be anything
+        foreign = {rule for rule in rules.rules if leaves and not _is_known(rule, knows)}
+        given = {every.rule_of(mark): names for mark, names in app.provided.items()}
+        if "ip" not in owner.functions.may_provide:  # it may be anything
             _check_addresses(rules, http.ipv6_prefix, given)
-        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
         needs = {part: need for part, need in needs_of_lists(rules.lists).items() if knows(part)}
         for rule in rules.rules:
-            if rule not in unknown and rule not in named:
-                names = {*given.get(rule, ()), *(() if owner.has_routes else rule.captures.names)}
-                own = {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in names}
-                needs = {**own, **needs}
+            if not (rule in foreign or rule.source.matches.is_only_named):
+                captured = frozenset() if app.has_routes else rule.captures.names
+                needs = {**_needs_besides({*given.get(rule, ()), *captured}, rule), **needs}
         # Your code passes the features of a rule that only it decides.
-        passed = [part for rule in named for part in rule.source.parts]
-        self.reader = build_reader(needs, routes=owner.has_routes, passed=passed)
-        left = (rule for rule in rules.rules if rule in unknown or not OF_USER.isdisjoint(rule.source.needs))
-        self.left = frozenset(rule.name for rule in left)
+        passed = [part for rule in rules.rules if rule.source.matches.is_only_named for part in rule.source.parts]
+        self.reader = build_reader(needs, routes=app.has_routes, passed=passed)
+        self.left = frozenset(rule.name for rule in rules.rules if rule in foreign or OF_USER & {*rule.source.needs})
         """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""
         self.without_user = () if owner.before_user or owner.gives_user else tuple(_without_user(rules, given))
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
@@ -195,21 +194,17 @@ class HttpLimiter:
         overridden = load_settings(cast(SettingsDict, options))
         self.options = {name: getattr(overridden, name) for name in options if name not in OF_LIMITER}
         """The settings that arguments of the middleware override."""
-        self.functions = features
+        self.functions = OwnFunctions(features)
         self.adapter = adapter
-        self.own_features = provided_names(features)
-        self.gives_user = not self.own_features.isdisjoint(("user", IDENTIFY))
+        self.gives_user = not self.functions.may_provide.isdisjoint(("user", IDENTIFY))
         """Whether your functions may provide the user."""
-        self.has_routes = routes
         self.before_user = before_user
         """Whether an inner middleware of this limiter decides the rules in ``HttpLimits.left``."""
         self.named: set[str] = set()
         """The rules that code of the application names."""
-        self._provided: dict[Mark, Collection[str]] = {}
-        self._exempting: dict[ViewMarks, None] = {}
-        self._checks: dict[object, Callable[[HttpLimits], object]] = {}
+        self._app = AppFacts(routes)
         with self.limiter.reloads.lock:
-            self.in_force = self._build(self.limiter.rules, self.limiter.settings)
+            self.renew(self.limiter.rules, self.limiter.settings)()
             self.limiter.reloads.users.add(self)
 
     def adopt(
@@ -228,54 +223,74 @@ class HttpLimiter:
         marks = [mark for view in views for mark in view.every]
 
         def prepare(rules: RuleSet) -> None:
-            for view in views:
-                rules.check(view)
-            before = self._provided, self._checks
-            self._provided = {**self._provided, **(provided or {})}
-            self._checks = {**self._checks, **({key: check} if check else {})}
-            try:
-                self.in_force = self._build(rules, self.limiter.settings)
-            except BaseException:
-                self._provided, self._checks = before
-                raise
+            before = self._app  # read here, where the lock of the rules is held
+            app = replace(
+                before,
+                provided={**before.provided, **(provided or {})},
+                exempting=tuple(dict.fromkeys([*before.exempting, *(view for view in views if view.exempt)])),
+                checks={**before.checks, **({key: check} if check else {})},
+            )
+            self.renew(rules, self.limiter.settings, app)()
 
         self.limiter.reloads.adopt(marks, prepare)
-        self._exempting |= dict.fromkeys(view for view in views if view.exempt)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
 
         A middleware before the user leaves these rules to the inner one, as well as the rules that override decorators.
         """
-        self.has_routes = False
+        self._app = replace(self._app, has_routes=False)
         if self.before_user:
-            self.in_force = self._build(self.limiter.rules, self.limiter.settings)
+            self.renew(self.limiter.rules, self.limiter.settings)()
         else:
             self.adopt()
 
-    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
-        """Check rules that were read again. Return the function that puts them into effect."""
-        for view in self._exempting:
+    def renew(self, rules: RuleSet, settings: Settings, app: AppFacts | None = None) -> Callable[[], None]:
+        """Check rules at the start, for new routes and at a reload. Return the function that puts them into effect."""
+        app = app or self._app
+        for view in app.exempting:
             rules.check(view)
         for name in self.named - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
-        later = self._build(rules, settings)
-        return lambda: setattr(self, "in_force", later)
-
-    def _build(self, rules: RuleSet, settings: Settings) -> HttpLimits:
-        """Return limits that passed all checks."""
         with self.limiter.reloads.located(*self.options, settings=settings):
-            limits = HttpLimits(self, rules, settings, self._provided)
-            for check in self._checks.values():
+            limits = HttpLimits(self, rules, settings, app)
+            for check in app.checks.values():
                 check(limits)
-        return limits
+
+        def use() -> None:
+            self.in_force, self._app = limits, app
+
+        return use
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them."""
         names = ("ipv6_prefix", "nat64_prefixes")
         prefix, nat64 = (self.options.get(name, getattr(self.limiter.settings, name)) for name in names)
-        return as_counted(features, prefix, nat64, "ip" in self.own_features)
+        return as_counted(features, prefix, nat64, "ip" in self.functions.may_provide)
+
+
+def _reader_builder(owner: HttpLimiter, settings: Settings) -> partial[FeatureReader]:
+    """Return the reader of a middleware without the features that it has to read."""
+    proxies = settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix, settings.nat64_prefixes
+    return partial(
+        FeatureReader,
+        client_ip=ClientIP(*proxies),
+        functions=owner.functions,
+        adapter=owner.adapter,
+        body_feature=partial(body_feature, limit=settings.body_limit, email_field=settings.email_field),
+        region=Region.from_settings(settings),
+    )
+
+
+def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
+    """Return whether a middleware without the routes can decide a rule."""
+    return not rule.source.matches.views and all(map(knows, rule.source.parts))
+
+
+def _needs_besides(names: Collection[str], rule: CompiledRule) -> dict[str, Need]:
+    """Return the needs of a rule without those that its view or its path provides."""
+    return {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in names}
 
 
 def requires_user(rule: CompiledRule) -> bool:

@@ -7,15 +7,12 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
 from ..keys.values import NO_CONVERSIONS, Conversions
-
-if TYPE_CHECKING:
-    from .body import Body
 
 MAX_FIELDS: Final = 1000
 """The maximum number of fields that are read from one query or body."""
@@ -41,8 +38,8 @@ class Request(Mapping[str, Any]):
     """The template of the route; None where the routes of the application are not known."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""
-    parsed_body: Body | None = None
-    """The body, once a feature has read a field of it."""
+    parsed_body: Any = None
+    """The ``Body``, once a feature has read a field of it."""
     identified: Any = None
     """The features that your function of several features has returned, or its awaitable."""
     first: Request | None = None

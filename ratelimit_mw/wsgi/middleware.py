@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.features import OwnFeatures
+from ..http.functions import OwnFeatures
 from ..http.limits import DECIDED, HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
@@ -80,7 +80,7 @@ class RateLimitMiddleware:
             limits.adopt_no_routes()
         else:
             self.routes.adopt()
-        if limits.in_force.reader.must_await:
+        if limits.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         warn_at_start(limits)
         warn_of_user(limits, NO_REMOTE_USER)

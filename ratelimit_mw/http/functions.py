@@ -1,0 +1,161 @@
+"""Your own functions of features: one for each feature, or one that returns several of them by name."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from ..errors import ConfigError, FeatureTypeError, error_path
+from ..keys.features import checked_name
+from ..rules.declaration import checked_call
+from .annotations import returned_types
+from .request import Request
+
+_log = logging.getLogger("ratelimit_mw")
+Read = Callable[[Request], Any]
+"""Returns the value of a feature, or its awaitable."""
+OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
+"""Your functions of the request by feature, or one function that returns features by name."""
+
+IDENTIFY: Final = "*"
+"""The key of the function that returns several features. Without a ``TypedDict`` it may be that of any feature."""
+_OF_REQUEST: Final = ("ip", "endpoint", "method", "path", "host", "scope")
+
+
+def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
+    """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
+    if callable(own):
+        own = {IDENTIFY: own}
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"expected a table of functions by feature, or one function; got {own!r}", "features")
+    functions = {}
+    for name, read in own.items():
+        with error_path("features" if name == IDENTIFY else f"features[{name!r}]"):
+            functions[name if name == IDENTIFY else checked_name(name)] = checked_call(read, "the request")
+    return functions
+
+
+class OwnFunctions:
+    """Your functions, checked.
+
+    ``may_provide`` are the features that they may return; with ``IDENTIFY`` where one function does not declare its
+    own. ``must_await``: whether one of them is async.
+    """
+
+    def __init__(self, own: OwnFeatures) -> None:
+        functions = checked_functions(own)
+        kinds = [kind for function in functions.values() for kind in (function, type(function).__call__)]
+        self.must_await = any(map(inspect.iscoroutinefunction, kinds))
+        several = functions.pop(IDENTIFY, None)
+        with error_path("features"):
+            self.identify = None if several is None else Identify(several)
+        self.reads = {name: _with_framework_request(read) for name, read in functions.items()}
+        declared = (self.identify.declared or (IDENTIFY,)) if self.identify else ()
+        self.may_provide = frozenset((*functions, *declared))
+
+
+def _with_framework_request(read: Callable[[Any], Any]) -> Read:
+    return lambda request: read(request.own)
+
+
+async def awaited(features: dict[str, Any]) -> dict[str, Any]:
+    """Return the same features. Those of async functions are awaited."""
+    for name, value in features.items():
+        if type(value) is not str and inspect.isawaitable(value):
+            features[name] = await value
+    return features
+
+
+class Identify:
+    """Reads the features that your function returns. Others are read as if there were no function.
+
+    ``declared`` are the names in the ``TypedDict`` that annotates the function. Without one, the function may return
+    features that can be read without it, such as the user.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        kinds = [kind for kind in returned_types(function) if kind is not type(None)]
+        if wrong := [kind.__name__ for kind in kinds if not issubclass(kind, Mapping)]:
+            raise ConfigError(f"expected a function that returns features by name; got one that returns {wrong[0]}")
+        self.declared = frozenset(name for kind in kinds for name in getattr(kind, "__annotations__", ()))
+        _check_returned(self.declared)
+
+    def may_return(self, name: str) -> bool:
+        """Return whether your function may return a feature. Those of the request itself are read by the package."""
+        return name in self.declared if self.declared else _is_returnable(name)
+
+    def reader(self, name: str, otherwise: Read | None) -> Read:
+        """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it."""
+
+        def read(request: Request) -> Any:
+            holder = request.first or request
+            if holder.identified is None:
+                features = self._function(request.own)
+                holder.identified = _Call(features) if inspect.isawaitable(features) else _checked(features)
+            features = holder.identified
+            if isinstance(features, _Call):
+                return read_later(features, request, holder)
+            if name in features:
+                return features[name]
+            _warn_of_similar(name, tuple(features))
+            return None if otherwise is None else otherwise(request)
+
+        async def read_later(call: _Call, request: Request, holder: Request) -> Any:
+            await call.end(holder)
+            value = read(request)
+            return await value if inspect.isawaitable(value) else value
+
+        return read
+
+
+class _Call:
+    """A call of your async function. Its features, and checks at the same time, wait for the same result."""
+
+    def __init__(self, result: Awaitable[Any]) -> None:
+        self._result = result
+        self._lock = asyncio.Lock()
+
+    async def end(self, holder: Request) -> None:
+        """Wait for the result, and keep it. After an error, the next one calls the function again."""
+        async with self._lock:
+            if holder.identified is self:
+                features = None
+                try:
+                    features = _checked(await self._result)
+                finally:
+                    holder.identified = features
+
+
+def _checked(features: Any) -> Mapping[str, Any]:
+    """Return what your function has returned; None means that nothing is known."""
+    if features is None:
+        return {}
+    if not isinstance(features, Mapping):
+        kind = type(features).__name__
+        raise FeatureTypeError(f'expected features by name, such as {{"user": "alice"}}; got {kind}', "features")
+    with error_path("features"):
+        _check_returned(features)
+    return features
+
+
+def _check_returned(names: Iterable[str]) -> None:
+    for name in names:
+        if not _is_returnable(name):
+            raise ConfigError(f"the function cannot return {name!r}, which is read from the request")
+
+
+def _is_returnable(name: str) -> bool:
+    return name not in _OF_REQUEST and ":" not in name
+
+
+@lru_cache(1024)
+def _warn_of_similar(name: str, returned: tuple[str, ...]) -> None:
+    """Log a warning for a feature that the function returns under a similar name, once for each set of names."""
+    for other in difflib.get_close_matches(name, returned, 1, 0.75):
+        _log.warning("the function of features returns %r, but a rule uses %r. If one is a typo, fix it", other, name)
