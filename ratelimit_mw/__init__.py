@@ -1,13 +1,12 @@
 """Rate limiting for Python web applications: ASGI and WSGI middleware over one limiter core."""
 
-from .decision import Decision, Verdict
+from .decision import Decision, RateLimitExceeded, Verdict
 from .errors import (
     ConfigError,
     FeatureTypeError,
     MissingExtraError,
     MissingMiddlewareError,
     RateLimitError,
-    RateLimitExceeded,
     StateError,
     StoreError,
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from .decision import Verdict
+    pass
 
 _Parsed = TypeVar("_Parsed")
 
@@ -157,42 +156,3 @@ class StateError(StoreError):
     def __init__(self, message: str, keys: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.keys = tuple(keys)
-
-
-def rejection_of(error: BaseException | None) -> RateLimitExceeded | None:
-    """Return the error if it is a rejection, or the first rejection of a ``TaskGroup`` in which nothing else failed."""
-    while isinstance(error, BaseExceptionGroup) and error.split(RateLimitExceeded)[1] is None:
-        error = error.exceptions[0]
-    return error if isinstance(error, RateLimitExceeded) else None
-
-
-class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
-    """A request was rejected.
-
-    Args:
-        verdict: The verdict, with the limits that rejected and the time to wait.
-    """
-
-    verdict: Verdict
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(self.describe(verdict))
-        self.verdict = verdict
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verdict,)
-
-    @staticmethod
-    def describe(verdict: Verdict) -> str:
-        """Return the message for a verdict.
-
-        Args:
-            verdict: The verdict, which rejects.
-
-        Returns:
-            The limits that reject, and the time to wait.
-        """
-        limits = ", ".join(f"{d.source.shown_rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
-        retry = verdict.retry_after
-        wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
-        return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"

@@ -16,8 +16,8 @@ from .asgi.adoption import check_provided
 from .asgi.dependants import DependencyLimit, DependencyObject
 from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
-from .decision import Verdict
-from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
+from .decision import RateLimitExceeded, Verdict
+from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
 from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops
 from .http.limits import DECIDED
 from .keys.features import checked_name

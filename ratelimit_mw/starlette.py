@@ -6,7 +6,7 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 from operator import attrgetter
 
 from .asgi.middleware import RateLimitMiddleware
-from .errors import RateLimitExceeded
+from .decision import RateLimitExceeded
 from .http.in_view import NO_STORE, of_request, on_loops
 from .rules.decorators import exempt, limit, messages
 

@@ -15,7 +15,7 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.stores.heartbeat import Heartbeat
+from ratelimit_mw.heartbeat import Heartbeat
 
 CLIENT = {"ip": "192.0.2.7"}
 
@@ -68,7 +68,7 @@ def test_child_does_not_renew_the_slots_of_its_parent() -> None:
 def test_locks_and_callbacks_end_with_their_owner() -> None:
     """The table of locks does not grow with limiters that no longer exist, and does not keep them alive."""
     before = set(forksafe._entries)
-    owners = [Heartbeat(id), Owner()]
+    owners = [Heartbeat(id, 1.0), Owner()]
     forksafe.run_in_child(owners[1], id)
     assert len(forksafe._entries.keys() - before) == 2
     owners.clear()
@@ -79,7 +79,7 @@ def test_locks_and_callbacks_end_with_their_owner() -> None:
 def test_fork_leaves_the_parent_unchanged() -> None:
     """Locks taken for a fork are released. An owner whose lock is not assigned yet is skipped."""
     calls: list[object] = []
-    unfinished, heartbeat = Owner(), Heartbeat(id)
+    unfinished, heartbeat = Owner(), Heartbeat(id, 1.0)
     forksafe.create_lock(unfinished, "lock", threading.Lock, lambda owner, intact: calls.append(owner))
     forksafe._before()
     assert heartbeat._lock.locked()

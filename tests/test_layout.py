@@ -23,7 +23,7 @@ from ratelimit_mw.limiter.clients import Clients
 PACKAGE = ROOT / "ratelimit_mw"
 ROOT_ENTRIES = 27
 
-PARTS = ("keys", "rules", "settings", "limiter", "metrics")
+PARTS = ("quota", "decision", "algorithms", "stores", "keys", "rules", "settings", "limiter", "metrics")
 ACYCLIC = tuple(f"ratelimit_mw.{part}" for part in PARTS)
 
 # One name in every framework: users import it from the module of theirs.

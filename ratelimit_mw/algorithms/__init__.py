@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ..decision import Algorithm, Limit
 from ..errors import ConfigError, error_path, suggestion
 from ..quota import Quota, parse_duration
-from .base import Algorithm
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
+from .concurrency import Concurrency
 from .fixed_window import FixedWindow, IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
@@ -22,6 +23,7 @@ MAX_EXACT: Final = 32
 """The largest amount that ``sliding-window`` counts with the log."""
 
 Builder = Callable[[Quota], Algorithm]
+"""Makes the algorithm of a quota."""
 OptionReader = Callable[[Any], Builder]
 
 
@@ -100,6 +102,24 @@ def build(spec: object, quota: Quota) -> Algorithm:
         '250ms'
     """
     return checked_spec(spec)(quota)
+
+
+def build_limit(rule: str, number: int, quota: Quota, algorithm: object, *options: Any, **named: Any) -> Limit:
+    """Return a limit, whose algorithm is that of ``build``, or slots for a quota of concurrent requests.
+
+    Args:
+        rule: The name of the rule.
+        number: The place of the limit in the rule.
+        quota: The quota.
+        algorithm: The spec of the algorithm, as in ``build``.
+        options: The other arguments of ``Limit``.
+        named: The same, by their names.
+
+    Raises:
+        ConfigError: The quota does not fit the algorithm, or there is none of this name.
+    """
+    build = Concurrency if quota.concurrent else checked_spec(algorithm)
+    return Limit(rule, number, quota, build, *options, **named)
 
 
 def name_of_spec(spec: object) -> Any:

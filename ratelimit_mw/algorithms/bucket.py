@@ -8,9 +8,7 @@ The state is exact and does not depend on ``N``, so the consumed cost is kept wh
 * GCRA (ITU-T I.371): the theoretical arrival time is ``time + consumed * P/N``.
 """
 
-from ..decision import Decision
-from ..receipt import Charge
-from .base import Algorithm
+from ..decision import Algorithm, Charge, Decision
 
 State = tuple[int, int, int, int] | None
 

@@ -8,11 +8,9 @@ slots of a killed worker expire, and a long stream keeps its slot.
 from typing import Final
 
 from ..clock import SECOND
-from ..decision import Decision
+from ..decision import Algorithm, Charge, Decision
 from ..errors import ConfigError
 from ..quota import Quota
-from ..receipt import Charge
-from .base import Algorithm
 
 State = tuple[int, ...] | None
 

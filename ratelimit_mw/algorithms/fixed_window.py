@@ -5,10 +5,8 @@ token-bucket with ``refill = "interval"`` is a window too: it begins at the firs
 State: (end of the window, count, time of its first hit).
 """
 
-from ..decision import Decision
+from ..decision import Algorithm, Charge, Decision
 from ..quota import Quota
-from ..receipt import Charge
-from .base import Algorithm
 
 State = tuple[int, int, int] | None
 

@@ -8,9 +8,7 @@ rounded down, so a client whose costs of 1 keep exactly to the rate is never rej
 ``R`` per period is never rejected if ``R + c - 1 <= N``.
 """
 
-from ..decision import Decision
-from ..receipt import Charge
-from .base import Algorithm
+from ..decision import Algorithm, Charge, Decision
 
 State = tuple[int, int, int, int, int] | None
 

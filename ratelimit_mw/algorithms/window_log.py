@@ -13,11 +13,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..clock import SECOND
-from ..decision import Decision
+from ..decision import Algorithm, Charge, Decision
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
-from ..receipt import Charge
-from .base import Algorithm
 
 MAX_LOG = 10_000
 _SLACK = 64

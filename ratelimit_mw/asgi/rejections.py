@@ -6,8 +6,8 @@ from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Final, Self
 
-from ..decision import Verdict
-from ..errors import RateLimitError, RateLimitExceeded
+from ..decision import RateLimitExceeded, Verdict
+from ..errors import RateLimitError
 from ..http.limits import DECIDED
 from .router import layers_of
 

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Mapping
 from functools import cached_property
 from typing import Any, Final, Protocol
 
-from ..decision import Verdict
-from ..errors import RateLimitExceeded, rejection_of
+from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
 from ..http.headers import with_headers
 from ..http.limits import HttpLimiter

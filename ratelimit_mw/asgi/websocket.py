@@ -6,8 +6,7 @@ A handshake counts as a GET of its path.
 import asyncio
 from typing import Any, Final
 
-from ..decision import Verdict
-from ..errors import rejection_of
+from ..decision import Verdict, rejection_of
 from .request import ASGIAdmission
 from .types import ASGIApp, Message, Receive
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from ..algorithms.limit import Limit
+from ..decision import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
 from ..http.features import HINTS
@@ -22,7 +22,8 @@ from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments
 from ..rules.compiled import CompiledRule
 from ..settings import Settings
-from ..stores import open_store, redacted_url
+from ..stores import open_store
+from ..stores.url import redacted_url
 from .application import SourceCommand
 from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_flag

@@ -13,7 +13,8 @@ from ..keys.features import Features
 from ..limiter.limiter import Limiter
 from ..operations import clients
 from ..rules.compiled import CompiledRule
-from ..stores import Store, redacted_url
+from ..stores import Store
+from ..stores.url import redacted_url
 from ..testmode import process_clock
 from ..traffic import TrafficLog
 from ..traffic.address import parse_log_url

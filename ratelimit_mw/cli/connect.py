@@ -12,8 +12,8 @@ from ..errors import RateLimitError
 from ..limiter.limiter import Limiter
 from ..limiter.remote.fleet import FLEET, stated_workers, takes_slots
 from ..settings import Settings
-from ..stores import redacted_url
 from ..stores.base import Facts
+from ..stores.url import redacted_url
 from .clients import open_limiter
 from .output import Failure
 from .source import Source

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ..algorithms.limit import prefix_of
+from ..decision import prefix_of
 from ..errors import ConfigError
 from ..keys.features import Features
 from ..operations import OPERATIONS, AdminOperation, Answer, arguments_of, read_features, run

@@ -11,7 +11,7 @@ from ..operations.overview import Overview
 from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
-from ..stores import redacted_url
+from ..stores.url import redacted_url
 
 
 class Routed(NamedTuple):

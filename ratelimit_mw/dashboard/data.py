@@ -13,7 +13,7 @@ from ..limiter.limiter import Limiter
 from ..operations.forms import decision_json, override_json
 from ..operations.overview import Overview
 from ..operations.times import time_json
-from ..stores import redacted_url
+from ..stores.url import redacted_url
 from .traffic import read_clients, read_traffic
 from .view import View
 

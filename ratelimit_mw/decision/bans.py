@@ -1,14 +1,165 @@
-"""Hits that are added to a request, the rejections that bans count, and how a verdict shows bans. Pure, no I/O."""
+"""The ban of a rule: its state, its hits, the rejections that it counts, and how a verdict shows it. Pure, no I/O.
+
+State: the end of the last ban, the number of bans until then, and the time of each rejection since, oldest first. Both
+numbers are 0 before the first ban. Stores write rejections with ``charge``; a decision changes nothing.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, Final, NamedTuple
 
-from .decision import Banned, BeforeHit, Decision, Hit, make_hit
+from ..quota import MAX_AMOUNT, Quota
+from .limit import BANNED, Algorithm, BeforeHit, Charge, Decision, Hit, Limit, make_hit, prefix_of_rule
 
-if TYPE_CHECKING:
-    from ..algorithms.limit import BanLimit
+State = tuple[int, ...] | None
+
+MOST_REJECTIONS: Final = 100
+"""The largest ``after``: a state has the time of each rejection."""
+
+
+class BanTerms(NamedTuple):
+    """The option ``ban`` of a rule. Times are in microseconds.
+
+    Args:
+        after: The number of rejections that starts a ban. With 0, each charge starts one of the length ``first``.
+        within: The span of these rejections.
+        first: The length of the first ban.
+        growth: Each ban is this many times as long as the one before it.
+        longest: The length of the longest ban.
+        status: The HTTP status for banned clients.
+    """
+
+    after: int
+    within: int
+    first: int
+    growth: int
+    longest: int
+    status: int = 429
+
+
+class Ban(Algorithm):
+    """Rejects every cost until the end of a ban. The ``after``-th rejection in ``(t-within, t]`` starts one at ``t``.
+
+    The n-th ban lasts ``first * growth**(n-1)``, at most ``longest``. Bans are forgotten when none was active for
+    ``longest``, or at once when they do not grow.
+    """
+
+    name = "ban"
+
+    def __init__(self, terms: BanTerms) -> None:
+        super().__init__(Quota.exact(terms.after or 1, terms.within))
+        self.limit = MAX_AMOUNT
+        self.after, self.within, self.first, self.growth, self.longest, _ = terms
+        self.quiet = self.longest if self.growth > 1 else 0
+        """The time after the end of a ban until bans are forgotten."""
+
+    @property
+    def lifetime(self) -> int:
+        """The lifetime of rejections. ``reset_us`` shows that a ban is kept longer."""
+        return self.within
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        if state is None:
+            return None, Decision(True, self.limit, 0, 0, now)
+        end, _, *rejections = state
+        newest = rejections[-1] if rejections else 0
+        forgotten_at = end + self.quiet if end else 0
+        if rejections:
+            forgotten_at = max(forgotten_at, newest + self.within)
+        reset = max(0, forgotten_at - now)
+        if now < end:
+            retry = 0 if cost == 0 else end - now
+            return state, Decision(cost == 0, 0, retry, reset, now)
+        return state, Decision(True, self.limit, 0, reset, max(now, newest))
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        """Count one rejection, for any cost. During a ban, nothing is counted."""
+        end, bans, *rejections = state or (0, 0)
+        if self.after and now < end:
+            return state
+        if now >= end + self.quiet:
+            end, bans = 0, 0
+        at = max(now, rejections[-1]) if rejections else now
+        if not self.after:
+            return at + self.first, bans
+        recent = [time for time in rejections if time > at - self.within]
+        recent.append(at)
+        if len(recent) < self.after:
+            return (end, bans, *recent)
+        return at + self._length(bans), bans + 1
+
+    def _length(self, bans: int) -> int:
+        length = self.first
+        for _ in range(bans):
+            if length == self.longest or self.growth == 1:
+                break
+            length = min(self.longest, length * self.growth)
+        return length
+
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+        """Take back a rejection, unless it has started a ban."""
+        end, bans, *rejections = state or (0, 0)
+        if consumed.at_us not in rejections:
+            return state
+        rejections.remove(consumed.at_us)
+        return (end, bans, *rejections) if end or rejections else None
+
+
+class BanLimit(Limit):
+    """A limit that rejects banned clients. A store that decides it counts the rejections by the limits of its rule.
+
+    Args:
+        terms: The option ``ban`` of the rule.
+        shown: The first limit of the rule. It shows a ban that is known without a decision of the limits.
+    """
+
+    shares: ClassVar[bool] = False
+    """A neighbour's ban is no ban."""
+
+    def __init__(self, terms: BanTerms, shown: Limit) -> None:
+        self.__dict__.update(vars(shown))
+        self.terms = terms
+        self.shown = shown
+        self.quota = Quota.exact(terms.after or 1, terms.within)
+        self.algorithm = ban = Ban(terms)
+        self.decide, self.limit, self.status = ban.decide, ban.limit, terms.status
+        self.quiet = ban.quiet
+        self.statuses, self.ban = None, None
+        # Without a period: a change of the option lifts no ban.
+        self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
+
+    def lasting(self, us: int) -> BanLimit:
+        """Return the ban whose ``charge`` bans a client at once, for some microseconds."""
+        return BanLimit(self.terms._replace(after=0, first=us), self.shown)
+
+    def local_part(self, parts: int) -> BanLimit:
+        """Return the ban for local counting: each process counts all rejections that it knows."""
+        limit = copy.copy(self)
+        limit.shown = self.shown.local_part(parts)
+        limit.local = True
+        return limit
+
+
+def count_hits(hits: Sequence[Hit]) -> int:
+    """Return the number of hits, without those of ``BeforeHit`` and those on bans."""
+    return sum(not isinstance(hit, BeforeHit) and not isinstance(hit.limit, BanLimit) for hit in hits)
+
+
+def concerns_ban(limit: Limit) -> bool:
+    """Return whether a rejection by a limit concerns a ban: the limit is one, or its rule has one."""
+    return limit.ban is not None or isinstance(limit, BanLimit)
+
+
+def bans_of(decisions: Iterable[Decision]) -> dict[str, Decision]:
+    """Return the decisions of the bans of a request, by rule."""
+    return {decision.hit[0].rule: decision for decision in decisions if isinstance(decision.hit[0], BanLimit)}
+
+
+def banned_rules(decisions: Iterable[Decision]) -> set[str]:
+    """Return the rules from which the client of a request is banned."""
+    return {rule for rule, decision in bans_of(decisions).items() if not decision.allowed}
 
 
 def with_added_hits(hits: Iterable[Hit], consume: bool) -> list[Hit]:
@@ -44,7 +195,7 @@ def count_rejections(
     """
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         ban = hit.limit
-        if not (ban.is_ban and decisions[i].allowed):
+        if not (isinstance(ban, BanLimit) and decisions[i].allowed):
             continue
         rejecting = [d for d in decisions if not d.allowed and d.hit[0].rule == ban.rule and d.hit[0].ban is not None]
         if rejecting:
@@ -60,14 +211,15 @@ def count_rejections(
 
 def show_bans(decisions: Sequence[Decision]) -> list[Decision]:
     """Return the decisions of the limits alone. Those of a rule show that its client is banned."""
-    shown = [decision for decision in decisions if not decision.hit[0].is_ban]
-    bans = [each for each in decisions if each.hit[0].is_ban and not (each.remaining or each.unavailable)]
+    shown = [decision for decision in decisions if not isinstance(decision.hit[0], BanLimit)]
+    bans = [(each.hit[0], each) for each in decisions if isinstance(each.hit[0], BanLimit)]
+    bans = [(ban, each) for ban, each in bans if not (each.remaining or each.why)]
     by_ban: dict[str, list[int]] = {}
     for i, (limit, key, _) in enumerate(each.hit for each in shown if bans):
         if limit.ban is not None:
             by_ban.setdefault(limit.ban.key_of(limit, key), []).append(i)
-    for ban in bans:
-        _show_ban(shown, by_ban.get(ban.hit[1], ()), cast("BanLimit", ban.hit[0]), ban)
+    for ban, decision in bans:
+        _show_ban(shown, by_ban.get(decision.hit[1], ()), ban, decision)
     return shown
 
 
@@ -80,14 +232,15 @@ def _show_ban(shown: list[Decision], own: Sequence[int], ban: BanLimit, decision
     for i in own:
         shown[i] = _banned(shown[i], decision, left)
     if not own:  # the ban was known without the limits
-        hit = (ban.shown, ban.shown_key(decision.hit[1]), decision.hit[2])
+        hit = (ban.shown, ban.shown.key_of(ban, decision.hit[1]), decision.hit[2])
         shown.append(_banned(Decision(True, 0, 0, 0, decision.at_us, 0, hit), decision, left))
 
 
-def _banned(own: Decision, ban: Decision, left: int) -> Banned:
+def _banned(own: Decision, ban: Decision, left: int) -> Decision:
     """Return the decision of a limit during a ban. A wait for the limit itself may be longer."""
     retry = None if own.retry_us is None else max(left, own.retry_us)
-    return Banned(ban.allowed, 0, 0 if ban.allowed else retry, max(left, own.reset_us), ban.at_us, 0, own.hit)
+    retry, reset = 0 if ban.allowed else retry, max(left, own.reset_us)
+    return Decision(ban.allowed, 0, retry, reset, ban.at_us, 0, own.hit, BANNED)
 
 
 def reject_uncounted(decisions: Iterable[Decision], retry_us: int) -> None:
@@ -98,6 +251,6 @@ def reject_uncounted(decisions: Iterable[Decision], retry_us: int) -> None:
         retry_us: The time until another attempt, in microseconds.
     """
     for each in decisions:
-        if each.allowed and each.hit[2] and not each.hit[0].is_ban:
+        if each.allowed and each.hit[2] and not isinstance(each.hit[0], BanLimit):
             each.allowed, each.remaining, each.delay_us = False, 0, 0
             each.retry_us, each.reset_us = retry_us, max(retry_us, each.reset_us)

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
-from ..errors import ConfigError, RateLimitExceeded, suggestion
+from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
-from ..receipt import Due, Receipt, receipt_of
-from .bans import count_rejections, show_bans
-from .decision import BeforeHit, Decision, Hit
-from .rule_verdict import RuleVerdict, Settler
+from .bans import banned_rules, concerns_ban, count_rejections, show_bans
+from .limit import UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
+from .receipt import Due, Receipt, cost_due, lock, refund_due
 
-if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
+
+class NamedRules(Protocol):
+    """The rules of a limiter, by their names."""
+
+    @property
+    def by_name(self) -> Mapping[str, object]: ...
+
+
+class Settler(Protocol):
+    """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
+
+    @property
+    def rules(self) -> NamedRules: ...
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Apply the costs that were stated for the rules of a verdict."""
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Set the counts under the key of one rule of a verdict to zero."""
 
 
 class Verdict(msgspec.Struct, eq=False):
@@ -147,7 +164,7 @@ class Verdict(msgspec.Struct, eq=False):
     def unavailable(self) -> bool:
         """True when the request is rejected because the store was unreachable (``on_store_error = "deny"``)."""
         for decision in self.decisions:  # noqa: SIM110 - faster than any(), and every rejection asks
-            if decision.unavailable:
+            if decision.why == UNAVAILABLE:
                 return True
         return False
 
@@ -172,16 +189,16 @@ class Verdict(msgspec.Struct, eq=False):
             return 200 if self.allowed else 403
         status = 429
         for decision in self.decisions:
-            if decision.unavailable:
+            if decision.why == UNAVAILABLE:
                 return 503
-            if decision.banned and not decision.hit[0].shadow and (ban := decision.hit[0].ban):
-                status = ban.terms.status
+            if decision.why and not decision.hit[0].shadow and (ban := decision.hit[0].ban):
+                status = ban.status
         return status
 
     @property
     def receipt(self) -> Receipt:
         """The record of the consumed cost. Internal; created on first use."""
-        return self.open_receipt or receipt_of(self)
+        return self.open_receipt or _open_receipt(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the decisions. Another process cannot settle them."""
@@ -189,6 +206,12 @@ class Verdict(msgspec.Struct, eq=False):
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+
+
+def _open_receipt(verdict: Verdict) -> Receipt:
+    with lock:  # one receipt, even when several threads ask at the same time
+        verdict.open_receipt = verdict.open_receipt or Receipt(verdict)
+        return verdict.open_receipt
 
 
 class CombinedVerdict(Verdict):
@@ -208,6 +231,117 @@ class CombinedVerdict(Verdict):
 def combine_verdicts(*groups: Sequence[Verdict]) -> CombinedVerdict:
     """Return several verdicts as one, which includes allowed verdicts that are added to its lists later."""
     return CombinedVerdict(allowed=all(map(all, groups)), groups=groups)
+
+
+class RuleVerdict:
+    """The part of a verdict that belongs to one rule.
+
+    After ``hit``, its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
+    ``count`` take effect at the end of the response. After the response, they take effect at once. On an event loop, a
+    task calls the store.
+    """
+
+    __slots__ = ("_rule", "_verdicts")
+
+    def __init__(self, verdicts: Sequence[Verdict], rule: str) -> None:
+        self._verdicts = [verdict for verdict in verdicts if rule in verdict]
+        self._rule = rule
+
+    def settle(self, cost: int) -> None:
+        """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
+
+        If your view has checked the rule several times, pass the total cost of all checks since the last call.
+
+        Args:
+            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
+        """
+        state_cost(self._verdicts, self._rule, cost)
+        self._settle()
+
+    def refund(self) -> None:
+        """Refund all of the cost that the request consumed from this rule. Return its slots, too."""
+        for verdict in self._verdicts:
+            verdict.state(self._rule, refund_due)
+        self._settle()
+
+    def count(self) -> None:
+        """Count this request for every status of its response. You use it with ``count_when = {marked = true}``."""
+        for verdict in self._verdicts:
+            verdict.receipt.marked.add(self._rule)
+        self._settle()
+
+    def reset(self) -> None:
+        """Set all counts under the key of this rule to zero, this request included. It takes effect at once."""
+        for verdict in self._verdicts:
+            if verdict.settler is not None:
+                verdict.settler.forget(verdict, self._rule)
+
+    def _settle(self) -> None:
+        for verdict in self._verdicts:
+            if verdict.settler is not None:
+                verdict.settler.settle_stated(verdict)
+
+
+def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
+    """State the true cost of a rule at the last hit of each key. Earlier hits without a stated cost get the cost 0.
+
+    Raises ``ConfigError`` when ``cost`` is not one.
+    """
+    due, seen = cost_due(checked_cost(cost)), set[tuple[object, str]]()
+    for part in reversed(parts):
+        if rule in part:
+            limiter = getattr(part.settler, "limiter", part.settler)
+            keys = {(limiter, decision.key) for decision in part.decisions if decision.rule == rule}
+            if seen.isdisjoint(keys):
+                part.state(rule, due)
+            elif rule not in part.receipt.stated:
+                part.state(rule, _no_cost)
+            seen |= keys
+
+
+_no_cost: Final = cost_due(0)
+
+
+def rejection_of(error: BaseException | None) -> RateLimitExceeded | None:
+    """Return the error if it is a rejection, or the first rejection of a ``TaskGroup`` in which nothing else failed."""
+    while isinstance(error, BaseExceptionGroup) and error.split(RateLimitExceeded)[1] is None:
+        error = error.exceptions[0]
+    return error if isinstance(error, RateLimitExceeded) else None
+
+
+class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
+    """A request was rejected.
+
+    Args:
+        verdict: The verdict, with the limits that rejected and the time to wait.
+    """
+
+    verdict: Verdict
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(self.describe(verdict))
+        self.verdict = verdict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.verdict,)
+
+    @staticmethod
+    def describe(verdict: Verdict) -> str:
+        """Return the message for a verdict.
+
+        Args:
+            verdict: The verdict, which rejects.
+
+        Returns:
+            The limits that reject, and the time to wait.
+        """
+        limits = ", ".join(f"{d.source.shown_rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
+        retry = verdict.retry_after
+        wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
+        return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
@@ -235,7 +369,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
             writes.append((hit, kept))
         if not decision.allowed:
             allowed = allowed and hit[0].shadow
-            has_ban = has_ban or hit[0].is_ban or hit[0].ban is not None
+            has_ban = has_ban or concerns_ban(hit[0])
     if allowed and not has_ban:
         return decisions, writes
     writes = _withdraw(hits, states, now, decisions, writes, allowed)
@@ -256,7 +390,7 @@ def _withdraw(
 
     They are the hits of a rejected request, and of a rule from which the client is banned.
     """
-    banned = {decision.hit[0].rule for decision in decisions if not decision.allowed and decision.hit[0].is_ban}
+    banned = banned_rules(decisions)
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if decisions[i].allowed and (not allowed or hit[0].rule in banned):
@@ -286,3 +420,20 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     if before or not consumed:
         verdict.open_receipt = Receipt(verdict, consumed, before)
     return verdict
+
+
+def decide_without_store(
+    allowed: bool, limits: Sequence[Limit] = (), now: int = 0, unavailable: bool = False
+) -> Verdict:
+    """Return the verdict of a list, of a missing key, or of limits that are not known.
+
+    Args:
+        allowed: Whether the request may continue.
+        limits: The limits that reject it.
+        now: The time in microseconds.
+        unavailable: Whether a function gave no result. Otherwise there is no ``retry_after``: a wait does not help.
+    """
+    hits = [(limit, "", 0) for limit in limits]
+    if unavailable:
+        return Verdict([build_denial(hit, now) for hit in hits], allowed)
+    return Verdict([Decision(False, 0, None, 0, now, 0, hit) for hit in hits], allowed)

@@ -16,8 +16,8 @@ from asgiref.sync import async_to_sync
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded
+from ..decision import RateLimitExceeded, Verdict
+from ..errors import ConfigError
 from ..http.admission import Admission
 from ..http.limits import HttpLimits
 from ..http.rejection import Rejection

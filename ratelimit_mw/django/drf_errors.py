@@ -4,8 +4,8 @@ from typing import Any
 
 from rest_framework.exceptions import APIException, PermissionDenied, Throttled
 
-from ..decision import Verdict
-from ..errors import RateLimitError, RateLimitExceeded
+from ..decision import RateLimitExceeded, Verdict
+from ..errors import RateLimitError
 
 
 class APIRejection(RateLimitExceeded):

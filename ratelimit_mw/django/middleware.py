@@ -13,8 +13,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from ..clock import monotonic
-from ..decision import Verdict
-from ..errors import RateLimitExceeded, rejection_of
+from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.warnings import warn
 from ..rules.guard import current
 from ..settings.framework import SETTING

@@ -6,8 +6,7 @@ from typing import Any, Final
 from flask import Response
 from werkzeug.exceptions import HTTPException, default_exceptions
 
-from ..decision import Verdict
-from ..errors import RateLimitExceeded
+from ..decision import RateLimitExceeded, Verdict
 
 
 class Rejected(HTTPException):

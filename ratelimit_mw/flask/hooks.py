@@ -15,8 +15,8 @@ from flask import Flask, Response, current_app, g, has_app_context, has_request_
 from flask.globals import request_ctx
 from werkzeug.exceptions import MethodNotAllowed
 
-from ..decision import Verdict
-from ..errors import ConfigError, RateLimitExceeded
+from ..decision import RateLimitExceeded, Verdict
+from ..errors import ConfigError
 from ..http.body import Body
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.rejection import Rejection

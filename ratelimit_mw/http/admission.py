@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from ..decision import CombinedVerdict, RuleVerdict, Verdict, combine_verdicts
-from ..errors import ConfigError, RateLimitExceeded
+from ..decision import CombinedVerdict, RateLimitExceeded, RuleVerdict, Verdict, combine_verdicts
+from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..rules.costs import HeaderCost, number_of
 from ..rules.guard import set_current

@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Decision, Verdict
+from ..decision import Decision, Limit, Verdict
 from ..forksafe import CHANCE
 
 Header = tuple[bytes, bytes]

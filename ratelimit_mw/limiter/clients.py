@@ -9,20 +9,32 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ..algorithms.limit import FORMAT, BanLimit, Limit, client_of, prefix_of, prefix_of_rule, rule_of
 from ..clock import SECOND
-from ..decision import Decision, Hit, show_bans, with_added_hits
+from ..decision import (
+    FORMAT,
+    BanLimit,
+    Correction,
+    Decision,
+    Hit,
+    Limit,
+    client_of,
+    prefix_of,
+    prefix_of_rule,
+    rule_of,
+    show_bans,
+    with_added_hits,
+)
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import parse_duration
-from ..receipt import Correction
 from ..rules import lookup
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import ClientOverride, limits_of
-from ..stores import Store, redacted_url
+from ..stores import Store
 from ..stores.blocking import Call, twins
+from ..stores.url import redacted_url
 from .clocks import Clocks
 from .overrides import Overrides
 from .reloads import Reloads
@@ -356,7 +368,7 @@ class Clients:
 
         A ban without its limits is left out if they are on another page, which then shows it.
         """
-        apart = {hit.key: self._same_client(hit.key) for hit in hits.values() if hit.limit.is_ban}
+        apart = {hit.key: self._same_client(hit.key) for hit in hits.values() if isinstance(hit.limit, BanLimit)}
         others = hits_of(key for keys in apart.values() for key in keys if key not in hits)
         counted = {each.key for each in await self._peek(call, list(others.values())) if each.reset_us}
         kept = [hit for hit in hits.values() if counted.isdisjoint(apart.get(hit.key, ()))]
@@ -373,7 +385,7 @@ class Clients:
         prefix, rule = prefix_of(key), self._reloads.rules.by_name.get(rule_of(key))
         other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
         found = lowest.get(prefix)
-        if not other or (found and found.is_ban):
+        if not other or isinstance(found, BanLimit):
             return None if other == () else found
         return next((limit for limit in other if limit.prefix == prefix), None)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..clock import Clock, checked_clock, monotonic
-from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
+from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import ConfigError, error_of, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -376,11 +376,8 @@ class Limiter:
         elif testmode.off:
             return Verdict()
         else:
-            try:
-                built = plan.hits(features, cost, request, found)
-            except EarlyVerdict as early:
-                return early.verdict(self._time())
-            if isinstance(built, LimitsCall):
+            built = plan.hits(features, cost, request, found, self._time)
+            if not isinstance(built, list):
                 return built
             hits = built
             if suffix := self.clocks.key_suffix():

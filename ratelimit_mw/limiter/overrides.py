@@ -16,10 +16,11 @@ from ..errors import ConfigError, RateLimitError, StateError, StoreError
 from ..forksafe import run_in_child
 from ..rules.overrides import ClientOverride, dump_overrides, load_overrides, put_overrides
 from ..rules.ruleset import RuleSet
-from ..stores import Store, redacted_url
+from ..stores import Store
 from ..stores.background import run_once
 from ..stores.base import MAX_RECORD
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.url import redacted_url
 from .clocks import Clocks
 from .follower import Follower
 from .registry import Registry

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..algorithms.limit import prefix_of
-from ..decision import Verdict, state_cost
+from ..decision import PendingCorrection, Receipt, Verdict, prefix_of, refund_due, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..receipt import PendingCorrection, Receipt, refund_due
 from ..rules import lookup
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet

@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from ..clock import SECOND, monotonic
-from ..decision import Verdict
+from ..decision import Correction, Verdict
 from ..forksafe import create_lock
-from ..receipt import Correction
 from ..rules.rule import Rule
 from ..stores.blocking import Call, blocking_call, is_on_event_loop
 

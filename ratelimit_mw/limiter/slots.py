@@ -11,16 +11,26 @@ from contextlib import suppress
 from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import now_us
-from ..decision import Decision, Hit, SlotCost, Verdict, build_verdict, name_slots
+from ..clock import SECOND, now_us
+from ..decision import (
+    Correction,
+    Decision,
+    Hit,
+    PendingCorrection,
+    Receipt,
+    SlotCost,
+    Verdict,
+    bans_of,
+    build_verdict,
+    name_slots,
+)
 from ..errors import StoreError
-from ..receipt import Correction, PendingCorrection, Receipt
+from ..heartbeat import Heartbeat
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..stores import MemoryStore
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
-from ..stores.heartbeat import Heartbeat
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import RemoteStore
@@ -47,7 +57,7 @@ class Slots:
     def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks) -> None:
         self._counts, self._clocks, self._tasks = counts, clocks, tasks
         self.queues = SlotQueues(clocks.now)
-        self.renewed = Heartbeat(self._renew)
+        self.renewed = Heartbeat(self._renew, SLOT_LIFE / SECOND / 3)
         self.unreturned = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
         texts = "return slots after hold_at_most", "they stay taken until their requests end"
         self.bounded = Heartbeat(self._end_hold, _CHECK_EVERY, *texts)  # slots by rule, each with the end of its hold
@@ -191,7 +201,7 @@ def _shadow_rejections(decisions: Iterable[Decision]) -> list[Decision]:
     A rejection by a ban is left out: it is not counted, and the next call must include it, so that the rule consumes
     nothing.
     """
-    bans = {decision.rule: decision for decision in decisions if decision.source.is_ban}
+    bans = bans_of(decisions)
     rejections = [decision for decision in decisions if not decision.allowed and decision.source.shadow]
     counted = [each for each in rejections if each.rule not in bans or bans[each.rule].allowed]
     return [*{each.rule: bans[each.rule] for each in counted if each.rule in bans}.values(), *counted]

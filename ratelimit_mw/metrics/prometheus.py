@@ -10,11 +10,11 @@ from typing import Final
 
 from ..errors import MissingExtraError
 from ..forksafe import check_process, create_lock
+from ..heartbeat import Heartbeat
 from ..limiter.observers.counts import Labels, OutcomeCounts, counting
 from ..limiter.observers.events import Event
 from ..limiter.observers.number import Counter as Count
 from ..limiter.observers.number import Number
-from ..stores.heartbeat import Heartbeat
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
-from ..algorithms.limit import client_of, prefix_of, rule_of
 from ..clock import SECOND
-from ..decision import Decision
+from ..decision import Decision, client_of, prefix_of, rule_of
 from ..errors import ConfigError, StoreError, error_path
 from ..keys.features import Features
 from ..keys.parts import part_of
@@ -14,8 +13,8 @@ from ..rules.client_key import client_key, features_of, missing_in_key, similar_
 from ..rules.compiled import CompiledRule
 from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
-from ..stores import redacted_url
 from ..stores.blocking import Call
+from ..stores.url import redacted_url
 from .answer import Answer, Cell, Table
 from .arguments import (
     BanArguments,

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ..algorithms.limit import prefix_of
-from ..decision import Decision, without_hash_tag
+from ..decision import Decision, prefix_of, without_hash_tag
 from ..keys.features import Features
 from ..keys.parts import part_of
 from ..rules.compiled import CompiledRule

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
-from ..algorithms.ban import BanTerms
+from ..decision import BanTerms
 from ..http.routes import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
@@ -171,7 +171,7 @@ def algorithm_of(rule: CompiledRule) -> str:
     if not rule.limits:  # those of a function
         return str(name_of_spec(rule.source.algorithm))
     limit = rule.limits[0]
-    name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(limit.spec)
+    name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(rule.source.algorithm)
     return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
 
 

@@ -4,7 +4,7 @@
 
 from typing import Annotated, Any, Final, Literal, TypedDict
 
-from ..algorithms.ban import MOST_REJECTIONS, BanTerms
+from ..decision import MOST_REJECTIONS, BanTerms
 from ..errors import ConfigError
 from .declaration import decode, option
 from .values import parse_positive_duration

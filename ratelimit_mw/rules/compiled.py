@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..algorithms.limit import BanLimit, Limit
-from ..clock import SECOND
-from ..decision import EarlyVerdict, Hit, make_hit
+from ..algorithms import build_limit
+from ..clock import SECOND, Clock
+from ..decision import BanLimit, Hit, Limit, Verdict, decide_without_store, make_hit
 from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
@@ -69,7 +69,9 @@ class CompiledRule:
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
         self.lookups = tuple(lookup for lookup in (self._of_key, self._of_rule) if lookup is not None)
-        self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
+        self.placeholder = (
+            () if self.limits else (build_limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
+        )
         """Used for limits from a function that are not known."""
         for limit in self.placeholder:
             limit.show_as(self.shown)
@@ -95,7 +97,7 @@ class CompiledRule:
     def _build(self, quotas: Iterable[Quota]) -> Limits:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
-        limits = tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
+        limits = tuple(build_limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
         for limit in limits:
             limit.show_as(self.shown)
             limit.values_of, limit.names_client = self.key.parse, self.key.names_client
@@ -223,12 +225,12 @@ class CompiledRule:
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def require_limits(
-        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser]
-    ) -> Limits | LimitsCall:
-        """Return what ``limits_of`` returns. ``EarlyVerdict`` where a function failed."""
+        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser], clock: Clock
+    ) -> Limits | LimitsCall | Verdict:
+        """Return what ``limits_of`` returns. Where a function failed, return the verdict."""
         limits = self.limits_of(features, key, found, choosers)
         if limits is None and not self.shadow:
-            raise EarlyVerdict(False, self.placeholder, unavailable=True)
+            return decide_without_store(False, self.placeholder, clock(), unavailable=True)
         return limits or ()
 
     def all_limits(self, now: int | None = None) -> list[Limit]:

@@ -19,8 +19,8 @@ from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock, monotonic
+from ..decision import Limit
 from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..keys.parts import LONGEST

@@ -11,9 +11,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import asdict
 
-from ..algorithms.limit import Limit
 from ..clock import SECOND, Clock
-from ..decision import without_hash_tag
+from ..decision import Limit, without_hash_tag
 from ..errors import ConfigError
 from .compiled import CompiledRule
 from .lookup import UNLIMITED

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..algorithms.limit import Limit
-from ..clock import Clock
-from ..decision import EarlyVerdict, Hit, make_hit
+from ..clock import Clock, now_us
+from ..decision import Hit, Limit, Verdict, decide_without_store, make_hit
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
@@ -99,14 +98,19 @@ class Plan:
         return Plan(self.rules, self.lists, costs=False)
 
     def hits(
-        self, features: Features, cost: int | None = None, request: Any = None, found: Found | None = None
-    ) -> list[Hit] | LimitsCall:
-        """Build one hit for each limit that applies. ``EarlyVerdict`` when a list or a missing key decides.
+        self,
+        features: Features,
+        cost: int | None = None,
+        request: Any = None,
+        found: Found | None = None,
+        clock: Clock = now_us,
+    ) -> list[Hit] | LimitsCall | Verdict:
+        """Build one hit for each limit that applies, or return the verdict of a list, or of a missing key.
 
         A plan that ``looks_up`` needs what is ``found``. It may need a call first, and then be asked again.
         """
         if self.lists is not None and (allowed := self.lists.allows(features)) is not None:
-            raise EarlyVerdict(allowed)
+            return decide_without_store(allowed)
         hits: list[Hit] = []
         varying = self._choosers
         for rule in self.rules:
@@ -115,12 +119,12 @@ class Plan:
             key = rule.build_key(features)
             if key is None:
                 if rule.rejects_missing:
-                    raise EarlyVerdict(False, rule.limits or rule.placeholder)
+                    return decide_without_store(False, rule.limits or rule.placeholder, clock())
                 continue
             limits = rule.limits
             if varying and (choosers := varying.get(rule)) is not None:
-                own = rule.require_limits(features, key, found, choosers)
-                if isinstance(own, LimitsCall):
+                own = rule.require_limits(features, key, found, choosers, clock)
+                if isinstance(own, LimitsCall | Verdict):
                     return own
                 limits = own
             rule_cost = rule.fixed_cost if cost is None else cost

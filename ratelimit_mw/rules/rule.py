@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack
 
-from ..algorithms.ban import BanTerms
-from ..algorithms.limit import Limit
+from ..algorithms import build_limit
+from ..decision import BanTerms
 from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import checked_part, feature_of, spellings
@@ -141,7 +141,7 @@ class Rule:
         quotas = parse_quotas(limits)
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
-                Limit("", 0, quota, self.algorithm)
+                build_limit("", 0, quota, self.algorithm)
         return quotas
 
     def _tables(self, per_key: Any, per: Mapping[str, Any]) -> Tables:

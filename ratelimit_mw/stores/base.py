@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from ..decision import Decision, Hit
+from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
-from ..receipt import Correction
-
-if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
-
 
 LOOKED_AT: Final = 1_000
 """The maximum number of keys that one call of ``list_keys`` looks at."""

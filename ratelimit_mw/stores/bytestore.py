@@ -17,10 +17,9 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from ..clock import SECOND, Clock, machine
-from ..decision import Decision, Hit, SlotCost, decide_all, reject_uncounted
+from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
 from ..errors import StateError, StoreError
 from ..forksafe import CHANCE, check_process, run_in_child
-from ..receipt import Correction
 from .base import Store, record_key
 from .blocking import forms, run_blocking
 from .budget import STARTING, LoopClock, ThreadClock

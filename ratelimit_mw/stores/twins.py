@@ -4,8 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..decision import Decision, Hit
-from ..receipt import Correction
+from ..decision import Correction, Decision, Hit
 from .base import Store, record_key
 
 Work = Callable[..., Any]

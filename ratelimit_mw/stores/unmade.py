@@ -13,10 +13,10 @@ from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic
+from ..decision import Correction
 from ..errors import RateLimitError
 from ..forksafe import create_lock
-from ..receipt import Correction
-from .heartbeat import Heartbeat
+from ..heartbeat import Heartbeat
 
 _FIRST: Final = 0.1  # seconds
 _LONGEST: Final = 3.2  # seconds

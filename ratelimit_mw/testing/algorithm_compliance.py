@@ -11,9 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..algorithms import Algorithm
 from ..clock import SECOND
-from ..decision import Decision
+from ..decision import Charge, Decision
 from ..quota import Quota
-from ..receipt import Charge
 from .reference_store import check_equal, values_of
 
 START = 1_767_268_820 * SECOND + 500_000

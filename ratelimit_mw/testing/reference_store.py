@@ -7,9 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..algorithms.limit import Limit
-from ..decision import Decision, Hit, decide_all
-from ..receipt import Charge, Correction
+from ..decision import Charge, Correction, Decision, Hit, Limit, decide_all
 from .store_suite import StoreHandle
 
 

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Decision, Hit
+from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
-from ..receipt import Correction
 from ..stores import Store
 from ..stores.base import MAX_RECORD, RECORDS
 from .reference_store import check_equal, compare_with_reference

@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from ..algorithms.ban import BanTerms
-from ..algorithms.limit import BanLimit, Limit
+from ..algorithms import build_limit
 from ..algorithms.window_log import MAX_LOG
 from ..clock import SECOND
-from ..decision import Decision, Hit
+from ..decision import BanLimit, BanTerms, Decision, Hit, Limit
 from ..quota import Quota
 from ..stores import Store
 
@@ -190,13 +189,13 @@ def label(spec: Spec) -> str:
 
 def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule: str = "") -> Limit:
     """Build a limit under a rule name that no other test uses."""
-    return Limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
+    return build_limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
 
 
 def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> tuple[BanLimit, Limit, Limit]:
     """Build a rule of two limits with a ban."""
     first = limit_of("3/minute", spec, shadow)
-    second = Limit(first.rule, 1, Quota.parse("9/10m"), spec, shadow)
+    second = build_limit(first.rule, 1, Quota.parse("9/10m"), spec, shadow)
     ban = first.ban = second.ban = BanLimit(BanTerms(after, 300 * SECOND, 120 * SECOND, 2, 1000 * SECOND), first)
     return ban, first, second
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
-from ..stores import redacted_url
+from ..stores.url import redacted_url
 from .address import parse_log_url, without_retention
 from .counts import Curve, EventCounts, TopClients, add_counts, merged
 from .pending import name_of

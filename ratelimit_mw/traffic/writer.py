@@ -14,9 +14,9 @@ from weakref import WeakSet
 from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import CHANCE, check_process, create_lock
+from ..heartbeat import Heartbeat
 from ..quota import MAX_AMOUNT
-from ..stores import redacted_url
-from ..stores.heartbeat import Heartbeat
+from ..stores.url import redacted_url
 from .address import parse_log_url
 from .counts import Batch
 from .pending import PendingCounts, name_of

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import RateLimitExceeded
+from ..decision import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import TextHeader
 from ..http.limits import DECIDED

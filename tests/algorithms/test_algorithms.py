@@ -13,7 +13,7 @@ from traces import BUCKETS, CONTINUOUS, SPECS, Shape, result_of, shapes, starts,
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.receipt import Charge
+from ratelimit_mw.decision import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = examples(40)

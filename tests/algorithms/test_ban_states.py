@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratelimit_mw.algorithms.ban import Ban, BanTerms
-from ratelimit_mw.receipt import Charge
+from ratelimit_mw.decision import Ban, BanTerms, Charge
 
 # The third rejection in 10 us bans for 100 us, then 200 us, 400 us, and 500 us at most.
 BAN = Ban(BanTerms(3, 10, 100, 2, 500))

@@ -12,8 +12,8 @@ from vectors import CASES, Answering, Case, ThroughLimiter, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build
+from ratelimit_mw.decision import Charge
 from ratelimit_mw.quota import parse_duration
-from ratelimit_mw.receipt import Charge
 
 
 class Function:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import RULES, Files, answer_of, lines_of, rows_of, run
 
-from ratelimit_mw import stores
+from ratelimit_mw.stores import MemoryStore, url
 
 BANNING = '[[rules]]\nname = "a"\nlimits = "5/s"\nban = {after = 9, within = "1m", for = "1h"}'
 
@@ -230,10 +230,10 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     store = ModuleType("ratelimit_mw.stores.vault")
     store.OPTIONS = ("password",)  # type: ignore[attr-defined]
     store.parse_address = lambda *_: None  # type: ignore[attr-defined]
-    store.open_address = lambda *_: stores.MemoryStore()  # type: ignore[attr-defined]
+    store.open_address = lambda *_: MemoryStore()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, store.__name__, store)
-    monkeypatch.setitem(stores._FAMILIES, "vault", ("vault", "vault", ""))
-    monkeypatch.setitem(stores._SCHEMES, "vault", "vault")
+    monkeypatch.setitem(url._FAMILIES, "vault", ("vault", "vault", ""))
+    monkeypatch.setitem(url._SCHEMES, "vault", "vault")
     path = settings("store = 'vault://bob:s3cret@db.example.com:6379/0?password=s3cret'\n" + RULES)
     for result in (run("check", path, "--json"), run("check", path)):
         assert "vault://db.example.com:6379/0" in result.stdout

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
-from ratelimit_mw.decision import EarlyVerdict
+from ratelimit_mw.decision import Verdict
 from ratelimit_mw.rules.ruleset import RuleSet
 
 
@@ -228,10 +228,9 @@ def test_explain_agrees_with_the_limiter(
     shown = [
         (limit["policy"], limit["limit"], rule["key"], limit["cost"]) for rule in looking for limit in rule["limits"]
     ]
-    try:
-        hits = plan.hits(answer["features"])
-    except EarlyVerdict as rejection:
-        rejected_by = [rejection.limits[0].rule]
+    hits = plan.hits(answer["features"])
+    if isinstance(hits, Verdict):
+        rejected_by = [hits.decisions[0].rule]
     else:
         rejected_by = []
         done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]

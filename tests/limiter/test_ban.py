@@ -10,8 +10,7 @@ from ban_kit import BAN, START, WHO, ban_client, rule_of
 from shared_store import SharedStore
 
 from ratelimit_mw import INVALID, Limiter, Rule, load_settings
-from ratelimit_mw.algorithms.limit import BanLimit
-from ratelimit_mw.decision import Decision, Hit, reject_uncounted
+from ratelimit_mw.decision import BanLimit, Decision, Hit, reject_uncounted
 from ratelimit_mw.http.headers import HeaderWriter, as_text
 from ratelimit_mw.http.rejection import build_rejection
 from ratelimit_mw.stores import MemoryStore

@@ -13,10 +13,9 @@ from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
-from ratelimit_mw.decision import Verdict
-from ratelimit_mw.receipt import Charge
+from ratelimit_mw.decision import Charge, Verdict
+from ratelimit_mw.heartbeat import Heartbeat
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.heartbeat import Heartbeat
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}

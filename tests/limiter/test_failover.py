@@ -13,7 +13,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.receipt import cost_due
+from ratelimit_mw.decision import cost_due
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 

@@ -17,8 +17,7 @@ from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Decision, Hit, Limit
 from ratelimit_mw.limiter.remote import fleet
 from ratelimit_mw.limiter.remote import store as remote_store
 from ratelimit_mw.settings import Settings

@@ -13,7 +13,7 @@ from limiter_ways import ANN, WAYS, left, limiter, rule
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict, load_settings
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import RateLimitError
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.stores import LmdbStore, MemoryStore

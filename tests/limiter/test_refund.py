@@ -8,9 +8,8 @@ from reference_base import Entry
 from traces import SPECS, Shape, costs, pauses, result_of, shapes, starts, steps
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import MemoryStore
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
@@ -101,7 +100,7 @@ def test_a_queue_above_one_per_microsecond_refunds_nothing() -> None:
 @KINDS
 def test_the_refund_of_a_decision_undoes_its_hit(kind: str) -> None:
     """A store that has consumed too much builds the correction from the decision alone."""
-    store, limit = MemoryStore(), Limit("api", 0, Quota.parse("3/minute"), SPECS[kind])
+    store, limit = MemoryStore(), build_limit("api", 0, Quota.parse("3/minute"), SPECS[kind])
     (decision,) = store.apply([Hit(limit, limit.prefix, 2)], 5)
     assert store.correct([Correction.refund(decision)], 5) == [5]
     assert store.apply([Hit(limit, limit.prefix, 0)], 5)[0].remaining == 3

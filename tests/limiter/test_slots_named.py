@@ -14,10 +14,9 @@ from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
-from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
+from ratelimit_mw.decision import Charge, Decision, Hit, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limiter import slots as held_slots
-from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, open_store
 
 WHO = {"ip": "192.0.2.7"}

@@ -8,7 +8,7 @@ from typing import Any
 from tables import expect_error
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.algorithms.ban import BanTerms
+from ratelimit_mw.decision import BanTerms
 from ratelimit_mw.keys.features import OF_ALL_CLIENTS
 from ratelimit_mw.operations.overview import Overview
 

@@ -15,7 +15,8 @@ from ratelimit_mw import Limiter, SettingsDict, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware as ASGIMiddleware
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.rules.decorators import make_mark
-from ratelimit_mw.stores import MemoryStore, open_store, redacted_url
+from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.stores.url import redacted_url
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 URL = "redis://app:hunter2@cache:6379/0"

@@ -11,15 +11,15 @@ from redis_handles import address
 from servers import Server
 
 from ratelimit_mw import ConfigError, Quota
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import MemoryStore, Store, open_store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 QUERY = "?prefix=r*l:"
-LIMIT = Limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
-OTHER = Limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
+LIMIT = build_limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
+OTHER = build_limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
 ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "endpoint=2:/a&ip=192.0.2.7"]
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.receipt import Correction
+from ratelimit_mw.decision import Correction, Decision, Hit
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.base import MAX_RECORD, record_key
 

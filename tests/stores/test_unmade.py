@@ -8,11 +8,11 @@ import pytest
 from servers import wait_for
 
 from ratelimit_mw import Quota, StoreError
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction
 from ratelimit_mw.stores.unmade import UnmadeCorrections
 
-RATE, SLOTS = (Limit("api", 0, Quota.parse(quota), "gcra") for quota in ("5/minute", "5 concurrent"))
+RATE, SLOTS = (build_limit("api", 0, Quota.parse(quota), "gcra") for quota in ("5/minute", "5 concurrent"))
 REFUND, SLOT = (Correction(limit, f"{limit.prefix}a", 1, Charge(1, 1)) for limit in (RATE, SLOTS))
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw.heartbeat import Heartbeat
 from ratelimit_mw.stores import MemoryStore, open_store
-from ratelimit_mw.stores.heartbeat import Heartbeat
 
 CLIENT = {"ip": "192.0.2.7"}
 OTHER = {"ip": "198.51.100.2"}

@@ -11,9 +11,9 @@ from typing import Any
 import lmdb
 
 from ratelimit_mw import Quota
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Decision, Hit, Limit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.lock import FileLock
 from ratelimit_mw.stores.lmdb.records import META
@@ -39,8 +39,8 @@ class Signalling(FixedWindow):
 def limit_of(quota: str = "2/minute", algorithm: object = "fixed-window") -> Limit:
     """A limit. "signalling" is the algorithm above, which no settings file can name."""
     if algorithm != "signalling":
-        return Limit("api", 0, Quota.parse(quota), algorithm)
-    limit = Limit("api", 0, Quota.parse(quota), "fixed-window")
+        return build_limit("api", 0, Quota.parse(quota), algorithm)
+    limit = build_limit("api", 0, Quota.parse(quota), "fixed-window")
     limit.algorithm = Signalling(limit.quota)
     limit.decide = limit.algorithm.decide
     return limit

@@ -9,9 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from servers import HOST, Server
 
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 

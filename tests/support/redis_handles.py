@@ -10,9 +10,7 @@ from typing import Any, Protocol
 import redis
 from servers import HOST, Server
 
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of

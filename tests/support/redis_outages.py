@@ -15,7 +15,7 @@ from redis_handles import client, hit
 from servers import HOST, cluster_running, redis_running, sentinel_running, wait_for
 
 from ratelimit_mw import Limiter, Quota, Rule, StoreError, Verdict
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
@@ -24,7 +24,7 @@ from ratelimit_mw.stores.redis.client.cluster import slot_of
 POLICIES = ("allow", "deny", "local")
 AWAY = 1.0
 QUICK = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-LIMIT = Limit("api", 0, Quota.parse("1000000/day"), "sliding-window-counter")
+LIMIT = build_limit("api", 0, Quota.parse("1000000/day"), "sliding-window-counter")
 HIT = hit(LIMIT)
 SLOT = slot_of(b"rl:" + HIT.key.encode())
 

@@ -12,10 +12,8 @@ import redis
 
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.concurrency import Concurrency
-from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Decision
-from ratelimit_mw.receipt import Charge
+from ratelimit_mw.decision import Charge, Decision, Limit
 from ratelimit_mw.stores.redis.call import number_or_text
 from ratelimit_mw.stores.redis.script import PACKED
 

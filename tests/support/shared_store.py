@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import MemoryStore, Store
 
 

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 from folders import ROOT
 
 from ratelimit_mw import Limiter, Quota, Rule
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision, Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing.store_suite import StoreHandle
 
@@ -81,7 +80,7 @@ class ThroughStore:
     """A path for the vectors: one limit in a store."""
 
     def __init__(self, case: Case, handle: StoreHandle) -> None:
-        self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
+        self.limit = build_limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
         self.consumed: dict[int, Charge] = {}

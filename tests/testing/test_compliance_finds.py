@@ -11,8 +11,7 @@ from tables import each
 
 from ratelimit_mw import Decision
 from ratelimit_mw.clock import now_us
-from ratelimit_mw.decision import Hit
-from ratelimit_mw.receipt import Correction
+from ratelimit_mw.decision import Correction, Hit
 from ratelimit_mw.stores import Store, decide_all
 from ratelimit_mw.testing import StoreCompliance, StoreSmoke
 from ratelimit_mw.testing.store_suite import WAYS, takes_spec

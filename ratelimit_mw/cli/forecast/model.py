@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from ...clock import SECOND, now_us
 from ...errors import MissingExtraError
 from ...rules.schedule import DAYS
-from ...stores import redacted_url
+from ...stores.url import redacted_url
 from ..clients import open_log
 from ..output import Failure
 

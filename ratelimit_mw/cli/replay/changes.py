@@ -9,7 +9,7 @@ from ...rules.rule import Rule
 from ...settings import Settings
 from ...settings.files import read
 from ...settings.locate import places_in, steps_of
-from ...stores import redacted_url
+from ...stores.url import redacted_url
 from ..toml import toml
 
 _OF_RULES: Final = ("rules", "limits", "$schema")

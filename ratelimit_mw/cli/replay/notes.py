@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ...operations.overview import describe_amendments
-from ...stores import redacted_url
+from ...stores.url import redacted_url
 from ..json_lines import LineParser
 from ..logs import format_text
 from ..output import count_text

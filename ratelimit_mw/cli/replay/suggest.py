@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ...algorithms.limit import Limit
+from ...decision import Limit
 from ...errors import ConfigError
 from ...quota import Quota
 from ...rules.rule import Rule

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ...algorithms.limit import Limit
 from ...clock import monotonic
+from ...decision import Limit
 from ...errors import ConfigError, RateLimitError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter

@@ -73,7 +73,7 @@ class Observers:
                     if decision.allowed:
                         if not (decision.delay_us or limit.local):
                             counter = self._allowed[endpoint][limit.rule]
-                    elif type(decision) is Decision and not limit.local:  # neither "banned" nor "unavailable"
+                    elif not (decision.why or limit.local):  # neither "banned" nor "unavailable"
                         counter = (self._shadow if limit.shadow else self._rejected)[endpoint][limit.rule]
                 except KeyError:  # it is new
                     pass

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ...algorithms.window_log import RejectionCountingLog
-from ...decision import Decision, Hit
-from ...receipt import Correction
+from ...decision import Ban, Correction, Decision, Hit
 from ..registry import Registry
 from .last_decision import LastDecision
 
@@ -62,7 +61,7 @@ class Rejections:
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
             if rejection is not None and (decision := rejection.decide(hit, at)):
                 cached.append(decision)
-            elif hit[0].is_ban or isinstance(hit[0].algorithm, RejectionCountingLog):
+            elif isinstance(hit[0].algorithm, Ban | RejectionCountingLog):
                 return []
         return cached
 

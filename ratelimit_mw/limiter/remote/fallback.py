@@ -11,17 +11,14 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...clock import Clock
-from ...decision import Decision, Hit, build_denial, count_hits
+from ...decision import Decision, Hit, Limit, build_denial, count_hits
 from ...forksafe import create_lock
 from ...stores import MemoryStore
 from .cache import LastDecisions
 from .fleet import Fleet
-
-if TYPE_CHECKING:
-    from ...algorithms.limit import Limit
 
 _MAX_LIMITS: Final = 10_000
 _log = logging.getLogger("ratelimit_mw")

@@ -14,20 +14,18 @@ from math import inf
 from typing import Final, cast
 
 from ...algorithms.concurrency import Concurrency
-from ...algorithms.limit import Limit
 from ...clock import SECOND, monotonic
-from ...decision import Decision, Hit, SlotCost, name_slots
+from ...decision import Correction, Decision, Hit, Limit, SlotCost, name_slots
 from ...errors import ConfigError
 from ...forksafe import check_process, run_in_child
 from ...quota import Quota
-from ...receipt import Correction
 from ...stores import Store
 from ...testmode import testmode
 
 _FIRST_INTERVAL: Final = 0.25  # seconds between the second and the third announcement; then it doubles up to the last
 _LAST_INTERVAL: Final = 30.0
 
-FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), None, shadow=True)
+FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), Concurrency, shadow=True)
 """No rule has an empty name. A shadow limit rejects no request, even with more processes than slots."""
 cast(Concurrency, FLEET.algorithm).lifetime = 600 * SECOND
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...algorithms.limit import BanLimit
-from ...receipt import Charge, Correction
+from ...decision import BanLimit, Charge, Correction
 
 if TYPE_CHECKING:
-    from ...algorithms.limit import Limit
-    from ...decision import Hit
+    from ...decision import Hit, Limit
     from ...stores import MemoryStore
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ...decision import Decision, Hit
-from ...receipt import Charge, Correction
-
-if TYPE_CHECKING:
-    from ...algorithms.limit import Limit
+from ...decision import Charge, Correction, Decision, Hit, Limit
 
 MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20

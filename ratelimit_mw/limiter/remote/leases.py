@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...clock import Clock
-from ...decision import Decision, Hit
+from ...decision import Correction, Decision, Hit, Limit
 from ...forksafe import create_lock
-from ...receipt import Correction
 from .lease_table import Lease, LeaseTable
-
-if TYPE_CHECKING:
-    from ...algorithms.limit import Limit
 
 _RETURNS_PER_REQUEST: Final = 4  # more than a request takes, so that ended leases do not pile up
 _RETURNS_PER_CALL: Final = 100  # when no request waits

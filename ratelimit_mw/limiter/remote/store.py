@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from ...clock import Clock, machine, monotonic, now_us
-from ...decision import Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
-from ...receipt import Correction
-from ...stores import Store, redacted_url
+from ...stores import Store
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from ...stores.per_loop import PerLoop
+from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..registry import Registry
 from .breaker import Breaker, NotAskedError

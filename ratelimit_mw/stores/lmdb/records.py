@@ -19,9 +19,7 @@ from typing import Final
 
 import lmdb
 
-from ...algorithms.ban import Ban
-from ...algorithms.limit import prefix_of
-from ...decision import Decision, Hit
+from ...decision import Ban, Decision, Hit, prefix_of
 from ..base import LOOKED_AT, RECORDS, KeyPage
 from ..bytestore import ByteCall, Write, decide_bytes
 

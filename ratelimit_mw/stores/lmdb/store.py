@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ...algorithms.limit import Limit
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...clock import Clock
+from ...decision import Correction, Limit
 from ...errors import ConfigError, StoreError
 from ...forksafe import check_process
-from ...receipt import Correction
 from ..base import Facts
 from ..blocking import forms
 from ..bytestore import ByteStore

@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ssl import SSLContext
 from typing import Any, Final
 
-from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...clock import Clock
-from ...decision import Decision, Hit
+from ...decision import Charge, Correction, Decision, Hit, Limit
 from ...errors import ConfigError, StateError, StoreError
 from ...quota import Quota, parse_duration
-from ...receipt import Charge, Correction
 from ..base import Facts
 from ..blocking import run_blocking
 from ..bytestore import ByteStore, EventLoop, Threads, TimedCall, Write, wall_us

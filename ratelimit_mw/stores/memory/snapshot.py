@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...algorithms.limit import prefix_of
+from ...decision import prefix_of
 from ..regular import read_regular
 from .generations import Generations, Table
 

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import ref
 
-from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
-from ...decision import Decision, Hit, decide_all
+from ...decision import Correction, Decision, Hit, Limit, decide_all, prefix_of
 from ...errors import ConfigError
 from ...forksafe import create_lock
-from ...receipt import Correction
+from ...heartbeat import Heartbeat
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
-from ..heartbeat import Heartbeat
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -182,7 +180,7 @@ class MemoryStore(Store):
                     if state is not None and key in young:
                         young[key] = state  # the most common case of _keep, without its call
                     else:
-                        self._keep(by_key[key], key, state, limit.is_ban)
+                        self._keep(by_key[key], key, state, limit.shares)
             for decision in decisions:
                 key = decision.hit[1]
                 if decision.reset_us > by_key[key].span:
@@ -199,7 +197,7 @@ class MemoryStore(Store):
                 limit, key = change.limit, change.key
                 generations = self._by_limit.get(limit) or self._place(limit, now)
                 new = change.apply_to(self._find(limit, generations, key), now)
-                self._keep(generations, key, new, limit.is_ban)
+                self._keep(generations, key, new, limit.shares)
                 if (decision := limit.decide(new, now, 0)[1]).reset_us > generations.span:
                     self._keep_longer(generations, key, now, decision)
             return [now] * len(changes)
@@ -237,7 +235,7 @@ class MemoryStore(Store):
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""
         state = generations.young.get(key, generations.old.get(key))
-        if state is None and (generations.shared or generations.shared_old) and not limit.is_ban:
+        if state is None and (generations.shared or generations.shared_old) and limit.shares:
             shared_key = self._shared_key(key)
             state = generations.shared.get(shared_key, generations.shared_old.get(shared_key))
         if type(state) is not PackedState:
@@ -246,7 +244,7 @@ class MemoryStore(Store):
             return limit.algorithm.load(state)
         return None
 
-    def _keep(self, generations: Generations, key: str, state: Any, is_ban: bool = False) -> None:
+    def _keep(self, generations: Generations, key: str, state: Any, shares: bool = True) -> None:
         if state is None:
             self._drop(generations, key)
         elif key in generations.young or generations.old.pop(key, None) is not None:
@@ -254,7 +252,7 @@ class MemoryStore(Store):
         elif self._keys < self._max_keys:
             generations.young[key] = state
             self._keys += 1
-        elif not is_ban:  # a neighbour's ban is no ban
+        elif shares:
             generations.shared[self._shared_key(key)] = state
 
     def _keep_longer(self, generations: Generations, key: str, now: int, decision: Decision) -> None:

@@ -1,4 +1,4 @@
--- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in base.py.
+-- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in limit.py.
 
 local PATTERNS = {
   [3] = '^(%-?%d+):(%-?%d+):(%-?%d+)$',

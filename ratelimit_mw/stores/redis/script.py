@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ...algorithms import Algorithm
-from ...algorithms.ban import Ban
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from ...algorithms.concurrency import Concurrency
 from ...algorithms.fixed_window import FixedWindow, IntervalTokenBucket
-from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
+from ...decision import Ban, Limit, concerns_ban
 
 
 @dataclass(frozen=True, eq=False)  # there is one object of each, so a set of them hashes as fast as one of numbers
@@ -94,7 +93,7 @@ class PackedLimits(dict[Limit, Any]):
         fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
         if limit.shadow:
             fields["shadow"] = True
-        if limit.is_ban or limit.ban:
+        if concerns_ban(limit):
             fields["rule"] = limit.rule
         return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))
 

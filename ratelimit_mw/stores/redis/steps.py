@@ -10,10 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from ...algorithms.limit import Limit
-from ...decision import Decision, Hit, count_hits, decide_all, reject_uncounted
+from ...decision import (
+    BanLimit,
+    Correction,
+    Decision,
+    Hit,
+    Limit,
+    banned_rules,
+    count_hits,
+    decide_all,
+    reject_uncounted,
+)
 from ...errors import StateError, StoreError
-from ...receipt import Correction
 from .call import CORRECT, HIT, PEEK, REJECTED, SWAP, Call, Operation, swap_arguments, undecodable
 from .client.errors import MovingSlotError
 from .client.server import Caller
@@ -274,7 +282,7 @@ class SteppedRequest:
 
 def _is_decided_here(hit: Hit, rules: set[str]) -> bool:
     """Return whether an algorithm has no Lua, or it is the ban of a rule with such an algorithm."""
-    return PACKED[hit.limit] is None or (hit.limit.is_ban and hit.limit.rule in rules)
+    return PACKED[hit.limit] is None or (isinstance(hit.limit, BanLimit) and hit.limit.rule in rules)
 
 
 def _is_moving(call: Call) -> bool:
@@ -309,8 +317,8 @@ async def _result_of(call: Awaitable[Any]) -> Any:
 
 
 def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
-    banned = {each.rule for each in decisions if each.hit[0].is_ban and not each.allowed}  # only in shadow mode
-    consuming = (each for each in decisions if each.allowed and each.hit[2] and not each.hit[0].is_ban)
+    banned = banned_rules(decisions)  # only in shadow mode
+    consuming = (each for each in decisions if each.allowed and each.hit[2] and not isinstance(each.hit[0], BanLimit))
     return [Correction.refund(each) for each in consuming if each.rule not in banned]
 
 

@@ -13,16 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...decision import Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
-from ...receipt import Correction
-from .. import check_store_url, redacted_url
 from ..base import LOOKED_AT, Facts, KeyPage, numbers_in
 from ..blocking import run_blocking
 from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from ..twins import TwinStore, Work
 from ..unmade import Leave, UnmadeCorrections
+from ..url import check_store_url, redacted_url
 from .address import Address, add_remap
 from .batch import Batcher, NodeBatchers
 from .call import HIT, PEEK, SWAP, Call, Operation, have_lua, key_name, swap_arguments, text_of

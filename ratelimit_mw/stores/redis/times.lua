@@ -1,4 +1,4 @@
--- The codec of bans: all numbers of the state joined by colons, as Algorithm.dump in base.py.
+-- The codec of bans: all numbers of the state joined by colons, as Algorithm.dump in limit.py.
 
 local Times = {}
 

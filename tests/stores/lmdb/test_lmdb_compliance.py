@@ -9,10 +9,9 @@ from traces import SPECS
 from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.clock import to_us
-from ratelimit_mw.decision import Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock, StoreCompliance
@@ -65,7 +64,7 @@ def test_random_traffic_is_decided_as_by_the_memory_store(kind: str, store: Lmdb
     chance = random.Random(kind)
     memory = MemoryStore()
     quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
-    limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
+    limits = [build_limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
     refundable: list[Correction] = []
     now = NOW
     for _ in range(600):

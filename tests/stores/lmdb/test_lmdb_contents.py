@@ -8,9 +8,8 @@ import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
 
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.lmdb.records import PREFIX, STATE, state_name
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock

@@ -10,11 +10,10 @@ import pytest
 from lmdb_kit import NOW, hit, limit_of, open_at
 from traces import SPECS
 
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.lmdb.records import META, PREFIX
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
@@ -53,7 +52,7 @@ def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, name: str)
     """Whatever bytes of a state change, no call loops or raises another error, and other keys are not affected."""
     chance = random.Random(name)
     quota = f"{HITS}/minute" if name in SPECS else f"{HITS} concurrent"
-    limit = Limit("api", 0, Quota.parse(quota), SPECS.get(name))
+    limit = build_limit("api", 0, Quota.parse(quota), SPECS.get(name))
     clock = ManualClock(NOW)
     with closing(open_at(path, clock=clock)) as store:
         for _ in range(HITS):

@@ -9,8 +9,8 @@ import pytest
 from lmdb_kit import held_elsewhere, hit, limit_of, open_at
 from servers import wait_for
 
+from ratelimit_mw.decision import Correction
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores.budget import ThreadClock
 from ratelimit_mw.stores.lmdb.lock import FileLock
 from ratelimit_mw.testing.store_suite import WAYS

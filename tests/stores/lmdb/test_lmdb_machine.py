@@ -100,9 +100,9 @@ def test_all_processes_use_one_clock(path: Path) -> None:
         "from ratelimit_mw.clock import machine\n"
         "step = int(input())\nreal = machine.time_ns\nmachine.time_ns = lambda: real() + step\n"
         "from ratelimit_mw import Quota\nfrom ratelimit_mw.decision import Hit\n"
-        "from ratelimit_mw.algorithms.limit import Limit\n"
+        "from ratelimit_mw.algorithms import build_limit\n"
         "from ratelimit_mw.stores.lmdb.store import LmdbStore\n"
-        "limit = Limit('api', 0, Quota.parse('9/minute'), 'sliding-window-log')\n"
+        "limit = build_limit('api', 0, Quota.parse('9/minute'), 'sliding-window-log')\n"
         f"store = LmdbStore({str(path)!r}, {SIZE}, timeout_us=5_000_000)\n"
         "while input():\n    print(store.apply([Hit(limit, limit.prefix, 0)])[0].at_us, flush=True)"
     )

@@ -18,8 +18,7 @@ from lmdb_forks import SCENES
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
 
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.decision import Hit, Limit
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 pytestmark = pytest.mark.slow

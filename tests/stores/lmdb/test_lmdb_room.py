@@ -11,9 +11,8 @@ import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Charge, Correction, Limit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.records import META
 from ratelimit_mw.testing import ManualClock
@@ -188,9 +187,9 @@ def test_process_with_a_larger_size_may_use_it(path: Path) -> None:
     hit(store, limit)
     code = (
         "from ratelimit_mw import Quota\nfrom ratelimit_mw.decision import Hit\n"
-        "from ratelimit_mw.algorithms.limit import Limit\n"
+        "from ratelimit_mw.algorithms import build_limit\n"
         "from ratelimit_mw.stores.lmdb.store import LmdbStore\n"
-        "limit = Limit('other', 0, Quota.parse('9/minute'), 'fixed-window')\n"
+        "limit = build_limit('other', 0, Quota.parse('9/minute'), 'fixed-window')\n"
         f"store = LmdbStore({str(path)!r}, {SIZE}, timeout_us=5_000_000)\n"
         "for number in range(60_000): store.apply([Hit(limit, f'{limit.prefix}{number}', 1)])"
     )

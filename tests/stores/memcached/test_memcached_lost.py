@@ -13,10 +13,8 @@ from own_time import hurried
 from servers import HOST, Server, memcached_running, wait_for
 
 from ratelimit_mw import StoreError
-from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import name_slots
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.decision import Charge, Correction, Limit, name_slots
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 

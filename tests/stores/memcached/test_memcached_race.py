@@ -9,8 +9,8 @@ import pytest
 from memcached_handles import NOW, PATIENT, address, hit, opened
 from servers import Server, wait_for
 
-from ratelimit_mw import Limiter, Quota, Rule
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.decision import Limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.store_suite import limit_of
@@ -28,10 +28,10 @@ RACED: list[Any] = [
 ]
 
 
-def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, results: Any) -> None:
+def count(place: str, limits: list[Limit], way: str, hits: int, results: Any) -> None:
     """Count the allowed requests of one process, each with all limits."""
     store = open_store(place, PATIENT)
-    request = [hit(Limit(rule, 0, Quota.parse(quota), spec)) for rule, quota, spec in limits]
+    request = [hit(limit) for limit in limits]
 
     async def awaiting() -> int:
         passed = 0
@@ -51,9 +51,8 @@ def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, r
 def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
     """Count the allowed requests of four processes, two of them on event loops."""
     results: Any = FORK.Queue()
-    described = [(limit.rule, str(limit.quota), limit.spec) for limit in limits]
     ways = ("sync", "async", "sync", "async")
-    workers = [FORK.Process(target=count, args=(place, described, way, hits, results)) for way in ways]
+    workers = [FORK.Process(target=count, args=(place, limits, way, hits, results)) for way in ways]
     for worker in workers:
         worker.start()
     passed = sum(results.get(timeout=200) for _ in workers)

@@ -26,7 +26,7 @@ from servers import Server
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.receipt import Correction
+from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.reference_store import ReferenceStore, all_values, check_decisions

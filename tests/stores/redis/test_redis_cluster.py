@@ -15,9 +15,8 @@ from redis_handles import ALGORITHMS, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Correction, Limit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Correction
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.cluster import slot_of

@@ -13,7 +13,7 @@ from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from servers import HOST, Server
 
 from ratelimit_mw import Limiter, Rule, Verdict
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store

@@ -12,9 +12,8 @@ from servers import Server
 from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Hit
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
@@ -96,7 +95,7 @@ def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Se
 
 def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server) -> None:
     """1,200 requests that take slots, renew them and return them, beside another limit, 200 to a call."""
-    slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
+    slots = build_limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
     search = Search([slots, limit_of("50/10s", "gcra")], seed=11)
     with opened(redis_server) as store:
         for _ in range(6):

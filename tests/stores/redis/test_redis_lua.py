@@ -14,9 +14,9 @@ from traces import SPECS
 from vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.receipt import Charge
+from ratelimit_mw.decision import Charge, Limit
 
 AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
 LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)
@@ -35,7 +35,7 @@ class ByLua:
     """A path for the vectors: plays the steps in Python, to be compared with Lua in the end."""
 
     def __init__(self, case: Case) -> None:
-        self.trace = Trace(Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
+        self.trace = Trace(build_limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
         self.consumed: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> No
 
 
 def random_trace(kind: str, chance: random.Random) -> Trace:
-    limit = Limit("search", 0, random_quota(kind, chance), random_spec(kind))
+    limit = build_limit("search", 0, random_quota(kind, chance), random_spec(kind))
     trace, consumed = Trace(limit), list[Charge]()
     now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
     for _ in range(STEPS):
@@ -104,7 +104,7 @@ def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
 
 def random_leases(chance: random.Random) -> Trace:
     trace = Trace(
-        Limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
+        build_limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
     )
     held: list[Charge] = []
     now = NOW
@@ -159,7 +159,7 @@ def random_pause(limit: Limit, trace: Trace, chance: random.Random) -> int:
 
 def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis) -> None:
     """A log that has run for ages, whose totals are about to pass 2**52, continues as if nothing were."""
-    limit = Limit("old", 0, Quota.exact(10, 1_000_000), "sliding-window-log")
+    limit = build_limit("old", 0, Quota.exact(10, 1_000_000), "sliding-window-log")
     start = Series.from_entries([(NOW, 3), (NOW + 5, 4)])
     trace = Trace(limit, start, total=2**52 - 5)
     first = trace.decide(NOW + 10, 2)

@@ -17,11 +17,9 @@ from redis_handles import NOW, PATIENT, address, calls, client, hit, limit_of, o
 from servers import Server, redis_running, wait_for
 
 from ratelimit_mw.algorithms import Algorithm, register
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision
+from ratelimit_mw.decision import Charge, Correction, Decision, Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
 from ratelimit_mw.testing.store_suite import WAYS

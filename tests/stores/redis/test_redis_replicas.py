@@ -11,7 +11,7 @@ from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import Topology
 from servers import HOST, STEADY, Server, cluster_running
 
-from ratelimit_mw.receipt import Correction
+from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client import cluster as cluster_module
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle

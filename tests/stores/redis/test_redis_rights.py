@@ -12,9 +12,9 @@ from redis_handles import ALGORITHMS, NOW, PATIENT, hit, limit_of
 from servers import HOST, STEADY, cluster_running, redis_running
 
 from ratelimit_mw import Quota, StoreError
-from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.receipt import Charge, Correction
+from ratelimit_mw.decision import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock, StoreSmoke
 from ratelimit_mw.traffic import TrafficLog
@@ -49,7 +49,7 @@ class TestRights(StoreSmoke):
 
 def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     """Pings, slots and lists of keys too; keys of others are not to be had."""
-    store, slots = open_store(limited, PATIENT), Limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
+    store, slots = open_store(limited, PATIENT), build_limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
     store.ping()
     assert store.list_keys("1|nothing|").keys == []
     taken = store.apply([hit(slots)])[0]

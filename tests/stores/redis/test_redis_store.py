@@ -15,10 +15,9 @@ from redis_handles import ALGORITHMS, NOW, PATIENT, address, calls, hit, limit_o
 from servers import Server
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Decision
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
@@ -120,11 +119,11 @@ def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis
 
 def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
     """GET shows a compact state as the text of its algorithm; keys are found by their prefix."""
-    limit = Limit("api", 0, limit_of("5/minute").quota, "fixed-window")
+    limit = build_limit("api", 0, limit_of("5/minute").quota, "fixed-window")
     store.apply([hit(limit, cost=3)], NOW)
     assert list(server.scan_iter("rl:1|api|*")) == [b"rl:1|api|fixed-window|1m|ip=192.0.2.7"]
     assert server.get("rl:1|api|fixed-window|1m|ip=192.0.2.7") == b"1767268860000000:3:%d" % NOW
-    log = Limit("log", 0, limit.quota, "sliding-window-log")
+    log = build_limit("log", 0, limit.quota, "sliding-window-log")
     store.apply([hit(log, cost=3)], NOW)
     store.apply([hit(log)], NOW + 5)
     (key,) = server.scan_iter("rl:1|log|*")

@@ -7,49 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from .forksafe import create_lock
+from ..forksafe import create_lock
+from .limit import Charge, Correction, Decision, Limit, charge_of
 
-if TYPE_CHECKING:
-    from .algorithms.limit import Limit
-    from .decision import Decision, SlotCost, Verdict
-
-_lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
-
-
-class Charge(NamedTuple):
-    """The cost that a hit consumed, with its time by the store's clock (microseconds) or the id of its slots."""
-
-    at_us: int
-    cost: int
-    delay_us: int = 0
-
-
-class Correction(NamedTuple):
-    """A change after the decision: return ``cost`` of ``consumed``, or charge ``cost``, even beyond the limit."""
-
-    limit: Limit
-    key: str
-    cost: int
-    consumed: Charge | None  # None for a charge
-
-    @classmethod
-    def refund(cls, decision: Decision) -> Correction:
-        """Build the refund of everything that the hit of a decision has consumed."""
-        charge = charge_of(decision)
-        return cls(*decision.hit[:2], charge.cost, charge)
-
-    @classmethod
-    def return_slots(cls, limit: Limit, key: str, cost: SlotCost) -> Correction:
-        """Build the return of the slots that a hit may have taken."""
-        return cls(limit, key, int(cost), Charge(cost.slot, int(cost)))
-
-    def apply_to(self, state: Any, now: int) -> Any:
-        """Return the state of the key after this correction."""
-        if self.consumed is None:
-            return self.limit.algorithm.charge(state, now, self.cost)
-        return self.limit.algorithm.refund(state, now, self.consumed, self.cost)
+lock = create_lock(sys.modules[__name__], "lock", threading.RLock)
+"""The lock of all receipts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +33,7 @@ class PendingCorrection(NamedTuple):
     correction: Correction
 
 
-Due = Callable[["Decision"], int | None]
+Due = Callable[[Decision], int | None]
 """The cost that the hit of a decision must have consumed in the end; None leaves the hit unchanged."""
 
 
@@ -88,6 +52,16 @@ def cost_due(cost: int) -> Due:
     return lambda decision: None if decision.quota.concurrent else cost
 
 
+class Decided(Protocol):
+    """A verdict, as far as its receipt knows it."""
+
+    @property
+    def decisions(self) -> Sequence[Decision]: ...
+
+    @property
+    def allowed(self) -> bool: ...
+
+
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
 
@@ -97,7 +71,7 @@ class Receipt:
     """
 
     def __init__(
-        self, verdict: Verdict, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
+        self, verdict: Decided, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
     ) -> None:
         self._verdict = verdict
         self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
@@ -109,7 +83,7 @@ class Receipt:
 
     def corrections(self, due: Due) -> list[PendingCorrection]:
         """Record the corrections that make ``due`` the consumed cost of each hit."""
-        with _lock:
+        with lock:
             return [
                 pending
                 for decision, charges in self._open_charges()
@@ -136,7 +110,7 @@ class Receipt:
 
     def consumed(self) -> list[tuple[Decision, int]]:
         """Return each decision that consumed, with the cost of its hit after all corrections."""
-        with _lock:
+        with lock:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
     def keys(self, rule: str) -> list[str]:
@@ -150,7 +124,7 @@ class Receipt:
         Returns:
             Undoes it, because the store was unreachable. Charges that this process counted on its own stay forgotten.
         """
-        with _lock:
+        with lock:
             stated = self.stated.pop(rule, None)
             charges = [(d, charge) for d, charges in self._open_charges() if d.rule == rule for charge in charges]
             dropped = [(charge, 0 if decision.source.local else charge.cost) for decision, charge in charges]
@@ -161,7 +135,7 @@ class Receipt:
         def undo() -> None:
             for decision, remaining, reset_us in (each for each in shown if not each[0].local):
                 decision.remaining, decision.reset_us = remaining, reset_us
-            with _lock:
+            with lock:
                 if stated is not None:
                     self.stated.setdefault(rule, stated)
                 for charge, cost in dropped:
@@ -181,21 +155,21 @@ class Receipt:
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:
         """Undo the record of corrections that were not sent."""
-        with _lock:
+        with lock:
             for _, charge, correction in pending:
                 charge.cost += -correction.cost if correction.consumed is None else correction.cost
 
     @staticmethod
     def confirm(pending: Sequence[PendingCorrection], times: Sequence[int]) -> None:
         """Record the store's times. Without them a correction stays recorded, because the store may have made it."""
-        with _lock:
+        with lock:
             for (charges, charge, correction), at in zip(pending, times, strict=True):
                 if correction.consumed is None:
                     _record_time(charges, charge, at, correction.limit)
 
     def renewals(self) -> list[Correction]:
         """Build the corrections that renew the slots: each returns a cost of 0."""
-        with _lock:
+        with lock:
             return [
                 Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
                 for decision, charges in self._open_charges()
@@ -211,20 +185,7 @@ class Receipt:
         return self._charges
 
 
-def charge_of(decision: Decision) -> Charge:
-    """Return the charge of a hit. The charge of named slots has their id instead of the time."""
-    cost = decision.hit[2]
-    return Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us)
-
-
 def _unchanged(_: Decision) -> None: ...
-
-
-def receipt_of(verdict: Verdict) -> Receipt:
-    """Return the one receipt of a verdict, even when several threads ask at the same time."""
-    with _lock:
-        verdict.open_receipt = verdict.open_receipt or Receipt(verdict)
-        return verdict.open_receipt
 
 
 def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> Iterator[PendingCorrection]:

@@ -6,24 +6,21 @@ One thread per heartbeat. The thread starts with the first item and ends when no
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import SECOND
-from ..forksafe import create_lock
+from .forksafe import create_lock
 
-_INTERVAL: Final = SLOT_LIFE / SECOND / 3
 _log = logging.getLogger("ratelimit_mw")
 _Item = TypeVar("_Item")
 
 
 class Heartbeat(Generic[_Item]):
-    """Calls ``beat`` for each held item every ``interval`` seconds; by default three times in the life of a slot."""
+    """Calls ``beat`` for each held item every ``interval`` seconds."""
 
     def __init__(
         self,
         beat: Callable[[_Item], None],
-        interval: float = _INTERVAL,
+        interval: float,
         task: str = "renew or return slots",
         effect: str = "such slots end within 60 s",
     ) -> None:

@@ -1,0 +1,96 @@
+"""System checks: mistakes in the limits of a project that Django reports before it serves a request."""
+
+import os
+from typing import Any, Final
+
+import django.conf
+from django.conf.urls.i18n import is_language_prefix_patterns_used
+from django.core import checks
+
+from ..errors import ConfigError, RateLimitError
+from ..http.warnings import count_workers
+from ..settings.framework import SETTING
+from ..stores.url import redacted_url
+from .limits import project_limits
+from .middleware import BEFORE_USER, RateLimitMiddleware, is_before_user, positions_of
+
+_LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
+_WORKERS: Final = "WEB_CONCURRENCY"
+_OWN: Final = "ratelimit_mw."
+_ADD: Final = 'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.'
+_WARNINGS: Final = {
+    "W001": (
+        "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
+        _ADD,
+    ),
+    "W002": (
+        f"{SETTING} counts in the memory of each process: {{}} allow that many times each limit.",
+        'Set a store that the workers share: "redis://..." or "lmdb:///...". With one worker, silence this check.',
+    ),
+    "W003": BEFORE_USER,
+    "W004": (
+        "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
+        "Move it after LocaleMiddleware.",
+    ),
+}
+
+
+def check_project(**_: Any) -> list[Any]:
+    """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
+
+    W003: the user, and W004: the language is not known yet at the place of the middleware.
+    """
+    try:
+        project = project_limits()
+        has_marks = project.routes().has_marks
+    except RateLimitError as error:
+        return [checks.Error(str(error), id="ratelimit_mw.E001")]
+    by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
+    position, locale = (_position_of(one) for one in (RateLimitMiddleware, _LOCALE))
+    found = {
+        "W001": has_marks and position is None,
+        "W003": is_before_user(project),
+        "W004": by_language and position is not None and locale is not None and position < locale,
+    }
+    shown = [_warning(name) for name, applies in found.items() if applies]
+    unused = unused_rules()
+    errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
+    return [*errors, *shown]
+
+
+def unused_rules() -> ConfigError | None:
+    """Return the error of a project whose rules nothing applies, because the middleware is missing."""
+    settings = django.conf.settings
+    if getattr(settings, SETTING, None) is None or any(name.startswith(_OWN) for name in settings.MIDDLEWARE):
+        return None
+    if positions_of(RateLimitMiddleware):  # a subclass
+        return None
+    rules = [rule for rule in project_limits().limits.in_force.rules.everywhere if not rule.source.unrouted]
+    names = [rule.name for rule in rules if not rule.source.matches.is_only_named]
+    if not names:
+        return None
+    message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {names[0]!r} limits nothing. {_ADD}"
+    return ConfigError(f"{message} For rules that only your own code uses, set unrouted = True", SETTING)
+
+
+def check_deployment(**_: Any) -> list[Any]:
+    """W002: each worker process counts for itself."""
+    try:
+        store = project_limits().limits.limiter.settings.store
+    except RateLimitError:
+        return []  # reported as E001
+    if not redacted_url(store).startswith("memory:"):
+        return []
+    count = count_workers()
+    source = f" ({_WORKERS})" * (os.environ.get(_WORKERS) == str(count))
+    return [_warning("W002", f"{count} workers{source}" if count > 1 else "several workers")]
+
+
+def _warning(name: str, *values: str) -> Any:
+    message, hint = _WARNINGS[name]
+    return checks.Warning(message.format(*values), hint=hint, id=f"ratelimit_mw.{name}")
+
+
+def _position_of(middleware: str | type) -> int | None:
+    """Return the last position in ``MIDDLEWARE``. An entry that cannot be imported is reported by Django itself."""
+    return max(positions_of(middleware), default=None)
