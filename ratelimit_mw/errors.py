@@ -63,14 +63,18 @@ class FeatureTypeError(ConfigError, TypeError):
     """
 
 
+def join_path(outer: str, inner: str) -> str:
+    """Return the path of a part of another: "rules[1].cost" or "limits[0]"."""
+    return f"{outer}{'.' if outer and inner and not inner.startswith('[') else ''}{inner}"
+
+
 @contextmanager
 def error_path(path: str) -> Iterator[None]:
     """Put ``path`` in front of each ``ConfigError`` of this block. It drops ``of``: a path in a file is more exact."""
     try:
         yield
     except ConfigError as error:
-        joint = "" if not error.path or error.path.startswith("[") else "."
-        raise (ConfigError(error.message, f"{path}{joint}{error.path}") if path else error) from None
+        raise (ConfigError(error.message, join_path(path, error.path)) if path else error) from None
 
 
 @contextmanager

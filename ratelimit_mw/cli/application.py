@@ -50,8 +50,7 @@ class MiddlewareSource(Source):
         try:
             self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         except ConfigError as error:
-            hint = _hint(app) if error.of.startswith("rule ") or ": rules[" in error.message else ""
-            raise ConfigError(f"{error.message}{hint}", error.path, error.of) from None
+            raise ConfigError(f"{error.message}{_hint(app)}", error.path, error.of) from None
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.describe()
         limits = middleware.limits.in_force

@@ -78,8 +78,8 @@ def _read_rules(limiter: Limiter) -> list[Json]:
         rule = rules.rule_of(mark)
         places[rule.name][mark.place.rpartition(" at ")[2]] = None
         views[rule].add(mark.view)
-    for name, place in limiter.settings.rule_places.items():
-        places[name][place] = None
+    for rule in rules.rules:
+        places[rule.name] |= dict.fromkeys(rule.lines)
     return [
         {
             **overview.as_json(rule),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, RuleVerdict, Verdict, combine_verdicts
-from ..errors import ConfigError
 from ..forksafe import create_lock
 from ..rules.costs import HeaderCost, number_of
 from ..rules.guard import set_current
@@ -235,7 +234,7 @@ class Admission:
         if "type" in self.native and is_on_event_loop():  # under WSGI an async view has a loop of its own
             problem = "a queue cannot wait in a function without async that runs on the event loop"
             fix = "Await acheck(...) instead of check"
-            raise ConfigError(f"{problem}. {fix}", of=f"rule {plan.rules[0].name!r}")
+            raise plan.rules[0].error(f"{problem}. {fix}")
 
     @property
     def now(self) -> Request:

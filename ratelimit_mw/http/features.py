@@ -38,10 +38,14 @@ HINTS: Final = {
 
 
 class Need(NamedTuple):
-    """The option that needs a feature, as the ``path`` and ``of`` of an error."""
+    """The option that needs a feature: that of a rule, or without a rule that of a list."""
 
     path: str = ""
-    of: str = ""
+    rule: CompiledRule | None = None
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error about the feature, with the place of the option."""
+        return ConfigError(message, self.path) if self.rule is None else self.rule.error(message, self.path)
 
 
 _NOWHERE: Final = Need()
@@ -154,10 +158,9 @@ class FeatureReader:
         if name in self._functions.reads:
             return self._functions.reads[name]
         if part.attribute and name in self._built_in:
-            raise ConfigError(
+            raise need.error(
                 f"uses {part.name!r}, but the built-in feature {name!r} is a text. Write {name!r}, or pass"
-                f" features={{{name!r}: function_of_the_request}} to the middleware",
-                *need,
+                f" features={{{name!r}: function_of_the_request}} to the middleware"
             )
         family, _, rest = name.partition(":")
         if rest and family in _FAMILIES:
@@ -173,7 +176,7 @@ class FeatureReader:
         if read := self._body_feature(name):
             self._in_body.add(name)
             return self._converted(name, read)
-        raise ConfigError(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}", *need)
+        raise need.error(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}")
 
     def _converted(self, name: str, read: Read) -> Read:
         """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""
@@ -192,12 +195,12 @@ class FeatureReader:
 
 def needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
     """Return the option that each part of a rule is in. The key comes before all others."""
-    source, of = rule.source, f"rule {rule.name!r}"
+    source = rule.source
     options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
     options |= {part: f"per.{part}" for part, _ in source.tables if part}
     options |= {part: f"match.{part}" for part, _ in source.matches.features}
     options |= {part: "key" for names in source.entries for part in names}
-    return {part: Need(options.get(part, ""), of) for part in source.parts}
+    return {part: Need(options.get(part, ""), rule) for part in source.parts}
 
 
 def needs_of_lists(lists: AccessLists) -> dict[str, Need]:

@@ -314,7 +314,8 @@ def _check_addresses(rules: RuleSet, ipv6_prefix: int, provided: Mapping[Compile
     check_lists(rules.lists, ipv6_prefix)
     for rule in rules.rules:
         if "ip" not in provided.get(rule, ()):
-            check_rule(rule.source, ipv6_prefix, f'rule "{rule.name}"')
+            with rule.located():
+                check_rule(rule.source, ipv6_prefix)
 
 
 def _plan_without(plan: Plan, names: Collection[str]) -> Plan:

@@ -67,7 +67,7 @@ def check_routes(routes: Collection[Route], rules: RuleSet) -> None:
         if not rule.source.unrouted:
             for field, problem in _unrouted(rule.source, routes):
                 message = f"{problem}If this is on purpose, set unrouted = true in the rule"
-                raise ConfigError(message, f"match.{field}", f"rule {rule.name!r}")
+                raise rule.error(message, f"match.{field}")
 
 
 def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]]:
@@ -154,7 +154,7 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
             missing = _missing_parameters(rule.source, fitting) or _parameters_of(rule.source)
             message = f"the rule never applies: {where} has the parameter {_quote_names(missing)}"
-            raise ConfigError(message, "key", f"rule {rule.name!r}")
+            raise rule.error(message, "key")
 
 
 def check_no_views(rules: RuleSet) -> None:
@@ -162,7 +162,7 @@ def check_no_views(rules: RuleSet) -> None:
     for rule in rules.rules:
         if any(rule.source.matches.views):
             message = "the views of this application have no names. Write match.path, or use the framework's middleware"
-            raise ConfigError(message, "match.view", f"rule {rule.name!r}")
+            raise rule.error(message, "match.view")
 
 
 def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..clock import Clock, checked_clock, monotonic
 from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
-from ..errors import ConfigError, error_of, error_path
+from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import Found, LimitsCall, arun, run
@@ -195,10 +195,10 @@ class Limiter:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
         for rule in rules.rules:
             rule.check = self.check_limit
-            with error_of(f'rule "{rule.name}"'), error_path("cost"):
+            with rule.located("cost"):
                 rule.check_cost()
-            for limit in rule.all_limits():
-                with error_of(f"rule {limit.rule!r}"):
+            with rule.located():
+                for limit in rule.all_limits():
                     self.store.check(limit)
         if self.remote is not None:
             self.remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)

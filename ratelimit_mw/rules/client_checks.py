@@ -5,7 +5,7 @@ A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other
 
 import ipaddress
 
-from ..errors import ConfigError, error_of, error_path
+from ..errors import ConfigError, error_path
 from ..keys.ip import Networks, canonical_ip, parse_network
 from ..keys.parts import feature_of, ip_prefixes
 from .access_lists import AccessLists
@@ -19,20 +19,19 @@ def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
             _check_networks(entry.values, ipv6_prefix)
 
 
-def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
-    """``ConfigError`` for a narrower network, and for limits of another address. ``of`` names the rule in it."""
-    with error_of(of):
-        for part in (part for parts in rule.entries for part in parts):
-            with error_path("key"):
-                _check_width(part, ipv6_prefix)
-        with error_path("match.ip"):
-            for _, values in rule.matches.features:
-                _check_networks(values, ipv6_prefix)
-        for name, table in rule.tables:
-            part = next((part for part in ([name] if name else rule.entries[0]) if feature_of(part) == "ip"), "")
-            for value in table if part else ():
-                with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
-                    _check_client(value, part, ipv6_prefix)
+def check_rule(rule: Rule, ipv6_prefix: int) -> None:
+    """``ConfigError`` for a narrower network, and for limits of another address."""
+    for part in (part for parts in rule.entries for part in parts):
+        with error_path("key"):
+            _check_width(part, ipv6_prefix)
+    with error_path("match.ip"):
+        for _, values in rule.matches.features:
+            _check_networks(values, ipv6_prefix)
+    for name, table in rule.tables:
+        part = next((part for part in ([name] if name else rule.entries[0]) if feature_of(part) == "ip"), "")
+        for value in table if part else ():
+            with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
+                _check_client(value, part, ipv6_prefix)
 
 
 def _check_width(part: str, ipv6_prefix: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 
 from ..algorithms import build_limit
 from ..clock import SECOND, Clock
 from ..decision import BanLimit, Hit, Limit, Verdict, decide_without_store, make_hit
-from ..errors import ConfigError
+from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
 from ..keys.parts import Part, part_of
@@ -18,6 +19,7 @@ from ..quota import Quota, checked_cost
 from .captures import CapturingKey
 from .costs import FeatureCost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
+from .places import DEFAULTS, Location, place_of, steps_of
 from .rule import Rule
 from .schedule import Schedule
 
@@ -57,6 +59,8 @@ class CompiledRule:
         self.name = name
         self.shown = shown or name
         """The name that clients see."""
+        self.places: Mapping[str, Location] = {"": Location(label=f"rule {name!r}")}
+        """Where the rule is written, under ``""``, and where those of its options are that are written elsewhere."""
         self.shadow = rule.mode == "shadow"
         self.check: Callable[[Limit], None] = lambda _: None
         """The store's check of limits from a function."""
@@ -93,6 +97,25 @@ class CompiledRule:
     def is_same(self, rule: Rule, may_hold_slots: bool, shown: str) -> bool:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
         return self.source == rule and (self.may_hold_slots, self.shown) == (may_hold_slots, shown)
+
+    def error(self, message: str, path: str = "") -> ConfigError:
+        """Return an error about an option, with the place where it is written. ``path`` begins with the option."""
+        option = str(next(iter(steps_of(path)), ""))
+        return self.places.get(option, self.places[""]).error(message, path)
+
+    @property
+    def lines(self) -> list[str]:
+        """The "FILE:LINE" of each table of the settings that is about the rule."""
+        places = {place.path: place for place in self.places.values() if place.file and place.path != DEFAULTS}
+        return [place_of(place.file, place.path) for place in places.values()]
+
+    @contextmanager
+    def located(self, path: str = "") -> Iterator[None]:
+        """Add the place of the rule, or of an option, to each ``ConfigError`` of a block."""
+        try:
+            yield
+        except ConfigError as error:
+            raise self.error(error.message, join_path(path, error.path)) from None
 
     def _build(self, quotas: Iterable[Quota]) -> Limits:
         rule = self.source
@@ -218,10 +241,8 @@ class CompiledRule:
             return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
         asked = features if request is None else getattr(request, "own", request)
         cost = self.source.cost(asked)  # type: ignore[operator]
-        try:
+        with self.located("cost"):
             checked_cost(cost)
-        except ConfigError as error:
-            raise ConfigError(error.message, "cost", f"rule {self.name!r}") from None
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def require_limits(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
-from typing import Any, Final, Unpack
+from datetime import UTC, tzinfo
+from typing import Any, Final, Unpack, cast
 
 from ..algorithms import build_limit
 from ..decision import BanTerms
@@ -20,7 +20,8 @@ from .declaration import checked_call, decode, defaults_of, document
 from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import Outcomes, without_statuses
-from .schedule import Schedule, parse_timezone
+from .places import Location
+from .schedule import Schedule
 from .values import checked_table
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
@@ -55,6 +56,8 @@ class Rule:
     limits: Limits
     options: RuleOptions  # all of them, including those with their default
     given: RuleOptions
+    defaulted: tuple[str, ...]  # the options from [defaults]
+    place: Location
     name: str | None
     algorithm: Any
     cost: int | FeatureCost | Callable[[Any], int]
@@ -81,10 +84,14 @@ class Rule:
     is_marked: bool
 
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
-        name = options.get("name")
+        self._build(limits, options, {}, Location())
+
+    def _build(self, limits: Limits, given: RuleOptions, defaults: RuleDefaults, place: Location) -> None:
+        name, options = given.get("name"), cast(RuleOptions, {**defaults, **given})
+        defaulted = tuple(option for option in defaults if option not in given)
         with error_of(f'rule "{name}"' if name else ""):
             decoded = decode(RuleOptions, options)
-            self._keep(limits=limits, options={**_DEFAULTS, **options}, given=options)
+            self._keep(limits=limits, options={**_DEFAULTS, **options}, given=given, defaulted=defaulted, place=place)
             self._keep(**{_ATTRIBUTES.get(name, name): value for name, value in decoded.items()})
             self._keep(wait_us=decoded["wait"] or 0)
             self._combine(decoded)
@@ -117,8 +124,11 @@ class Rule:
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
             self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
-        if "timezone" in self.given and not scheduled:
-            raise ConfigError("nothing depends on the time zone. Add a schedule, or remove timezone", "timezone")
+        if not (scheduled or self._has_functions):
+            if "timezone" in self.given:
+                raise ConfigError("nothing depends on the time zone. Add a schedule, or remove timezone", "timezone")
+            self.options["timezone"] = _DEFAULTS["timezone"]
+            self._keep(timezone=UTC)
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         for name, value in (("limits", self.limits), ("per_key", decoded["per_key"])):
@@ -184,24 +194,39 @@ class Rule:
             raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules")
 
     def _share(self, consistency: str, percent: int | None) -> tuple[str, int]:
-        """Return the consistency, and the share of a lease. A lease alone means "leased"."""
-        if consistency == "exact" and (percent is None or "consistency" in self.given):
+        """Return the consistency, and the share of a lease. A lease alone means "leased".
+
+        A rule that cannot have the consistency of [defaults] is exact.
+        """
+        is_own = "consistency" in self.given
+        if consistency == "exact" and (percent is None or is_own):
             return consistency, 0
         name, option = ("consistency", 'consistency = "leased"') if percent is None else ("lease", "lease")
         has_options = isinstance(self.algorithm, Mapping) and len(self.algorithm) > 1
         counts_otherwise = self.statuses is not None or self.ban is not None or has_options
+        problem = ""
         if self.mode == "shadow" or counts_otherwise:
             others = 'mode = "shadow", ban, count_when, count_unless or an algorithm with options'
-            raise ConfigError(f"{option} cannot be combined with {others}", name)
-        if self.quotas and all(quota.concurrent for quota in self.quotas):
-            raise ConfigError(f"concurrency limits are always exact. Remove {option}", name)
+            problem = f"{option} cannot be combined with {others}"
+        elif self.quotas and all(quota.concurrent for quota in self.quotas):
+            problem = f"concurrency limits are always exact. Remove {option}"
+        if problem and (is_own or percent is not None):
+            raise ConfigError(problem, name)
+        if problem:
+            self.options["consistency"] = "exact"
+            return "exact", 0
         return "leased", percent or _LEASE_PERCENT
 
     @property
     def _may_hold_slots(self) -> bool:
         tables = (quotas for _, table in self.tables for quotas in table.values())
         quotas = itertools.chain(self.quotas, *tables, *(self.schedule.limits.values() if self.schedule else ()))
-        return any(map(callable, (self.limits, self.options["per_key"]))) or any(quota.concurrent for quota in quotas)
+        return self._has_functions or any(quota.concurrent for quota in quotas)
+
+    @property
+    def _has_functions(self) -> bool:
+        """Whether functions return limits, which may be of any kind."""
+        return callable(self.limits) or callable(self.options["per_key"])
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -245,9 +270,36 @@ class Rule:
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
 
+def build_rule(options: Mapping[str, Any], defaults: RuleDefaults, place: Location = Location()) -> Rule:  # noqa: B008
+    """Build a rule with these options, among them ``limits``, and with defaults for others.
+
+    Raises:
+        ConfigError: The rule is impossible. The message names the defaults where it is possible without them.
+    """
+    limits, given = (
+        options["limits"],
+        cast(RuleOptions, {name: each for name, each in options.items() if name != "limits"}),
+    )
+    rule = object.__new__(Rule)
+    try:
+        rule._build(limits, given, defaults, place)
+    except ConfigError as error:
+        if not (added := [name for name in defaults if name not in given]):
+            raise
+        try:
+            Rule(limits=limits, **given)
+        except ConfigError:
+            raise error from None
+        message = f"{error.message}. The rule has {', '.join(added)} from [defaults]"
+        raise ConfigError(message, error.path, error.of) from None
+    return rule
+
+
 def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     """Return the rule with these options instead of those that it was not given."""
-    return rule if defaults.keys() <= rule.given.keys() else build_rule({"limits": rule.limits, **rule.given}, defaults)
+    if defaults.keys() <= {*rule.given, *rule.defaulted}:
+        return rule
+    return build_rule({"limits": rule.limits, **rule.given}, defaults, rule.place)
 
 
 def amended(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,39 +315,9 @@ def amended(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: Mapping[str, Any]) -> Rule:
-    """Return a rule with some options of a rule whose limits, key and schedule are not known; check the options."""
-    others = dict(options)
-    if not options.get("schedule"):
-        with error_path("timezone"):
-            parse_timezone(others.pop("timezone", "UTC"))
-    return Rule(**{"limits": _any_limits, "key": "user", **others})
+    """Return a rule with some options of a rule whose limits and key are not known; check the options."""
+    return Rule(**{"limits": _any_limits, "key": "user", **options})
 
 
 def _any_limits(*_: object) -> None:
     """Be the function of limits that are not known, which is never called: it fits any algorithm, slots and times."""
-
-
-def build_rule(options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
-    """Build a rule with these defaults. ``ConfigError`` names them where the options alone are a rule.
-
-    A rule that cannot have the consistency of the defaults is exact, or has the lease that it was given. A rule without
-    a schedule has no time zone.
-    """
-    defaults = defaults.copy()
-    if not options.get("schedule"):
-        defaults.pop("timezone", None)
-    others = defaults.copy()
-    others.pop("consistency", None)
-    if "lease" in options:
-        defaults = others
-    try:
-        return Rule(**{**defaults, **options})
-    except ConfigError as error:
-        if "consistency" in defaults:
-            return build_rule(options, others)
-        try:
-            Rule(**options)
-        except ConfigError:
-            raise error from None
-        added = ", ".join(defaults.keys() - options.keys())
-        raise ConfigError(f"{error.message}. The rule has {added} from [defaults]", error.path, error.of) from None

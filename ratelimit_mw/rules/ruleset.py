@@ -23,6 +23,7 @@ from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
 from .names import printable
 from .options import RuleDefaults
+from .places import DEFAULTS, Location
 from .plan import Plan
 from .routed import PathPatterns
 from .rule import Rule, amended, build_rule, with_defaults
@@ -43,7 +44,7 @@ class Amendment(NamedTuple):
 class RuleSet:
     """Rules with unique names. While an amendment has no mark, no plan is built: see ``require_complete``.
     Where it is not ``enabled``, all plans are empty. Rules of ``before`` that are the same keep the limits they know.
-    ``limits_rule`` is the name of the rule of the setting ``limits``.
+    ``source`` is the settings file with the amendments and the defaults.
     """
 
     def __init__(
@@ -55,14 +56,15 @@ class RuleSet:
         secret: Secret = NO_SECRET,
         defaults: RuleDefaults | None = None,
         enabled: bool = True,
-        limits_rule: str = "",
+        source: str = "",
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
         rules, amendments, before = checked_rules(rules), amendments or {}, before or {}
         everywhere = len(rules)
         marks, self._of_mark = _number_marks(marks, everywhere)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
-        places = _places(names[:everywhere], amendments, limits_rule) + [f"the limit on {mark.view}" for mark in marks]
+        places = [rule.place.path or f"rules[{i}]" for i, rule in enumerate(rules)]
+        places += [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
@@ -78,8 +80,11 @@ class RuleSet:
             for rule, name, holds, seen in zip(rules, names, may_hold, shown, strict=True)
         ]
         self.by_name = dict(zip(names, self.rules, strict=True))
-        compiled = zip(self.rules, places, strict=True)
-        _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
+        decorators = [*[""] * everywhere, *(mark.place.rpartition(" at ")[2] for mark in marks)]
+        for compiled, rule, decorator in zip(self.rules, rules, decorators, strict=True):
+            compiled.places = _places(rule, compiled.name, decorator, amendments.get(compiled.name), source)
+        placed = zip(self.rules, places, strict=True)
+        _check_unique((limit.policy, place) for each, place in placed for limit in each.limits)
         self.enabled = enabled
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
@@ -291,11 +296,29 @@ def _shown_names(marks: Iterable[Mark], others: Iterable[str]) -> list[str]:
     return shown
 
 
-def _places(names: Sequence[str], amendments: Mapping[str, Amendment], limits_rule: str) -> list[str]:
-    """The paths of the rules in the settings, where rules with ``overrides`` may be between them."""
-    amending = {amendment.position for amendment in amendments.values()}
-    positions = (i for i in range(len(names) + len(amending)) if i not in amending)
-    return ["limits" if name == limits_rule else f"rules[{i}]" for name, i in zip(names, positions, strict=False)]
+def _places(rule: Rule, name: str, decorator: str, amendment: Amendment | None, source: str) -> dict[str, Location]:
+    """Where a rule is written, and where the options are that the settings give to it.
+
+    Args:
+        rule: The rule.
+        name: Its name.
+        decorator: The file and line of its decorator, "" for none.
+        amendment: The changes to it in the settings.
+        source: The settings file, "" for none.
+    """
+    label = f"rule {name!r}"
+    place = rule.place._replace(label=f"{decorator}: {label}" if decorator else label)
+    if place.file:
+        label = f'{place.path} "{name}"' if place.path.endswith("]") else place.path
+        place = place._replace(label=label)
+    places = {"": place}
+    if source and amendment is not None:
+        path = f"rules[{amendment.position}]"
+        options = {*amendment.options, *(["cost"] if "limits" in amendment.options else ())}  # they are wrong together
+        places |= dict.fromkeys(options, Location(source, path, f'{path} "{name}"'))
+    for option in rule.defaulted if source else ():
+        places[option] = Location(source, DEFAULTS, label, f". The rule has {option} from [defaults]")
+    return places
 
 
 def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> Rule:

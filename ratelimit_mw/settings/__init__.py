@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
-from itertools import count
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack, cast
@@ -17,16 +16,15 @@ from ..rules.client_checks import check_lists
 from ..rules.declaration import decode, marked
 from ..rules.names import printable
 from ..rules.options import RuleDefaults
+from ..rules.places import Location, steps_of
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
 from ..stores import Store
 from . import options as declared
 from .environment import with_variables
 from .files import read
-from .locate import places_in
 from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
-from .places import WrittenRules, find_place, split_rule
 from .rules import DEFAULT_RULE, parse_rules, with_limits
 from .values import database_file, secret_of
 
@@ -37,7 +35,7 @@ OF_LIMITER: Final = marked(SettingsDict, declared.OF_LIMITER)
 _AT_START: Final = marked(SettingsDict, declared.AT_START)
 _SHOWN: Final = 3
 """The steps of a path in a message, such as "rules.api.per_key" or "lists.deny.user"."""
-_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled")
+_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source")
 
 
 @dataclass(frozen=True, init=False)
@@ -98,26 +96,6 @@ class Settings:
         """Return these settings with other values, in the form that the attributes have."""
         return _built({each.name: getattr(self, each.name) for each in fields(self)} | values)
 
-    @cached_property
-    def rule_places(self) -> dict[str, str]:
-        """The file and line of each rule in the settings file, by the name of the rule."""
-        try:
-            place = places_in(self.source)
-        except OSError:  # there is no file, or no longer
-            return {}
-        return {name: place(path) for name, path in self.rule_paths.items()}
-
-    @cached_property
-    def rule_paths(self) -> dict[str, str]:
-        """The path of each rule in the settings, such as "rules[0]", by the name of the rule."""
-        amended = {each.position: name for name, each in self.amendments.items()}
-        positions = (i for i in count() if i not in amended)
-        names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(self.rules)]
-        steps = {name: f"rules[{next(positions)}]" for name in names}
-        if self.has_limits:
-            steps[DEFAULT_RULE] = "limits"
-        return steps | {name: f"rules[{i}]" for i, name in amended.items()}
-
     @contextmanager
     def located(self, *arguments: str) -> Iterator[None]:
         """Put file and line in front of each ``ConfigError`` of this block about a setting of the file.
@@ -131,17 +109,17 @@ class Settings:
         try:
             yield
         except ConfigError as error:
-            if self.origin is None or not self.source:
+            setting = next(iter(steps_of(error.path)), "")
+            if self.origin is None or not self.source or error.of or setting not in SettingsDict.__annotations__:
                 raise
-            amended = {name: amendment.options for name, amendment in self.amendments.items()}
-            written = WrittenRules(self.source, self.rule_paths, self.rules, amended, self.defaults)
-            raise written.locate(error, {*arguments, *self.origin.arguments}) or error from None
+            if setting in {*arguments, *self.origin.arguments}:
+                raise
+            raise _locate(error, self.origin.table, self.source) from None
 
     @property
     def of_rule_set(self) -> dict[str, Any]:
         """The settings that a ``RuleSet`` takes, besides the rules."""
-        limits_rule = DEFAULT_RULE if self.has_limits else ""
-        return {name: getattr(self, name) for name in _OF_RULE_SET} | {"limits_rule": limits_rule}
+        return {name: getattr(self, name) for name in _OF_RULE_SET}
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -236,12 +214,17 @@ def _missing(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
-    tables = data.get("rules") if isinstance(data, Mapping) else None
-    rules = tables if isinstance(tables, list | tuple) else ()
-    named = ((i, rule.get("name", rule.get("overrides"))) for i, rule in enumerate(rules) if isinstance(rule, Mapping))
-    names = {f"rules[{i}]": printable(name) for i, name in named if isinstance(name, str)}
-    located = ConfigError(error.message, ": ".join(filter(None, split_rule(error.path, names))))
-    return ConfigError(f"{find_place(source, error.path)}: {located}") if source else located
+    steps, path = steps_of(error.path), error.path
+    place = Location(source)
+    if steps[:1] == ("rules",) and len(steps) > 1:
+        table, path = f"rules[{steps[1]}]", path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
+        rule = data["rules"][steps[1]]
+        names = (rule.get("name"), rule.get("overrides")) if isinstance(rule, Mapping) else ()
+        name = next((f' "{printable(name)}"' for name in names if isinstance(name, str)), "")
+        place = Location(source, table, f"{table}{name}")
+    if source:
+        return place.error(error.message, path)
+    return ConfigError(error.message, ": ".join(filter(None, (place.label, path))))
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
@@ -253,9 +236,11 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     with error_path("region_database"):
         options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, options["amendments"] = parse_rules(options["rules"], folder, options["ipv6_prefix"], options["defaults"])
+    rules, options["amendments"] = parse_rules(
+        options["rules"], folder, options["ipv6_prefix"], options["defaults"], source
+    )
     limits = options.pop("limits")
-    options["rules"] = with_limits(rules, limits, options["defaults"])
+    options["rules"] = with_limits(rules, limits, options["defaults"], source)
     options["secret"] = secret_of(options["secret"], options.pop("secret_file"), options.pop("keyed"), folder)
     return _built({**options, "has_limits": limits is not None, "source": source})
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import ConfigError, MissingExtraError
-from .locate import yaml_lines
+from ..rules.places import yaml_lines
 from .origin import read_bytes
 
 _PLACE: Final = re.compile(r"line (\d+),? column")

@@ -9,6 +9,7 @@ from ..rules.client_checks import check_rule
 from ..rules.declaration import check_names, decode, options_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
+from ..rules.places import Location
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import Amendment, RuleSet
 from .environment import with_variables
@@ -17,15 +18,15 @@ from .files import read
 DEFAULT_RULE: Final = "default"
 
 
-def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults) -> tuple[Rule, ...]:
-    """The rules, and the rule of the setting ``limits``."""
+def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults, source: str = "") -> tuple[Rule, ...]:
+    """The rules, and the rule of the setting ``limits``, which is in the file ``source``."""
     if limits is None:
         return rules
     with error_path("limits"):
         if any(rule.name == DEFAULT_RULE for rule in rules):
             raise ConfigError(f"they have the name {DEFAULT_RULE!r}, as one of your rules. Give that one another name")
         try:
-            return *rules, build_rule({"name": DEFAULT_RULE, "limits": limits}, defaults)
+            return *rules, build_rule({"name": DEFAULT_RULE, "limits": limits}, defaults, Location(source, "limits"))
         except ConfigError as error:
             raise ConfigError(error.message, error.path.removeprefix("limits")) from None
 
@@ -38,7 +39,7 @@ def parse_defaults(table: Any) -> RuleDefaults:
 
 
 def parse_rules(
-    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults
+    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults, source: str
 ) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
     """The rules, and the rules that override options of a decorator's rule."""
     if not isinstance(tables, list | tuple):
@@ -51,7 +52,7 @@ def parse_rules(
             if (amended := options.pop("overrides", None)) is None:
                 if "limits" not in options:
                     raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-                rules.append(build_rule(options, defaults))
+                rules.append(build_rule(options, defaults, Location(source, f"rules[{i}]")))
                 check_rule(rules[-1], ipv6_prefix)
                 continue
             if not isinstance(amended, str):

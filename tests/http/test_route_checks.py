@@ -389,6 +389,6 @@ def test_a_cost_above_a_limit_stops_the_start(rule: dict[str, Any]) -> None:
     app: Any = RateLimitMiddleware
     features: Any = {"plan": lambda request: "free"}
     with pytest.raises(
-        ConfigError, match='rule "r": cost: the cost 6 is above the limit 5/minute, so every request is rejected'
+        ConfigError, match="rule 'r': cost: the cost 6 is above the limit 5/minute, so every request is rejected"
     ):
         app(shown, settings={"rules": [{"name": "r", "cost": 6, **rule}]}, features=features)

@@ -339,7 +339,7 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
 def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) -> None:
     """Such a limit would reject every request, of the rules and of the decorators."""
     options = {"name": "r", "cost": 5, "limits": "3/minute", **options}
-    message = r'^rule "r": cost: the cost 5 is above the limit .*3.*, so every request is rejected$'
+    message = r"^rule 'r': cost: the cost 5 is above the limit .*3.*, so every request is rejected$"
     with pytest.raises(ConfigError, match=message):
         Limiter([Rule(**options)])
     with pytest.raises(ConfigError, match=message):

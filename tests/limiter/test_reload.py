@@ -18,7 +18,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.limiter import file_follower
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
-from ratelimit_mw.settings.places import find_place
+from ratelimit_mw.rules.places import place_of
 from ratelimit_mw.testing import ManualClock
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -187,7 +187,7 @@ def test_a_pipe_is_no_settings_file(tmp_path: Path, caplog: pytest.LogCaptureFix
     os.mkfifo(pipe)
     with pytest.raises(ConfigError, match=r"pipe\.toml' cannot be read: not a regular file"):
         load_settings(pipe)
-    assert find_place(str(pipe), "rules[0]") == str(pipe)
+    assert place_of(str(pipe), "rules[0]") == str(pipe)
     os.mkfifo(clients)
     file.write_text(f'{toml()}per_key = "clients.json"\n')
     with pytest.raises(ConfigError, match=r"per_key: .*clients\.json' cannot be read: not a regular file"):

@@ -222,7 +222,7 @@ def test_a_cost_is_settled_and_refunded_across_a_change() -> None:
 
 
 def test_a_cost_must_fit_into_each_range() -> None:
-    with pytest.raises(ConfigError, match=r'^rule "exports": cost: the cost 6 is above the limit 5/hour'):
+    with pytest.raises(ConfigError, match=r"^rule 'exports': cost: the cost 6 is above the limit 5/hour"):
         Limiter([rule_of("5/hour", cost=6)])
 
 

@@ -184,7 +184,7 @@ def test_defaults_may_have_the_time_zone() -> None:
 
 def test_a_time_zone_without_a_schedule_is_an_error() -> None:
     """It would have no effect. Settings may change that of a decorator, whose schedule they may also remove."""
-    for limits in ("9/minute", lambda ip: "9/minute"):
+    for limits in ("9/minute", ["9/minute", "20/hour"]):
         expect_error(
             r"^timezone: nothing depends on the time zone\. Add a schedule, or remove",
             Rule,

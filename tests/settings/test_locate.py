@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tables import expect_error
 
-from ratelimit_mw import load_settings
-from ratelimit_mw.settings.locate import places_in
+from ratelimit_mw import Limiter, load_settings
+from ratelimit_mw.rules.places import places_in
 
 TOML = '''# [lists] in a comment
 store = """
@@ -108,7 +108,8 @@ def test_each_rule_has_its_place(tmp_path: Path) -> None:
     for head in ("", 'limits = "9/day"\n'):
         file = tmp_path / "ratelimit.toml"
         file.write_text(f'{head}[[rules]]\nname = "api"\nlimits = "5/minute"\n', encoding="utf-8")
-        places = load_settings(file).rule_places
+        limiter = Limiter.from_settings(file)
+        lines = {rule.name: rule.lines for rule in limiter.rules.rules}
         line = 2 if head else 1
-        assert places["api"] == f"{file}:{line}", head
-        assert len(places) == line, head
+        assert lines["api"] == [f"{file}:{line}"], head
+        assert len(lines) == line, head

@@ -39,7 +39,15 @@ def test_an_override_has_the_place_of_its_options(tmp_path: Path) -> None:
     costly = limit("9/minute", name="home", cost=6)(hello)
     check_place(mistake_of(costly, settings=file), file, '1: rules[0] "home": cost: the cost 6 is above')
     keyed = limit("9/minute", name="home", key=["usr"])(hello)
-    assert str(mistake_of(keyed, settings=file)).startswith("rule 'home': key: uses the feature 'usr'")
+    assert str(mistake_of(keyed, settings=file)).startswith(f"{__file__}:41: rule 'home': key: uses the feature 'usr'")
+
+
+def test_a_default_of_a_decorators_rule_has_the_place_of_the_default(tmp_path: Path) -> None:
+    """The decorator does not set the option, so the file is wrong."""
+    file = settings_file(tmp_path, '[defaults]\nkey = "usr"\n')
+    error = mistake_of(limit("9/minute", name="home")(hello), settings=file)
+    check_place(error, file, "2: rule 'home': key: uses the feature 'usr'")
+    assert str(error).endswith("The rule has key from [defaults]")
 
 
 def test_a_name_that_a_decorator_has_too_is_an_error_of_the_file(tmp_path: Path) -> None:

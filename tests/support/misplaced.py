@@ -23,7 +23,7 @@ MISTAKES: Final = {
     "a list": (f'{RULE}[lists]\ndeny = {{ usr = ["a"] }}\n', "6: lists.deny.usr: uses the feature 'usr'"),
     "a default": (f'[defaults]\nkey = ["usr"]\n{RULE}', "2: rules[0] \"login\": key: uses the feature 'usr'"),
     "a rule without a name": ('[[rules]]\nlimits = "1/s"\nkey = "usr"\n', '3: rules[0] "rule-1": key: uses'),
-    "limits": ('limits = "1/s"\n[defaults]\nkey = "usr"\n', "3: limits.key: uses the feature 'usr'"),
+    "limits": ('limits = "1/s"\n[defaults]\nkey = "usr"\n', "3: limits: key: uses the feature 'usr'"),
     "an override": (
         '[[rules]]\noverrides = "nope"\nlimits = "1/s"\n',
         "2: rules[0] \"nope\": overrides: no decorator has a rule named 'nope'",

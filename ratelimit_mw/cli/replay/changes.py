@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...quota import format_duration, parse_duration, parse_quotas
+from ...rules.places import places_in, steps_of
 from ...rules.rule import Rule
 from ...settings import Settings
 from ...settings.files import read
-from ...settings.locate import places_in, steps_of
 from ...stores.url import redacted_url
 from ..toml import toml
 

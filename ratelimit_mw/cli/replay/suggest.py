@@ -43,7 +43,9 @@ class _Search:
         return {place: rule for place in sorted(places) if (rule := self._candidate(place)) is not None}
 
     def _candidate(self, place: int) -> Rule | None:
-        options: dict[str, Any] = {name: value for name, value in self._rule.given.items() if name not in _LEFT_OUT}
+        options: dict[str, Any] = {
+            name: value for name, value in self._rule.set_options.items() if name not in _LEFT_OUT
+        }
         name = f"{id(self)}-{place}"
         try:
             return Rule(limits=str(_scaled(self._quota, _AMOUNTS[place])), name=name, mode="shadow", **options)
@@ -88,7 +90,7 @@ def _suggested(rule: Rule, searches: dict[Quota, _Search]) -> Rule:
     if not searches or not all(search.matched for search in searches.values()):
         return rule
     quotas = [_scaled(quota, _AMOUNTS[searches[quota].high]) if quota in searches else quota for quota in rule.quotas]
-    return Rule(limits=list(map(str, quotas)), **rule.given)
+    return Rule(limits=list(map(str, quotas)), **rule.set_options)
 
 
 def _scaled(quota: Quota, amount: int) -> Quota:

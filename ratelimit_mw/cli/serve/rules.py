@@ -169,23 +169,25 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
             check_decided_at_once(rule)
             if "user" in rule.source.needs and not has_users:
                 warn(f"the rule {rule.name!r} counts no user. Name the header of the gateway with --user-header")
-            _check_sent(f"rule {rule.name!r}", rule.source.parts, gateway, requires_user(rule) and not has_users)
-    _check_sent("lists", rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
+            with rule.located():
+                _check_sent(rule.source.parts, gateway, requires_user(rule) and not has_users)
+    with error_path("lists"):
+        _check_sent(rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
 
 
-def _check_sent(of: str, parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
+def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
     if lacks_user:
-        raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header", of=of)
+        raise ConfigError("uses the feature 'user'. Name the header of the gateway with --user-header")
     for part in parts:
         name = part.removeprefix("email:")
         family, _, header = part_of(name).feature.partition(":")
         if family not in _SENT or (family == "header" and not gateway.sends(header)):
             fix = _PATHS if name == "endpoint" else _FIX
-            raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}", of=of)
+            raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}")
 
 
 def check_decided_at_once(rule: CompiledRule) -> None:
     """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
     if Plan([rule]).needs_settlement:
         message = "the service sees no response, so it has no use for concurrent limits, count_when and cost_from"
-        raise ConfigError(f"{message}. Use the rule in the middleware of the application", of=f"rule {rule.name!r}")
+        raise rule.error(f"{message}. Use the rule in the middleware of the application")

@@ -1,15 +1,17 @@
-"""Find the line of a setting, or of the nearest table around the setting, in a settings file for error messages."""
+"""Where options are written: the ``Location`` of a rule, and the line of a setting in a settings file."""
 
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError
+from ..errors import ConfigError, join_path
 from ..stores.regular import read_regular
 
 Steps = tuple[str | int, ...]
+DEFAULTS: Final = "defaults"
+"""The path of the options that all rules have."""
 
 _STEP = re.compile(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)")
 _STRING_OR_COMMENT = re.compile(
@@ -17,6 +19,37 @@ _STRING_OR_COMMENT = re.compile(
 )
 _HEADER = re.compile(r"\s*(\[{1,2})([\w.\- ]+)\]")
 _KEY = re.compile(r"\s*([\w.\- ]+?)\s*=")
+
+
+class Location(NamedTuple):
+    """Where a rule, or an option of it, is written: in a table of a settings file, or else only in code.
+
+    >>> str(Location(label="rule 'login'").error("the cost 5 is above the limit 3/minute", "cost"))
+    "rule 'login': cost: the cost 5 is above the limit 3/minute"
+    """
+
+    file: str = ""
+    """The settings file; "" for code, and for settings in a dictionary."""
+    path: str = ""
+    """The path of the table in the settings, such as "rules[1]"."""
+    label: str = ""
+    """The rule in messages."""
+    hint: str = ""
+    """The end of messages."""
+
+    def error(self, message: str, path: str = "") -> ConfigError:
+        """Return an error about what is written here. ``path`` begins with the name of an option."""
+        error = ConfigError(f"{message}{self.hint}", path, self.label)
+        # The place in a file is the beginning of the message, so that no path of a caller replaces it.
+        return ConfigError(f"{place_of(self.file, join_path(self.path, path))}: {error}") if self.file else error
+
+
+def place_of(source: str, path: str) -> str:
+    """Return the "FILE:LINE" of a path in a settings file, or the file alone when it cannot be read."""
+    try:
+        return places_in(source)(path)
+    except OSError:
+        return source
 
 
 def steps_of(path: str) -> Steps:
@@ -34,13 +67,13 @@ def places_in(source: str) -> Callable[[str], str]:
     text = read_regular(file).decode("utf-8-sig", errors="replace")
     lines = _toml_lines(text) if file.suffix.lower() == ".toml" else yaml_lines(text)
 
-    def place_of(path: str) -> str:
+    def find(path: str) -> str:
         steps = (*prefix, *steps_of(path))
         known = (lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines)
         line = next(known, None)
         return f"{source}:{line}" if line else source
 
-    return place_of
+    return find
 
 
 def _toml_lines(text: str) -> dict[Steps, int]:
