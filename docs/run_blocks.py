@@ -144,7 +144,7 @@ class Player:
             module = self._modules[path.stem] = importlib.import_module(path.stem)
         self._output = out.getvalue()
         app = getattr(module, "app", None) or getattr(module, "application", None)
-        return "ran" if app is None or "check(" in block.text else f"app {_probe(app)}"
+        return "ran" if app is None or re.search(r"\bcheck[(.]", block.text) else f"app {_probe(app)}"
 
     def _shell(self, line: str) -> str:
         if repeated := _REPEATED.fullmatch(line):
