@@ -83,6 +83,8 @@ def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) 
 def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of an operation. A mistake in the words of the command is misuse."""
     try:
+        if operation.takes_all_rules and "=" in (values["rule"] or ""):
+            values["features"], values["rule"] = (values["rule"], *values["features"]), None
         if "features" in values:
             texts = values["features"]
             if "limits" in operation.words:

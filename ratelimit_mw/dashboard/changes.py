@@ -76,7 +76,7 @@ def change(limiter: Limiter, form: dict[str, str]) -> bool:
     name = form.get("operation", "")
     if name not in RESULTS:
         raise ConfigError(f"expected one of {', '.join(RESULTS)}; got {name[:100]!r}", "operation")
-    arguments: dict[str, Any] = {"rule": form.get("rule"), "features": _features(form.get("client", ""))}
+    arguments: dict[str, Any] = {"rule": form.get("rule") or None, "features": _features(form.get("client", ""))}
     if name == "override set":
         arguments |= {field: form.get(field) or None for field in ("limits", "for")}
     return not run(limiter, name, arguments).found_wrong

@@ -128,8 +128,6 @@ def _read_state(limiter: Limiter) -> Json:
 
 
 def _read_bans(limiter: Limiter) -> Json:
-    if all(rule.ban is None for rule in limiter.rules.rules):
-        return {"missing": "No rule has the option ban."}
     found: list[Json] = []
     cursor: str | None = ""
     for _ in range(_MOST_PAGES):
@@ -137,6 +135,8 @@ def _read_bans(limiter: Limiter) -> Json:
         found += [decision_json(each, limiter.rules) for each in decisions]
         if cursor is None or len(found) >= _MOST_BANS:
             break
+    if not found and all(rule.ban is None for rule in limiter.rules.rules):
+        return {"missing": "No rule has the option ban, and no client is banned."}
     bans = sorted(found, key=lambda each: (each["rule"], each["client"]))
     return {"bans": bans[:_MOST_BANS], "has_more": cursor is not None or len(bans) > _MOST_BANS}
 

@@ -11,6 +11,7 @@ from .bans import count_hits as count_hits
 from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
+from .limit import BANNED as BANNED
 from .limit import FORMAT as FORMAT
 from .limit import Algorithm as Algorithm
 from .limit import Charge as Charge
@@ -31,6 +32,7 @@ from .receipt import PendingCorrection as PendingCorrection
 from .receipt import Receipt as Receipt
 from .receipt import cost_due as cost_due
 from .receipt import refund_due as refund_due
+from .verdict import BannedVerdict as BannedVerdict
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import RateLimitExceeded as RateLimitExceeded
 from .verdict import RuleVerdict as RuleVerdict

@@ -214,6 +214,34 @@ def _open_receipt(verdict: Verdict) -> Receipt:
         return verdict.open_receipt
 
 
+class BannedVerdict(Verdict):
+    """The rejection of a client that an operator has banned from all rules.
+
+    Args:
+        until: The end of the ban, in seconds since 1970; infinity for a ban without an end.
+        at: The time of the request, in seconds since 1970.
+    """
+
+    until: float = math.inf
+    at: float = 0.0
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the end of the ban; None without one."""
+        return None if self.until == math.inf else max(0.0, self.until - self.at)
+
+    @property
+    def banned(self) -> bool:
+        return True
+
+    @property
+    def denied(self) -> bool:
+        return False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ((), False, None, None, self.until, self.at)
+
+
 class CombinedVerdict(Verdict):
     """Several verdicts on one request, as one: see ``combine_verdicts``."""
 
@@ -338,7 +366,8 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
         Returns:
             The limits that reject, and the time to wait.
         """
-        limits = ", ".join(f"{d.source.shown_rule} ({d.source.text})" for d in verdict.rejected_by) or "a rule"
+        limits = ", ".join(f"{d.source.shown_rule} ({d.source.text})" for d in verdict.rejected_by)
+        limits = limits or ("a ban" if verdict.banned else "a rule")
         retry = verdict.retry_after
         wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
         return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"

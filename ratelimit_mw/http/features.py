@@ -206,4 +206,4 @@ def needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
 def needs_of_lists(lists: AccessLists) -> dict[str, Need]:
     """Return the list that each part is in."""
     paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in lists.entries}
-    return {part: Need(paths[part]) for part in lists.parts}
+    return {part: Need(paths.get(part, "bans")) for part in lists.parts}

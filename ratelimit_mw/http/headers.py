@@ -93,7 +93,8 @@ class HeaderWriter:
         if len(decisions) != 1 or decisions[0].hit[0].shadow:
             decisions, limits = _shown(decisions, allowed)
             if not decisions:
-                return []
+                wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
+                return [] if wait is None else [(_RETRY_AFTER, b"%d" % math.ceil(wait))]
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
-from ..decision import Verdict
+from ..decision import BannedVerdict, Verdict
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -49,7 +49,9 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
     status = verdict.status
     title, kind = _PROBLEMS[status]
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
-        kind, detail = _BANNED, f"Too many of your requests were rejected. {detail}"
+        kind = _BANNED
+        reason = "You are banned." if isinstance(verdict, BannedVerdict) else "Too many of your requests were rejected."
+        detail = f"{reason} {detail}"
     violated = [decision.hit[0].policy for decision in verdict.rejected_by]
     detail = f"{_concurrency(verdict)}{detail}"
     wait = {"retry-after": int(retry_after)} if retry_after else {}

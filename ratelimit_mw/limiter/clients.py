@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ..algorithms.fixed_window import FixedWindow
 from ..clock import SECOND
 from ..decision import (
+    BANNED,
     FORMAT,
     BanLimit,
     Correction,
@@ -26,12 +28,13 @@ from ..decision import (
 )
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
-from ..quota import parse_duration
+from ..quota import Quota, parse_duration
 from ..rules import lookup
+from ..rules.client_bans import ClientBan, ban_of
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
-from ..rules.overrides import ClientOverride, limits_of
+from ..rules.overrides import ClientOverride, known_to_bans, limits_of
 from ..stores import Store
 from ..stores.blocking import Call, twins
 from ..stores.url import redacted_url
@@ -163,16 +166,23 @@ class Clients:
 
     reset_key, areset_key = twins(_reset_key)
 
-    async def _ban(self, call: Call, rule: str, features: Features, duration: float | str | None = None) -> float:
-        """Ban a client from a rule now. The ban replaces an active one, and does not make later bans longer.
+    async def _ban(
+        self, call: Call, rule: str | None, features: Features, duration: float | str | None = None
+    ) -> float:
+        """Ban a client now, from one rule or from all. The ban replaces an active one, and makes later bans no longer.
+
+        A ban from all rules is active in all workers that share the store within ``reload_interval``.
 
         Args:
-            rule: The name of the rule. It must have the option ``ban``.
-            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+            rule: The name of the rule, which must have the option ``ban``. None bans the client from all rules: all its
+                requests are rejected with 403, unless it is on the allow list.
+            features: The features of the key of the rule, for example ``{"ip": "192.0.2.7"}``. From all rules, one or
+                more of ``ip`` and the features that rules use.
             duration: The length of the ban, in seconds or as text such as ``"7d"``. Default: ``for`` of the rule's ban.
+                A ban from all rules has no end by default.
 
         Returns:
-            The end of the ban, in seconds since 1970 by the clock of the store.
+            The end of the ban, in seconds since 1970 by the clock of the store; infinity for none.
 
         Raises:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing. Many clients share
@@ -191,6 +201,11 @@ class Clients:
             >>> limiter.clients.unban("api", {"ip": "192.0.2.7"})
             True
         """
+        if rule is None:
+            ban = self._ban_from_all(features, duration)
+            new = ClientOverride("", ban.key, "", ban.until_us, ban.by)
+            await self._record.change(call, "", ban.key, new)
+            return ban.until
         await call(self._counts, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
         (at,) = await call(self._counts, "correct", [correction], self._clocks.now())
@@ -202,11 +217,11 @@ class Clients:
 
     ban, aban = twins(_ban)
 
-    async def _unban(self, call: Call, rule: str, features: Features) -> bool:
+    async def _unban(self, call: Call, rule: str | None, features: Features) -> bool:
         """Lift the ban of a client from a rule, and forget its rejections and earlier bans. Its counts stay.
 
         Args:
-            rule: The name of the rule. It must have the option ``ban``.
+            rule: The name of the rule, which must have the option ``ban``. None lifts the ban from all rules.
             features: The features of its key.
 
         Returns:
@@ -216,6 +231,8 @@ class Clients:
             ConfigError: There is no such rule, it has no ban, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
+        if rule is None:
+            return await self._record.change(call, "", self._ban_from_all(features, None).key)
         await call(self._counts, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         decision = await self._decide(call, hit)
@@ -232,15 +249,20 @@ class Clients:
             cursor: The ``cursor`` of the page before. Default: the first page.
 
         Returns:
-            A decision on each banned client. Its ``retry_after`` is the end of the ban. A page may be empty before the
-            last page.
+            A decision on each banned client. Its ``retry_after`` is the end of the ban. That of a ban from all rules
+            has the rule ``""``, and is on the first page. A page may be empty before the last page.
 
         Raises:
             ConfigError: There is no such rule, or the store cannot list its keys.
             StoreError: The store is unreachable.
         """
         prefixes = {rule.ban.prefix for rule in self._reloads.rules.rules if rule.ban is not None}
-        return await self._inspect(call, rule, None, cursor, True, lambda key: prefix_of(key) in prefixes)
+        from_all = [] if rule is not None or cursor else await self._record.bans(call)
+        found = list(map(self._decision_of, from_all))
+        if rule is None and not prefixes:
+            return KeyStates(found, None)
+        page = await self._inspect(call, rule, None, cursor, True, lambda key: prefix_of(key) in prefixes)
+        return page._replace(decisions=[*found, *page.decisions])
 
     bans, abans = twins(_bans)
 
@@ -300,7 +322,7 @@ class Clients:
     remove_override, aremove_override = twins(_remove_override)
 
     async def _clear_overrides(self, call: Call) -> None:
-        """Remove the overrides of all clients and rules, even where their record is damaged.
+        """Remove the overrides of all clients and rules, and bans from all rules, even where their record is damaged.
 
         Raises:
             StoreError: The store is unreachable.
@@ -322,6 +344,22 @@ class Clients:
         return await self._record.read(call)
 
     overrides, aoverrides = twins(_overrides)
+
+    def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientBan:
+        features, rules, span = self._reloads.as_counted(features), self._reloads.rules, _span_of(duration, "a ban")
+        until = None if span is None else self._clocks.time() + span
+        with error_path("features"):
+            ban = ban_of(features, known_to_bans(rules), rules.secret, until)
+        if rules.own_lists.allows(features):
+            raise ConfigError("the client is on the allow list, so a ban has no effect")
+        return ban
+
+    def _decision_of(self, ban: ClientBan) -> Decision:
+        """Return a ban from all rules as a decision of a limit that has no rule."""
+        now, limit = self._clocks.time(), Limit("", 0, Quota.exact(1, SECOND), FixedWindow)
+        left = None if ban.until_us is None else ban.until_us - now
+        hit = Hit(limit, limit.prefix + ban.key, 1)
+        return Decision(False, 0, left, left or 0, now, 0, hit, BANNED)
 
     def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
         """Return a rule, and the part of its keys that names a client."""
@@ -452,8 +490,14 @@ class Clients:
                 text = "; ".join(map(str, rule.source.parse_limits(limits)))
             for limit in limits_of(rule, text):
                 self._store.check(limit)
-        with error_path("duration"):
-            span = None if duration is None else parse_duration(duration)
-            if span == 0:
-                raise ConfigError("expected more than 0. Leave the argument out for an override without an end")
+        span = _span_of(duration, "an override")
         return ClientOverride(rule.name, key, text, None if span is None else self._clocks.time() + span)
+
+
+def _span_of(duration: float | str | None, what: str) -> int | None:
+    """Return a duration in microseconds; None for one without an end."""
+    with error_path("duration"):
+        span = None if duration is None else parse_duration(duration)
+        if span == 0:
+            raise ConfigError(f"expected more than 0. Leave the argument out for {what} without an end")
+    return span

@@ -27,6 +27,9 @@ _PERIODS: Final = ("for", "last")
 _WORD: Final = {"is_word": True}
 """Marks an argument that a command takes by position."""
 _RULE: Final = Meta(title="RULE", description="The name of the rule.", extra=_WORD)
+_OR_ALL: Final = Meta(
+    title="RULE", description="The name of the rule. Default: all rules.", extra=_WORD | {"or_all": True}
+)
 _FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.", extra=_WORD)
 _LIMITS: Final = Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".', extra=_WORD)
 _ONLY_RULE: Final = Meta(title="NAME", description="Show only the clients of this rule.")
@@ -40,7 +43,9 @@ class Argument:
     def __init__(self, hint: Any, is_required: bool, default: Any) -> None:
         self.hint = hint
         self.meta: Meta = hint.__metadata__[0]
-        self.is_word = self.meta.extra == _WORD
+        self.is_word = "is_word" in (self.meta.extra or {})
+        self.or_all = "or_all" in (self.meta.extra or {})
+        """Whether the first NAME=VALUE may take its place in the words of a command."""
         self.is_required = is_required
         self.default = None if default is NODEFAULT else default
 
@@ -90,12 +95,19 @@ class ResetArguments(Struct, kw_only=True):
     ] = None
 
 
-class BanArguments(ClientArguments, kw_only=True):
+class UnbanArguments(Struct, kw_only=True):
+    """The arguments that name one client of a rule, or of all rules."""
+
+    rule: Annotated[str | None, _OR_ALL] = None
+    features: Annotated[Mapping[str, Any], _FEATURES]
+
+
+class BanArguments(UnbanArguments, kw_only=True):
     """The arguments of a ban."""
 
     for_: Annotated[
         str | None,
-        Meta(title="DURATION", description="The length of the ban, such as 30m or 7d. Default: `for` of the rule."),
+        Meta(title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."),
     ] = field(default=None, name="for")
 
 

@@ -1,6 +1,7 @@
 """The operations on single clients of a limiter: their keys, counts, bans and overrides."""
 
 from collections.abc import Collection, Iterable, Iterator
+from math import inf
 from typing import Any, Final
 
 from ..clock import SECOND
@@ -25,6 +26,7 @@ from .arguments import (
     OverrideArguments,
     OverridesArguments,
     ResetArguments,
+    UnbanArguments,
     missing,
     read_features,
     word_of,
@@ -185,7 +187,10 @@ class _KeySearch:
         allows = self._limiter.rules.lists.allows(self._features) if self._features else None
         if allows is not None:
             effect = "never limited" if allows else "rejected with 403. A reset does not change this"
-            yield f"this client is on the {'allow' if allows else 'deny'} list, so its requests are {effect}"
+            bans, place = self._limiter.rules.lists.bans, f"on the {'allow' if allows else 'deny'} list"
+            if not allows and bans is not None and bans.find(self._features):
+                place = "banned from all rules"
+            yield f"this client is {place}, so its requests are {effect}"
         if self._problem:
             yield self._problem
         for rules, reason in (
@@ -354,33 +359,52 @@ def _notes_on_workers(limiter: Limiter, rule: CompiledRule) -> list[str]:
     "ban",
     "/v1/ban",
     "FILE login ip=192.0.2.7",
+    "FILE ip=192.0.2.7 --for 1h",
     "FILE api user=alice --for 7d --json",
     "APP login ip=192.0.2.7 --for 1h",
     writes=True,
 )
 async def ban(call: Call, limiter: Limiter, arguments: BanArguments) -> Answer:
-    """Ban one client from RULE now. The ban replaces an active one.
+    """Ban one client from RULE now, or from all rules. The ban replaces an active one.
 
-    NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban.
+    NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban. Without RULE, all
+    requests of the client are rejected with 403 until the end of the ban.
     """
+    name, features = await _banned_client(call, limiter, arguments)
+    until = await call(limiter.clients, "ban", name, features, arguments.for_)
+    end = None if until == inf else time_json(until)
+    text = f"{_of_ban(name, features, 'is banned')} {f'until {time_text(until)}' if end else 'without an end'}"
+    return Answer(client_json(name, features, until=end), [text], [] if name else _notes_on_interval(limiter))
+
+
+async def _banned_client(call: Call, limiter: Limiter, arguments: UnbanArguments) -> tuple[str | None, Features]:
+    """Return the rule of a ban, None for all rules, and the features of its client."""
+    if arguments.rule is None:
+        await call(limiter, "start")
+        return None, arguments.features
     rule, features = await _client(call, limiter, arguments)
-    until = await call(limiter.clients, "ban", rule.name, features, arguments.for_)
-    text = f"{' '.join(words_of(features))} is banned from rule {rule.name} until {time_text(until)}"
-    return Answer(client_json(rule.name, features, until=time_json(until)), [text])
+    return rule.name, features
 
 
-@operation("unban", "/v1/unban", "FILE login ip=192.0.2.7", "APP login ip=192.0.2.7 --json", writes=True)
-async def unban(call: Call, limiter: Limiter, arguments: ClientArguments) -> Answer:
-    """Lift the ban of one client from RULE. Its counts stay: see reset.
+def _of_ban(rule: str | None, features: Features, words: str) -> str:
+    return f"{' '.join(words_of(features))} {words} from {f'rule {rule}' if rule else 'all rules'}"
+
+
+@operation(
+    "unban", "/v1/unban", "FILE login ip=192.0.2.7", "FILE ip=192.0.2.7", "APP login ip=192.0.2.7 --json", writes=True
+)
+async def unban(call: Call, limiter: Limiter, arguments: UnbanArguments) -> Answer:
+    """Lift the ban of one client from RULE, or its ban from all rules. Its counts stay: see reset.
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """
-    rule, features = await _client(call, limiter, arguments)
-    was_banned = await call(limiter.clients, "unban", rule.name, features)
-    client, json = " ".join(words_of(features)), client_json(rule.name, features, was_banned=was_banned)
+    name, features = await _banned_client(call, limiter, arguments)
+    was_banned = await call(limiter.clients, "unban", name, features)
+    json = client_json(name, features, was_banned=was_banned)
     if not was_banned:
-        return Answer(json, notes=[f"{client} was not banned from rule {rule.name}. {_SPELLING}"], found_wrong=True)
-    return Answer(json, [f"{client} is no longer banned from rule {rule.name}"], _notes_on_workers(limiter, rule))
+        return Answer(json, notes=[f"{_of_ban(name, features, 'was not banned')}. {_SPELLING}"], found_wrong=True)
+    notes = _notes_on_workers(limiter, limiter.rules.named(name)) if name else _notes_on_interval(limiter)
+    return Answer(json, [_of_ban(name, features, "is no longer banned")], notes)
 
 
 @operation("bans", "/v1/bans", "FILE", "FILE --rule login --json", "APP")
@@ -402,12 +426,12 @@ async def bans(call: Call, limiter: Limiter, arguments: BansArguments) -> Answer
 
 
 def _ban_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
-    left = decision.retry_after or 0.0
+    left = decision.retry_after
     return {
-        "rule": decision.rule,
+        "rule": decision.rule or "(all rules)",
         "client": _client_of(decision, rules),
-        "until": time_text(decision.at, left),
-        "left": span_text(left),
+        "until": "no end" if left is None else time_text(decision.at, left),
+        "left": "" if left is None else span_text(left),
         "mode": "shadow" if decision.shadow else "enforce",
     }
 
@@ -470,7 +494,7 @@ async def remove_override(call: Call, limiter: Limiter, arguments: ClientArgumen
 
 @operation("override clear", "", "FILE", "APP", writes=True)
 async def clear_overrides(call: Call, limiter: Limiter, _arguments: NoArguments) -> Answer:
-    """Remove all overrides, even when their record in the store is damaged."""
+    """Remove all overrides and all bans from all rules, even when their record in the store is damaged."""
     await call(limiter, "start")
     await call(limiter.clients, "clear_overrides")
     return Answer({"cleared": True}, notes=["all overrides removed", *_notes_on_interval(limiter)])

@@ -40,6 +40,11 @@ class AdminOperation(NamedTuple):
         """The arguments that the command takes by position. Others are options."""
         return tuple(name for name, each in arguments_of(self.arguments).items() if each.is_word)
 
+    @property
+    def takes_all_rules(self) -> bool:
+        """Whether the command may have the features of a client without a rule."""
+        return any(each.or_all for each in arguments_of(self.arguments).values())
+
 
 OPERATIONS: Final[dict[str, AdminOperation]] = {}
 """The operations by name."""

@@ -51,7 +51,7 @@ def function_of(decision: Decision, rules: RuleSet) -> str:
     return function_name(rule.source.limits) if rule and decision.source in rule.placeholder else ""
 
 
-def client_json(rule: str, features: Features, **result: object) -> dict[str, Any]:
+def client_json(rule: str | None, features: Features, **result: object) -> dict[str, Any]:
     """Return the result of a change for one client."""
     return {"rule": rule, "client": " ".join(words_of(features)), **result}
 

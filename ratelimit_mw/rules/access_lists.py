@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from ..errors import ConfigError, error_path
 from ..keys.features import INVALID, Features
 from ..keys.parts import checked_part, compared, feature_of, part_of
+from .client_bans import ClientBans
 from .declaration import check_names
 from .marks import Destination
 from .match import Values, parse_values
@@ -17,6 +18,7 @@ from .values import checked_table
 
 _KINDS: Final = ("allow", "deny")
 _PATH: Final = "path"
+_EXEMPT: Final = "exempt"
 
 
 class _Entry(NamedTuple):
@@ -54,7 +56,7 @@ class AccessLists:
                 with error_path(f"{kind}.{name}"):
                     self.entries.append(_parse(kind, part, values))
         if exempt:  # after the deny list, which also applies to these paths
-            self.entries.append(_Entry("exempt", _PATH, tuple(exempt)))
+            self.entries.append(_Entry(_EXEMPT, _PATH, tuple(exempt)))
         self.exempt = tuple(exempt)
         self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries if entry.part != _PATH))
         self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
@@ -64,10 +66,20 @@ class AccessLists:
         self.has_paths = bool(patterns)
         self.matched: tuple[str, ...] = ()
         """The lists that the path of the request is on."""
+        self.bans: ClientBans | None = None
+        """The clients that an operator has banned from all rules."""
 
     def names(self, kind: str) -> list[str]:
         """The features in the list "allow" or "deny"."""
         return [entry.part for entry in self.entries if entry.kind == kind]
+
+    def with_bans(self, bans: ClientBans) -> "AccessLists":
+        """Return the lists with clients that are banned from all rules."""
+        lists = copy(self)
+        lists.bans = bans
+        lists.parts = tuple(dict.fromkeys((*self.parts, *bans.parts)))
+        lists.needs = tuple(dict.fromkeys(map(feature_of, lists.parts)))
+        return lists
 
     def at(self, path: str, to: Destination, params: Params) -> "AccessLists":
         """Return the lists for requests with this path and route, where patterns of paths decide.
@@ -87,9 +99,11 @@ class AccessLists:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither.
 
         An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all
-        spellings of a value, the allow list only the one in the settings. Exempt paths come last.
+        spellings of a value, the allow list only the one in the settings. Bans come next, and exempt paths come last.
         """
         for kind, name, values in self.entries:
+            if kind == _EXEMPT:
+                continue
             part, denies = part_of(name), kind == "deny"
             if name == _PATH:
                 found = kind in self.matched
@@ -98,7 +112,9 @@ class AccessLists:
                 found = text in values or (denies and text is INVALID)
             if found:
                 return not denies
-        return None
+        if self.bans is not None and self.bans.find(features) is not None:
+            return False
+        return True if _EXEMPT in self.matched else None
 
 
 def _parse(kind: str, part: str, values: Any) -> _Entry:

@@ -14,10 +14,14 @@ from msgspec.structs import asdict
 from ..clock import SECOND, Clock
 from ..decision import Limit, without_hash_tag
 from ..errors import ConfigError
+from ..keys.parts import feature_of
+from .client_bans import ClientBan, ClientBans
 from .compiled import CompiledRule
 from .lookup import UNLIMITED
 from .ruleset import RuleSet
 
+BANNED: Final = "(all rules)"
+"""The name of all rules, from which a client is banned, in messages."""
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
 _NO_DATE: Final = 253_402_300_800 * SECOND
 """The year 10,000, which no date can be in."""
@@ -31,12 +35,14 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
         key: The client, as the keys of the store name it. With a secret, it has digests instead of personal data.
         limits: The limits, such as ``"1000/minute; 20000/day"``, or ``"unlimited"``.
         until_us: The end, in microseconds since 1970; None for an override without an end.
+        by: The parts of the key of a client that is banned from all rules. Its ``rule`` and ``limits`` are "".
     """
 
     rule: str
     key: str
     limits: str
     until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
+    by: tuple[str, ...] = ()
 
     @property
     def client(self) -> str:
@@ -57,7 +63,7 @@ Overrides = tuple[ClientOverride, ...]
 
 def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
     """Return the record of overrides. Keys may have halves of surrogate pairs, which only escapes can hold."""
-    entries = [{name: value for name, value in asdict(each).items() if value is not None} for each in overrides]
+    entries = [{name: value for name, value in asdict(each).items() if value not in (None, ())} for each in overrides]
     body = json.dumps(entries, separators=(",", ":")).encode()
     return _FORMAT + _digest(body) + b"\n" + body
 
@@ -134,7 +140,7 @@ def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Cl
     by_rule: dict[str, list[ClientOverride]] = {}
     for each in overrides:
         by_rule.setdefault(each.rule, []).append(each)
-    problems = set()
+    problems = _put_bans(rules, by_rule.pop("", ()), clock)
     for rule in rules.rules:
         table = None
         if group := by_rule.get(rule.name):
@@ -144,3 +150,22 @@ def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Cl
         rule.override(table)
     rules.forget_plans()
     return problems
+
+
+def _put_bans(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
+    """Replace the bans from all rules. A feature that no rule uses is a problem."""
+    rules.lists = rules.own_lists
+    known, problems, bans = known_to_bans(rules), set(), []
+    for each in overrides:
+        if unknown := [part for part in each.by if feature_of(part) not in known]:
+            problems.add((BANNED, f"no rule uses {unknown[0]}"))
+        else:
+            bans.append(ClientBan(each.by, each.key, each.until_us))
+    if bans:
+        rules.lists = rules.own_lists.with_bans(ClientBans(bans, rules.secret, clock))
+    return problems
+
+
+def known_to_bans(rules: RuleSet) -> list[str]:
+    """Return the features that a ban from all rules can name: those that all requests have, or a rule uses."""
+    return [name for name in dict.fromkeys(("ip", *rules.needs)) if name not in ("path", "method", "host")]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..clock import Clock, now_us
-from ..decision import Hit, Limit, Verdict, decide_without_store, make_hit
+from ..clock import SECOND, Clock, now_us
+from ..decision import BannedVerdict, Hit, Limit, Verdict, decide_without_store, make_hit
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
@@ -110,7 +110,12 @@ class Plan:
         A plan that ``looks_up`` needs what is ``found``. It may need a call first, and then be asked again.
         """
         if self.lists is not None and (allowed := self.lists.allows(features)) is not None:
-            return decide_without_store(allowed)
+            ban = None if allowed or self.lists.bans is None else self.lists.bans.find(features)
+            return (
+                BannedVerdict((), False, None, None, ban.until, clock() / SECOND)
+                if ban
+                else decide_without_store(allowed)
+            )
         hits: list[Hit] = []
         varying = self._choosers
         for rule in self.rules:

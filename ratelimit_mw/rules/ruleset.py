@@ -86,7 +86,9 @@ class RuleSet:
         placed = zip(self.rules, places, strict=True)
         _check_unique((limit.policy, place) for each, place in placed for limit in each.limits)
         self.enabled = enabled
-        self.lists = lists or AccessLists()
+        self.lists = self.own_lists = lists or AccessLists()
+        """The lists with the bans of an operator, and ``own_lists`` without them."""
+        self.secret = secret
         self.needs_host = any(rule.matches.hosts for rule in rules)
         self.everywhere = self.rules[:everywhere]  # those that are not on a view
         matching = [(i, rule) for i, rule in enumerate(rules) if not rule.matches.is_only_named]

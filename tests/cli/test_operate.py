@@ -101,6 +101,9 @@ def test_a_client_is_banned_and_gets_other_limits(site: Site) -> None:
     assert 7_000 < (verdict.retry_after or 0) <= 7_200
     assert "is no longer banned" in site.run("unban", "banning", "ip=192.0.2.9").stdout
     assert site.limiter.hit(who).allowed
+    assert "is banned from all rules until 20" in site.run("ban", "ip=192.0.2.9", "--for", "2h").stdout
+    assert "is no longer banned from all rules" in site.run("unban", "ip=192.0.2.9").stdout
+    assert "was not banned from all rules" in site.run("unban", "ip=192.0.2.9", exit_code=1).stderr
     site.run("override set", "pages", "user=Acme", "1000/hour; 20000/day", "--for", "7d")
     assert limits(site.file, user="acme") == ["1000/hour", "20000/day"]
     site.run("override remove", "pages", "user=acme")

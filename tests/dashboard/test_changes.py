@@ -71,6 +71,10 @@ def test_a_ban_is_lifted() -> None:
     assert not is_banned(limiter)
     assert "No client is banned now." in shown(page(limiter, writes=True))
     assert result(limiter, send(limiter, "unban")).startswith("The client was not banned.")
+    limiter.clients.ban(None, {"ip": "192.0.2.7"}, "1d")
+    assert is_banned(limiter)
+    assert result(limiter, send(limiter, "unban", rule="")) == "The ban of the client is lifted."
+    assert not is_banned(limiter)
 
 
 def test_an_override_is_set_and_removed() -> None:

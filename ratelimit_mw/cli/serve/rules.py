@@ -116,7 +116,7 @@ class ServedRules:
             if plan.needs_settlement:
                 check_decided_at_once(rule)
             _check_named(rule.needs, features, f"rule {rule.name!r}")
-        _check_named(plan.needs, features, "a list")
+        _check_named(rules.own_lists.needs if plan.lists else (), features, "a list")
         return plan
 
 
@@ -172,7 +172,7 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
             with rule.located():
                 _check_sent(rule.source.parts, gateway, requires_user(rule) and not has_users)
     with error_path("lists"):
-        _check_sent(rules.lists.parts, gateway, "user" in rules.lists.needs and not has_users)
+        _check_sent(rules.own_lists.parts, gateway, "user" in rules.own_lists.needs and not has_users)
 
 
 def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
