@@ -1,5 +1,6 @@
 """The documentation is right: blocks run, generated parts are current, links have targets."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -168,3 +169,32 @@ def test_every_command_has_its_section() -> None:
     """A command that can be run is described, beyond its own help."""
     text = (DOCS / "commands.md").read_text().partition("## All options")[0]
     assert set(re.findall(r"ratelimit-mw (\w+)", text)) >= set(ratelimit_mw.commands)
+
+
+def _logged_texts() -> set[str]:
+    """The longest fixed part of each message that the package logs, from the source."""
+    texts = set()
+    for path in (ROOT / "ratelimit_mw").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        named = {
+            target.id: node.value.value
+            for node in nodes
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+            for target in ([node.target] if isinstance(node, ast.AnnAssign) else node.targets)
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
+                message = node.args[0]
+                text = message.value if isinstance(message, ast.Constant) else named[ast.unparse(message)]
+                texts.add(max(re.split(r"%[-.\d]*\w", text), key=len).strip())
+    return texts
+
+
+def test_every_log_message_has_its_line() -> None:
+    """An operator finds each message that the package logs on the page of log messages."""
+    page = (DOCS / "log-messages.md").read_text()
+    texts = _logged_texts()
+    assert len(texts) > 30
+    assert not [text for text in texts if text.split(". ")[0].strip(" .;:,()") not in page]
