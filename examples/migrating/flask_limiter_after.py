@@ -10,7 +10,7 @@ limits = RateLimiter(
     app,
     {
         "rules": [
-            {"name": "default", "limits": ["200 per day", "4/minute"], "key": ["endpoint", "ip"]},
+            {"name": "default", "limits": ["200 per day", "4/minute"], "key": ["view", "ip"]},
             {"name": "application", "limits": ["100 per 1 hour"]},
         ],
         "store": "memory://",
@@ -19,7 +19,7 @@ limits = RateLimiter(
 )
 finding = limit("3/minute", name="finding")
 api = Blueprint("api", __name__, url_prefix="/api")
-limit("2/minute", key=["endpoint", "header:x-api-key|ip"])(exempt("default")(api))
+limit("2/minute", key=["view", "header:x-api-key|ip"])(exempt("default")(api))
 
 
 @app.get("/")

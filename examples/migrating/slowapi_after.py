@@ -10,7 +10,7 @@ app = FastAPI()
 app.add_middleware(
     RateLimitMiddleware,
     settings={
-        "rules": [{"name": "default", "limits": ["200 per day", "4/minute"], "key": ["endpoint", "ip"]}],
+        "rules": [{"name": "default", "limits": ["200 per day", "4/minute"], "key": ["view", "ip"]}],
         "store": "memory://",
     },
     features={"monitoring": lambda request: "yes" if request.headers.get("X-API-Key") == "monitoring" else "no"},

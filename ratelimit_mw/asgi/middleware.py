@@ -75,7 +75,7 @@ class RateLimitMiddleware:
             arguments = settings, limiter, features or {}, rejection, adapter, options
             self.limits = HttpLimiter(*arguments, routes=True, before_user=before_user)
             if isfunction(app) and not (before_user or is_of_framework(app)):  # others may get routes until they start
-                self.limits.adopt(check=lambda limits: check_no_views(limits.rules))
+                self.limits.adopt(check=lambda limits: check_no_views(limits.rules, self.limits.functions.may_provide))
         except Exception as error:
             # Starlette builds its middleware at its first call. A server takes an error there for an application
             # without lifespan, and then responds to each request with 500.

@@ -73,6 +73,10 @@ class ASGIRequest(Request):
         return {} if self.index is None else self.index.params(self)
 
     @property
+    def view(self) -> str:  # type: ignore[override]
+        return self.match.function
+
+    @property
     def conversions(self) -> Conversions:
         return self.match.conversions
 

@@ -5,13 +5,14 @@ decides.
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
-from ..http.routes import Route, ViewMarksByMethod
+from ..http.routes import Route, ViewMarksByMethod, ViewNames
 from ..keys.features import INVALID, UNMATCHED
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
@@ -87,6 +88,8 @@ class AppRoute:
     """Whether its ``matches`` is the framework's, which asks for nothing but path, method and host."""
     endpoint: str = ""
     target: object = None
+    function: str = ""
+    """The name of the view for keys."""
     parameters: frozenset[str] = frozenset()
     below: "RouteTable | None" = None
     views: ViewMarksByMethod = field(default_factory=lambda: ViewMarksByMethod(None))
@@ -118,6 +121,7 @@ class AppRoute:
                 self.endpoint,
                 self.name,
                 None if marks == ViewMarks() else marks,
+                function=self.function,
                 ends=not self.is_mount,
                 conversions=self.conversions,
                 target=self.target,
@@ -351,10 +355,13 @@ def _shape(pattern: str, regex: re.Pattern[str]) -> str:
 
 
 def _read_marks(routes: list[AppRoute]) -> None:
-    """Read the marks of the views, and of all that is called before them."""
+    """Read the marks of the views, and of all that is called before them, and name the views."""
+    names = ViewNames()
     registered = {id(form) for route in routes for form in _forms_of(route.target)}
     for route in routes:
         early = [ViewMarks((limit.mark,)) for limit in route.limits if not limit.provides]
+        target: Any = route.target or route
+        route.function = names.name(inspect.unwrap(target), route.name or route.endpoint)
         outer = [*early, *route.calls, *_partials_of(route.target)]
         route.views = ViewMarksByMethod(_marked_view(route.target, registered), outer)
         messages = [message for marks in route.views.all() for message in marks.messages]

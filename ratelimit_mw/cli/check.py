@@ -36,7 +36,7 @@ _ID = re.compile(
 """The features of a request with the name of an id."""
 _NO_EFFECT: Final = "never applies"
 """A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
-_REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(email:)?(header|cookie|query|form|json):.*")
+_REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|view|(email:)?(header|cookie|query|form|json):.*")
 
 
 @command(

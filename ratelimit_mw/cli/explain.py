@@ -76,7 +76,7 @@ def explain(
     values = {name: to.conversions.apply(name, value) for name, value in values.items()}
     values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:
-        values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
+        values |= {"endpoint": to.endpoint, "view": to.function}
     place = request.method, sent_path, _host(request), to, params
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
     lists = settings.lists.at(sent_path, to, lambda: params)

@@ -77,6 +77,10 @@ class DjangoRequest(WSGIRequest):
         return self.framework_request.method or ""
 
     @property
+    def view(self) -> str:  # type: ignore[override]
+        return self.to.function
+
+    @property
     def marks(self) -> ViewMarks:
         return self.to.marks or ViewMarks()
 

@@ -5,6 +5,7 @@ Django's own resolver finds the route of a path, behind a bounded cache. A route
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +19,11 @@ from django.urls.resolvers import LocalePrefixPattern, RoutePattern
 from django.utils import translation
 from django.views import View
 
-from ..http.routes import Route, ViewMarksByMethod, handlers_of
+from ..http.routes import Route, ViewMarksByMethod, ViewNames, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
-from ..rules.names import class_behind
+from ..rules.names import class_behind, name_of
 from ..rules.paths import deepen
 
 _MAX_CACHED: Final = 10_000
@@ -53,6 +54,8 @@ class DjangoRoute(Route):
 
     callback: Any
     marked: ViewMarksByMethod
+    function: str = ""
+    """The name of the view for keys, as in ``Destination``."""
     suffix: str = ""
     """The parameter for the format suffix, as in ``Destination``."""
 
@@ -67,6 +70,7 @@ class DjangoRoute(Route):
             destination,
             self.template,
             self.name,
+            function=self.function,
             is_expression=_EXPRESSION in self.pattern,
             unprefixed=self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else "",
             suffix=self.suffix,
@@ -88,10 +92,12 @@ class URLRoutes:
     def __init__(self, resolver: Any) -> None:
         self._resolver = resolver
         self._ways = list(_ways(resolver))
+        names = ViewNames()
         self.all: list[DjangoRoute] = []
         with translation.override(settings.LANGUAGE_CODE):
             for way in self._ways:
-                self.all.append(_without_suffix(_read_route(way), self.all[-1:], way[-1].pattern))
+                route = _read_route(way, names)
+                self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
@@ -126,7 +132,8 @@ class URLRoutes:
             routes = {(_joined(map(_text_of, way)), id(way[-1].callback)): route for way, route in last_first}
             self._by_language[language] = routes
         known = routes.get((match.route, id(match.func)))
-        return known or replace(NO_ROUTE, template=route_template(match.route), callback=match.func)
+        template, function = route_template(match.route), match.view_name
+        return known or replace(NO_ROUTE, template=template, callback=match.func, function=function)
 
 
 def _ways(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Way]:
@@ -147,7 +154,7 @@ def _joined(texts: Iterable[str]) -> str:
     return functools.reduce(lambda start, text: start + text.removeprefix("^" if start else ""), texts, "")
 
 
-def _read_route(way: _Way) -> DjangoRoute:
+def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
     patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
     view = last.callback
     _name_marks(view)
@@ -156,6 +163,8 @@ def _read_route(way: _Way) -> DjangoRoute:
     if getattr(class_behind(view), "options", None) is View.options:
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     namespaces = [include.namespace for include in includes if include.namespace]
+    name = ":".join([*namespaces, last.name]) if last.name else ""
+    behind = class_behind(view) or inspect.unwrap(view)
     groups = [getattr(getattr(pattern, "regex", None), "groupindex", ()) for pattern in patterns]
     defaults = [*(include.default_kwargs for include in includes), last.default_args]
     pattern, *translations = dict.fromkeys(_paths_of(patterns))
@@ -163,11 +172,12 @@ def _read_route(way: _Way) -> DjangoRoute:
         route_template(_joined(_LANGUAGE if isinstance(each, LocalePrefixPattern) else str(each) for each in patterns)),
         {method: marked.for_method(method) for method in _methods_of(view)},
         frozenset().union(*groups, *defaults),
-        ":".join([*namespaces, last.name]) if last.name else "",
+        name,
         pattern,
         translations,
         callback=view,
         marked=marked,
+        function=names.name(behind, name or name_of(behind) or type(view).__qualname__),
     )
 
 

@@ -74,6 +74,10 @@ class FlaskRequest(WSGIRequest):
         if cached.get("form") or cached.get("files"):
             self.parsed_body = Body.from_form(request.form.items(multi=True), request.files)
 
+    @property
+    def view(self) -> str:  # type: ignore[override]
+        return UNMATCHED if self.rule is None else self.rule.endpoint
+
     def body(self, limit: int) -> object:
         """Read what Flask keeps of the body where a function before ours has read it already, else the rest of it."""
         request, cached = self.framework_request, vars(self.framework_request)

@@ -75,7 +75,7 @@ class FeatureReader:
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **adapter,
-            **{name: attrgetter(name) for name in ("method", "host", "endpoint")},
+            **{name: attrgetter(name) for name in ("method", "host", "endpoint", "view")},
             "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
         }
@@ -99,7 +99,7 @@ class FeatureReader:
     def knows(self, part: str) -> bool:
         """Return whether the part of a key is known, even where the routes of the application are not."""
         with suppress(ConfigError):
-            return bool(self._find(part_of(part))) and (self._routes or part != "endpoint")
+            return bool(self._find(part_of(part))) and (self._routes or part not in ("endpoint", "view"))
         return False
 
     def value(self, name: str, request: Request) -> Any:

@@ -24,7 +24,7 @@ OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 
 IDENTIFY: Final = "*"
 """The key of the function that returns several features. Without a ``TypedDict`` it may be that of any feature."""
-_OF_REQUEST: Final = ("ip", "endpoint", "method", "path", "host", "scope")
+_OF_REQUEST: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
 
 
 def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:

@@ -82,7 +82,7 @@ class HttpLimits:
         leaves = owner.before_user and not app.has_routes
         knows = build_reader({}).knows if leaves else lambda _: True
         if not (app.has_routes or owner.before_user):
-            check_no_views(every)
+            check_no_views(every, owner.functions.may_provide)
         self.rules = rules = every.without_amendments() if leaves else every
         foreign = {rule for rule in rules.rules if leaves and not _is_known(rule, knows)}
         given = {every.rule_of(mark): names for mark, names in app.provided.items()}

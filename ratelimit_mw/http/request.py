@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from ..keys.features import INVALID
+from ..keys.features import INVALID, UNMATCHED
 from ..keys.forms import normalize_host
 from ..keys.values import NO_CONVERSIONS, Conversions
 
@@ -36,6 +36,8 @@ class Request(Mapping[str, Any]):
     """The ASGI scope, or the WSGI environ."""
     endpoint: str | None = None
     """The template of the route; None where the routes of the application are not known."""
+    view: str = UNMATCHED
+    """The name of the view, one for all its routes and methods."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""
     parsed_body: Any = None

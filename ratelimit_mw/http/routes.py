@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -14,7 +15,7 @@ from ..keys.parts import feature_of
 from ..keys.values import NO_CONVERSIONS, Conversions
 from ..rules.marks import Mark, ViewMarks, marks_of, view_of
 from ..rules.match import METHODS, Match
-from ..rules.names import class_behind
+from ..rules.names import class_behind, printable
 from ..rules.paths import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
@@ -157,12 +158,30 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             raise rule.error(message, "key")
 
 
-def check_no_views(rules: RuleSet) -> None:
-    """Raise ``ConfigError`` for a rule that names a view, where the application's routes are not known."""
+def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
+    """Raise ``ConfigError`` for a rule that names or counts a view, where the application's routes are not known."""
     for rule in rules.rules:
-        if any(rule.source.matches.views):
-            message = "the views of this application have no names. Write match.path, or use the framework's middleware"
-            raise rule.error(message, "match.view")
+        is_counted = "view" in rule.source.needs and "view" not in provided and not rule.source.matches.is_only_named
+        if is_counted or any(rule.source.matches.views):
+            path, other = ("key", 'the feature "path"') if is_counted else ("match.view", "match.path")
+            message = f"the views of this application have no names. Write {other}, or use the framework's middleware"
+            raise rule.error(message, path)
+
+
+class ViewNames:
+    """Names views for keys: by the first of its routes, "items", and "items#2" for another view of that name."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[object, str]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def name(self, view: object, name: str) -> str:
+        """Return the name of a function or a class, whose next route may have this ``name``."""
+        if id(view) not in self._names:
+            name = printable(name)
+            self._counts[name] += 1
+            self._names[id(view)] = view, name if self._counts[name] == 1 else f"{name}#{self._counts[name]}"
+        return self._names[id(view)][1]
 
 
 def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:

@@ -12,17 +12,17 @@ from ..errors import ConfigError
 Features = Mapping[str, Any]
 """Feature values by name: text, or values of the types in ``values.py``. Others are read by their attributes."""
 
-BUILT_IN: Final = ("ip", "user", "email", "endpoint", "region", "method", "path", "host", "group", "plan")
+BUILT_IN: Final = ("ip", "user", "email", "endpoint", "view", "region", "method", "path", "host", "group", "plan")
 _FAMILIES: Final = ("header", "cookie", "query", "field", "json", "form", "path")
 
-OF_ALL_CLIENTS: Final = frozenset({"endpoint", "path", "method", "host", "region"})
+OF_ALL_CLIENTS: Final = frozenset({"endpoint", "view", "path", "method", "host", "region"})
 """The features whose values many clients have, because they are not the client's own."""
 
 UNKNOWN_IP: Final = "unknown"
 """The value of ``ip`` for all requests without a client address."""
 
 UNMATCHED: Final = "unmatched"
-"""The value of ``endpoint`` for all requests that match no route."""
+"""The value of ``endpoint`` and ``view`` for all requests that match no route."""
 
 INVALID: Final = object()
 """The value of a feature that is present but cannot be parsed. It equals no text, so no client can choose it."""

@@ -27,8 +27,8 @@ _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "host": normalize_host,
     "method": str.upper,
 }
-# The middleware writes these itself. Paths, methods and templates that differ by case are different.
-_EXACT: Final = (*_NORMAL, "endpoint")
+# The middleware writes these itself. Paths, methods, templates and views that differ by case are different.
+_EXACT: Final = (*_NORMAL, "endpoint", "view")
 _TEXT_ONLY: Final = ("ip", "email", "region", *_EXACT)
 
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)

@@ -95,6 +95,8 @@ class Destination:
     """The parameter for the format suffix. Such a route has the template of the same route without the suffix."""
     conversions: Conversions = NO_CONVERSIONS
     """How the framework converts texts of the request."""
+    function: str = ""
+    """The name of the view for keys, one for all its routes and methods. Default: ``view``, else ``UNMATCHED``."""
     template: str | None = field(init=False)
     """The endpoint where it is a template of the whole path, else None."""
     is_exact: bool = field(init=False)
@@ -102,6 +104,7 @@ class Destination:
 
     def __post_init__(self) -> None:
         template = self.endpoint if self.ends and self.endpoint != UNMATCHED else None
+        object.__setattr__(self, "function", self.function or self.view or UNMATCHED)
         object.__setattr__(self, "template", template)
         object.__setattr__(self, "is_exact", template is not None and "{" not in template and not self.is_expression)
 

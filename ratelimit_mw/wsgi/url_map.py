@@ -102,4 +102,6 @@ class MapRoutes:
             except MethodNotAllowed as error:  # the marks of its view do not apply
                 rule, request.path_params = rule_of_path(urls, error)
         request.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
-        return destination(request.endpoint, "" if rule is None else name_of(rule.endpoint), marks)
+        to = destination(request.endpoint, "" if rule is None else name_of(rule.endpoint), marks)
+        request.view = to.function
+        return to

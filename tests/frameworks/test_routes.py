@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import flask
 import pytest
-from sites import CLIENT, Build, only, routed
+from calls import ask
+from fastapi import FastAPI
+from sites import CLIENT, PLAIN, Build, only, routed
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from tables import each
 
 from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw import fastapi as of_fastapi
+from ratelimit_mw import flask as of_flask
+from ratelimit_mw import starlette as of_starlette
 
 
 @only({"starlette", "fastapi", "flask"})  # Django leaves methods to the view
@@ -38,6 +47,62 @@ def test_an_endpoint_is_the_template_of_its_route(site: Build) -> None:
     paths = ("/items/1", "/items/2", "/other", "/nowhere", "/.env")
     assert [served.call(path=path).status_code for path in paths] == [200, 429, 200, 404, 429]
     assert served.left(endpoint="/items/{item}") == [0]
+
+
+@routed
+def test_a_view_has_one_count_for_all_its_routes_and_methods(site: Build) -> None:
+    """Other views have counts of their own, and all requests without a route have one together."""
+    views = {"/a /b/{item}": 200, "/other": 200}
+    served = site(Rule(limits="1/minute", key=["view", "ip"]), views)
+    asked = ("GET /a", "POST /a", "GET /b/1", "GET /other", "PUT /other", "GET /nowhere", "POST /.env")
+    statuses = [served.call(*line.split()).status_code for line in asked]
+    assert statuses == [200, 429, 429, 200, 429, 404, 429]
+    assert served.call(path="/a", client="192.0.2.8").status_code == 200
+
+
+def items(request: Any = None) -> Any:
+    return PlainTextResponse("") if request else ""
+
+
+def add(request: Any = None) -> Any:
+    return PlainTextResponse("") if request else ""
+
+
+def by_starlette(limits: dict[str, Any]) -> Callable[[str], int]:
+    app = Starlette(routes=[Route("/items", items), Route("/items", add, methods=["POST"])])
+    app.add_middleware(of_starlette.RateLimitMiddleware, **limits)
+    return lambda method: ask(app, "/items", method).status_code
+
+
+def by_fastapi(limits: dict[str, Any]) -> Callable[[str], int]:
+    app = FastAPI()
+    app.get("/items")(lambda: "")
+    app.post("/items")(lambda: "")  # both functions have one name
+    app.add_middleware(of_fastapi.RateLimitMiddleware, **limits)
+    return lambda method: ask(app, "/items", method).status_code
+
+
+def by_flask(limits: dict[str, Any]) -> Callable[[str], int]:
+    app = flask.Flask("app")
+    app.get("/items")(items)
+    app.post("/items")(add)
+    of_flask.RateLimiter(app, **limits)
+    return lambda method: app.test_client().open("/items", method=method).status_code
+
+
+@each("build", [by_starlette, by_fastapi, by_flask])
+def test_two_functions_of_one_path_are_two_views(build: Callable[[dict[str, Any]], Callable[[str], int]]) -> None:
+    """The method chooses the function. In Django one view takes all methods of a path."""
+    status = build({"settings": {"rules": [{"limits": "1/hour", "key": ["view", "ip"]}]}})
+    assert [status(method) for method in ("GET", "POST", "HEAD", "POST")] == [200, 200, 429, 429]
+
+
+@only(PLAIN)
+def test_without_routes_a_view_is_an_error_at_the_start(site: Build) -> None:
+    """The error says what to write. A function of yours provides the feature everywhere."""
+    with pytest.raises(ConfigError, match="key: the views of this application have no names"):
+        site(Rule(limits="1/minute", key=["view", "ip"])).start()
+    assert site(Rule(limits="1/minute", key=["view"]), features={"view": lambda _: "all"}).statuses(2) == [200, 429]
 
 
 @routed

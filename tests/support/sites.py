@@ -200,7 +200,7 @@ class Site:
 
     Args:
         rules: Rules, one rule, settings as a dictionary, a limiter, or the path of a file, which the middleware reads.
-        views: The views by path, or the view of ``/``.
+        views: The views by path, or the view of ``/``. One view has several paths: ``{"/a /b": 200}``.
         store: The store of the limiter.
         observers: The observers of the limiter.
         outer: The limiter or the options of another middleware, around this one.
@@ -309,12 +309,12 @@ class Site:
         ``make`` receives an async function of a request of the framework, which returns the ``Reply``.
         """
         found = {}
-        for path, view in self.views.items():
+        for paths, view in self.views.items():
             marked = view if isinstance(view, Marked) else Marked(view, ())
-            endpoint = make(self._replying(marked.view, path))
+            endpoint = make(self._replying(marked.view, paths))
             for name, arguments, options in marked.marks:
                 endpoint = self.mark(endpoint, name, arguments, options)
-            found[path] = endpoint
+            found |= dict.fromkeys(paths.split(), endpoint)
         return found
 
     def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -326,7 +326,7 @@ class Site:
             if not callable(view):
                 return reply_of(view)
             call = self.see(native)
-            matched = pattern_of(template).fullmatch(call.path)
+            matched = next(filter(None, (pattern_of(path).fullmatch(call.path) for path in template.split())), None)
             call.parameters = matched.groupdict() if matched else {}
             return reply_of(await view(call))
 
@@ -642,10 +642,10 @@ class FlaskSite(WSGISite):
     of = of_flask
 
     def build(self) -> Any:
-        app = flask.Flask("site")
+        app, names = flask.Flask("site"), dict[int, str]()
         for path, endpoint in self.endpoints(self._endpoint).items():
-            rule = path.replace("{", "<").replace("}", ">")
-            app.add_url_rule(rule, name_of(path), endpoint, methods=METHODS)
+            rule, name = path.replace("{", "<").replace("}", ">"), names.setdefault(id(endpoint), name_of(path))
+            app.add_url_rule(rule, name, endpoint, methods=METHODS)
         of_flask.RateLimiter(app, **self.limits, **self.options)
         self.flask = app
         return app.wsgi_app

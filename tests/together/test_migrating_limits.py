@@ -29,7 +29,7 @@ from ratelimit_mw.testing import ManualClock
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction':DeprecationWarning")]
 
 NOW = 1_000_000.0
-PER_VIEW = ["endpoint", "ip"]
+PER_VIEW = ["view", "ip"]
 Served = list[bool]
 
 
@@ -247,7 +247,7 @@ def test_a_misspelt_limit_stops_the_application(name: str) -> None:
 
 def test_default_limits_per_method_become_a_method_in_the_key() -> None:
     theirs, _ = FLASK.before(default_limits=["1/hour"], default_limits_per_method=True)
-    ours = FLASK.after({"name": "default", "limits": "1/hour", "key": ["endpoint", "method", "ip"]})
+    ours = FLASK.after({"name": "default", "limits": "1/hour", "key": ["view", "method", "ip"]})
     for app in (theirs, ours):
         FLASK.route(app, home=FLASK.view())
     both_serve(FLASK, theirs, ours, [True, True, False, False], *["GET /home", "POST /home"] * 2)
@@ -293,7 +293,7 @@ def test_exempt_flags_become_exempt_with_names() -> None:
 
 
 def test_a_blueprint_limit_counts_each_view() -> None:
-    """A blueprint's limit counts each view separately, so its key has ``endpoint``. An exempt one stays exempt."""
+    """A blueprint's limit counts each view separately, so its key has ``view``. An exempt one stays exempt."""
     theirs, limiter = FLASK.before(default_limits=["1/hour"])
     ours = FLASK.after({"name": "default", "limits": "1/hour", "key": PER_VIEW})
     for app in (theirs, ours):

@@ -182,7 +182,7 @@ def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> N
         name = part.removeprefix("email:")
         family, _, header = part_of(name).feature.partition(":")
         if family not in _SENT or (family == "header" and not gateway.sends(header)):
-            fix = _PATHS if name == "endpoint" else _FIX
+            fix = _PATHS if name in ("endpoint", "view") else _FIX
             raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}")
 
 
