@@ -24,6 +24,7 @@ from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
 from ratelimit_mw.rules.options import RuleSettings
 from ratelimit_mw.rules.outcomes import CountUnless, CountWhen
+from ratelimit_mw.rules.priorities import PriorityTable
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 
 DOCS: Final = Path(__file__).parent
@@ -52,6 +53,8 @@ LINKS: Final = {
     "cost_from": "[costs](#costs)",
     "unit": "[costs](#costs)",
     "ban": "[bans](bans.md)",
+    "reserve": "[priorities](load.md#priorities)",
+    "priorities": "[priorities](load.md#priorities)",
     "schedule": "[schedules](schedules.md)",
     "count_when": "[outcomes](#outcomes)",
     "count_unless": "[outcomes](#outcomes)",
@@ -115,6 +118,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "rule-fields": lambda: fields(RuleSettings),
     "cost-from-fields": lambda: fields(CostFrom),
     "ban-fields": lambda: fields(BanOptions).replace("](#", "](settings.md#"),
+    "priority-fields": lambda: fields(PriorityTable),
     "count-when-fields": lambda: fields(CountWhen),
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,

@@ -109,7 +109,11 @@ def _open(settings: Settings) -> None:
 def _required_features(source: Source) -> dict[str, list[str]]:
     """Return the features that neither the request nor the settings provide, each with its rules."""
     settings, users = source.settings, source.rules_by_feature().items()
-    provided = {"email": settings.email_field, "region": settings.region_database or settings.region_header}
+    provided = {
+        "email": settings.email_field,
+        "region": settings.region_database or settings.region_header,
+        "priority": settings.priorities.header,
+    }
     return {name: rules for name, rules in users if not (_REQUEST_FEATURES.fullmatch(name) or provided.get(name))}
 
 
@@ -129,7 +133,8 @@ def _problems(source: Source) -> Iterator[str]:
 def _headers_of_no_proxy(settings: Settings) -> Iterator[str]:
     """Yield the headers that are read from trusted proxies only, where there are none."""
     is_alone = settings.forwarded_header not in HEADERS_OF_HOPS
-    for name, is_set in (("region_header", settings.region_header), ("forwarded_header", is_alone)):
+    headers = {"region_header": settings.region_header, "priorities.header": settings.priorities.header}
+    for name, is_set in {**headers, "forwarded_header": is_alone}.items():
         if is_set and not settings.trusted_proxies:
             yield f"{name} needs trusted_proxies. Without them, your application does not start"
 

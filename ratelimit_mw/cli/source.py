@@ -51,7 +51,7 @@ class Source:
     @classmethod
     def from_file(cls, file: Path) -> "Source":
         settings = load_settings(file)
-        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
+        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret, priorities=settings.priorities)
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
     @property

@@ -6,10 +6,12 @@ Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from secrets import randbits
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -336,7 +338,8 @@ class Limit:
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
     ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
     returns the values in a key after the prefix, by feature, and ``names_client`` whether one of them is the client's
-    own. ``ban`` is the ban of the rule. ``status`` is the status of its rejections. With ``shares``, new clients may
+    own. ``ban`` is the ban of the rule. ``by_class`` has the limit of each class of requests, for a rule with a
+    reserve. ``status`` is the status of its rejections. With ``shares``, new clients may
     share a state while the store is full. ``build`` makes the algorithm of a quota.
     """
 
@@ -345,6 +348,10 @@ class Limit:
     shares: ClassVar[bool] = True
     status: int = 429
     ban: Limit | None = None
+    by_class: Mapping[str, Limit] = MappingProxyType({})
+    held = 0
+    """The part of the quota that these requests leave to the classes above theirs, and its percent."""
+    held_percent = 0
 
     def __init__(
         self,
@@ -380,6 +387,22 @@ class Limit:
         self.policy = name + self.policy.removeprefix(self.shown_rule)
         self.shown_rule = name
 
+    def leaving(self, percent: int) -> Limit:
+        """Return the limit of requests that leave a share of the quota to others. The count is the same.
+
+        The share is rounded down, so at least 1 is left for these requests.
+        """
+        limit, algorithm = copy.copy(self), self.algorithm
+        limit.held_percent, limit.held = percent, algorithm.limit * percent // 100
+        limit.limit = algorithm.limit - limit.held
+        limit.decide = partial(_decide_leaving, algorithm, limit.held) if limit.held else algorithm.decide
+        return limit
+
+    @property
+    def of_lowest(self) -> Limit:
+        """The limit of the requests of the lowest class."""
+        return [self, *self.by_class.values()][-1]
+
     def __copy__(self) -> Limit:
         twin = object.__new__(type(self))
         twin.__dict__.update(vars(self))
@@ -399,7 +422,7 @@ class Limit:
         limit.shown_rule, limit.policy, limit.values_of = self.shown_rule, self.policy, self.values_of
         limit.local = True
         limit.ban = self.ban
-        return limit
+        return limit.leaving(self.held_percent) if self.held_percent else limit
 
     @property
     def text(self) -> str:
@@ -420,6 +443,15 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"
+
+
+def _decide_leaving(algorithm: Algorithm, held: int, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
+    """Decide as the algorithm does, but reject a cost that would leave less than ``held``."""
+    kept, decision = algorithm.decide(state, now, cost)
+    if cost and not (decision.allowed and decision.remaining >= held):
+        kept, decision = state, algorithm.decide(state, now, int(cost) + held)[1]
+    decision.remaining = max(0, decision.remaining - held)
+    return kept, decision
 
 
 def _kind(algorithm: Algorithm) -> str:

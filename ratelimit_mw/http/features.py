@@ -19,6 +19,7 @@ from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule
 from ..rules.costs import FeatureCost
 from ..rules.plan import Plan
+from ..rules.priorities import PRIORITY
 from .client_ip import ClientIP, key_without_address
 from .functions import OwnFunctions, Read
 from .region import Region
@@ -32,6 +33,7 @@ _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "query": lambda name: lambda request: request.query_field(name),
 }
 HINTS: Final = {
+    "priority": "Set priorities.header, or ",
     "email": "Set email_field to the name of its field, or ",
     "region": "Set region_database or region_header, or ",
 }
@@ -67,6 +69,7 @@ class FeatureReader:
         body_feature: Callable[[str], Read | None] = lambda _: None,
         region: Region | None = None,
         passed: Iterable[str] = (),
+        priority_header: str = "",
     ) -> None:
         self._functions = functions
         self._client_ip = client_ip
@@ -78,7 +81,11 @@ class FeatureReader:
             **{name: attrgetter(name) for name in ("method", "host", "endpoint", "view")},
             "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
+            **({PRIORITY: self._priority} if priority_header else {}),
         }
+        self._priority_header = priority_header
+        if priority_header and not client_ip.reads_header:
+            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "priorities.header")
         self._routes = routes
         self._body_feature = body_feature
         self._in_body: set[str] = set()
@@ -136,6 +143,11 @@ class FeatureReader:
             if lines := request.header_lines(self._client_ip.header):
                 self._client_ip.watch(peer, lines)
         return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= MAX_ADDRESS else None
+
+    def _priority(self, request: Request) -> str | None:
+        """Return the class that a trusted proxy has written. Of two lines, one is the client's own."""
+        lines = request.proxy_lines(self._priority_header) if self._client_ip.trusts(request.peer) else []
+        return lines[0] if len(lines) == 1 else None
 
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
@@ -199,6 +211,7 @@ def needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
     options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
     options |= {part: f"per.{part}" for part, _ in source.tables if part}
     options |= {part: f"match.{part}" for part, _ in source.matches.features}
+    options |= {PRIORITY: "reserve"} if source.reserve else {}
     options |= {part: "key" for names in source.entries for part in names}
     return {part: Need(options.get(part, ""), rule) for part in source.parts}
 

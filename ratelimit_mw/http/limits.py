@@ -280,6 +280,7 @@ def _reader_builder(owner: HttpLimiter, settings: Settings) -> partial[FeatureRe
         adapter=owner.adapter,
         body_feature=partial(body_feature, limit=settings.body_limit, email_field=settings.email_field),
         region=Region.from_settings(settings),
+        priority_header=settings.priorities.header,
     )
 
 

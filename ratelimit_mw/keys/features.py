@@ -12,10 +12,23 @@ from ..errors import ConfigError
 Features = Mapping[str, Any]
 """Feature values by name: text, or values of the types in ``values.py``. Others are read by their attributes."""
 
-BUILT_IN: Final = ("ip", "user", "email", "endpoint", "view", "region", "method", "path", "host", "group", "plan")
+BUILT_IN: Final = (
+    "ip",
+    "user",
+    "email",
+    "endpoint",
+    "view",
+    "region",
+    "method",
+    "path",
+    "host",
+    "group",
+    "plan",
+    "priority",
+)
 _FAMILIES: Final = ("header", "cookie", "query", "field", "json", "form", "path")
 
-OF_ALL_CLIENTS: Final = frozenset({"endpoint", "view", "path", "method", "host", "region"})
+OF_ALL_CLIENTS: Final = frozenset({"endpoint", "view", "path", "method", "host", "region", "priority"})
 """The features whose values many clients have, because they are not the client's own."""
 
 UNKNOWN_IP: Final = "unknown"

@@ -20,6 +20,7 @@ from .captures import CapturingKey
 from .costs import FeatureCost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .places import DEFAULTS, Location, place_of, steps_of
+from .priorities import DEFAULT_PRIORITIES, Priorities
 from .rule import Rule
 from .schedule import Schedule
 
@@ -54,8 +55,11 @@ class CompiledRule:
         warn: Callable[[], None],
         may_hold_slots: bool = True,
         shown: str = "",
+        priorities: Priorities = DEFAULT_PRIORITIES,
     ) -> None:
         self.source = rule
+        self.priorities = priorities
+        self._held = priorities.held(rule.reserve) if rule.reserve else {}
         self.name = name
         self.shown = shown or name
         """The name that clients see."""
@@ -94,9 +98,10 @@ class CompiledRule:
         self.least_cost = self.fixed_cost or 1
         """The cost of the next request, as far as it is known without the request."""
 
-    def is_same(self, rule: Rule, may_hold_slots: bool, shown: str) -> bool:
+    def is_same(self, rule: Rule, may_hold_slots: bool, shown: str, priorities: Priorities) -> bool:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
-        return self.source == rule and (self.may_hold_slots, self.shown) == (may_hold_slots, shown)
+        own = (self.may_hold_slots, self.shown, self.priorities)
+        return self.source == rule and own == (may_hold_slots, shown, priorities)
 
     def error(self, message: str, path: str = "") -> ConfigError:
         """Return an error about an option, with the place where it is written. ``path`` begins with the option."""
@@ -128,6 +133,8 @@ class CompiledRule:
             ban = BanLimit(rule.ban, limits[0])
             for limit in limits:
                 limit.ban = ban
+        for limit in limits if self._held else ():
+            limit.by_class = {name: limit.leaving(percent) for name, percent in self._held.items()}
         return limits
 
     def _build_tables(self) -> list[tuple[tuple[Part, ...], dict[str, Limits]]]:
@@ -189,7 +196,7 @@ class CompiledRule:
         """The ways to find the limits of a client, in their order."""
         if limits is not None:
             self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
-        self.varies = len(self.choosers) > 1 or bool(self.lookups)
+        self.varies = len(self.choosers) > 1 or bool(self.lookups or self._held)
         """Whether the limits of a client may be others than those of the rule."""
 
     def _choosers(self) -> Iterator[Chooser]:
@@ -248,10 +255,13 @@ class CompiledRule:
     def require_limits(
         self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser], clock: Clock
     ) -> Limits | LimitsCall | Verdict:
-        """Return what ``limits_of`` returns. Where a function failed, return the verdict."""
+        """Return what ``limits_of`` returns, for the class of the request. The verdict where a function failed."""
         limits = self.limits_of(features, key, found, choosers)
         if limits is None and not self.shadow:
             return decide_without_store(False, self.placeholder, clock(), unavailable=True)
+        if self._held and limits and not isinstance(limits, LimitsCall):
+            name = self.priorities.class_of(features)
+            return tuple(limit.by_class[name] for limit in limits)
         return limits or ()
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
@@ -281,11 +291,14 @@ class CompiledRule:
     def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
         """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
         for limit in self._too_small(self.all_limits() if limits is None else limits):
-            message = f"the cost {self.fixed_cost} is above the limit {limit.text}, so every request is rejected"
+            which, effect = limit.text, "every request is rejected"
+            if self._held:
+                which, effect = f"{which} without its reserve", "every request of the lowest class is rejected"
+            message = f"the cost {self.fixed_cost} is above the limit {which}, so {effect}"
             raise ConfigError(message)
 
     def _too_small(self, limits: Iterable[Limit]) -> list[Limit]:
-        return [limit for limit in limits if (self.fixed_cost or 0) > limit.limit]
+        return [limit for limit in limits if (self.fixed_cost or 0) > limit.of_lowest.limit]
 
 
 def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:

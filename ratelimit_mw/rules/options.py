@@ -14,6 +14,7 @@ from .declaration import OFF, as_given, option
 from .match import Match as ParsedMatch
 from .names import checked_rule_name
 from .outcomes import CountUnless, CountWhen, parse_count_unless, parse_count_when
+from .priorities import parse_reserve
 from .schedule import parse_timezone
 from .values import checked_algorithm, checked_table, checked_unit, parse_hold, parse_share
 
@@ -169,6 +170,14 @@ class RuleOptions(TypedDict, total=False):
     ]
     max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
     ban: BanOption
+    reserve: Annotated[
+        Mapping[str, str],
+        option(
+            'The share of the quota that is kept for a class and those above it, such as `{critical = "20%"}`.',
+            {},
+            read=parse_reserve,
+        ),
+    ]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     consistency: ConsistencyOption
     lease: Annotated[

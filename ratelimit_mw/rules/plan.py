@@ -57,6 +57,8 @@ class Plan:
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
+        if rule.source.reserve:
+            return None
         key_of = rule.key.with_prefix(limit.prefix)
         if rule.overrides is not None:
             key_of = _without({limit.prefix + client for client in rule.overrides}, key_of)
@@ -72,6 +74,8 @@ class Plan:
         rule = self.rules[0]
         build_key, choosers, cost = rule.build_key, rule.choosers, rule.fixed_cost
         if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.captures.names:
+            return None
+        if rule.source.reserve:
             return None
         if rule.source.schedule is not None and len(choosers) == 2 and not rule.lookups:
             return _choose_by_time(rule, rule.source.schedule, cost)

@@ -21,6 +21,7 @@ from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import Outcomes, without_statuses
 from .places import Location
+from .priorities import PRIORITY
 from .schedule import Schedule
 from .values import checked_table
 
@@ -76,6 +77,7 @@ class Rule:
     wait_us: int
     max_waiting: int
     hold_us: int
+    reserve: Mapping[str, int]
     unrouted: bool
     consistency: str
     lease_percent: int
@@ -118,6 +120,8 @@ class Rule:
         self._keep(statuses=statuses, is_marked=outcomes.is_marked)
         with error_path("ban"):
             self._check_ban()
+        if self.reserve and isinstance(self.algorithm, Mapping) and self.algorithm.get("count_rejected"):
+            raise ConfigError("cannot be combined with count_rejected. Remove one", "reserve")
         consistency, percent = self._share(decoded["consistency"], decoded["lease"])
         self._keep(consistency=consistency, lease_percent=percent)
         self._keep(tables=self._tables(decoded["per_key"], decoded["per"]))
@@ -203,10 +207,10 @@ class Rule:
             return consistency, 0
         name, option = ("consistency", 'consistency = "leased"') if percent is None else ("lease", "lease")
         has_options = isinstance(self.algorithm, Mapping) and len(self.algorithm) > 1
-        counts_otherwise = self.statuses is not None or self.ban is not None or has_options
+        counts_otherwise = self.statuses is not None or self.ban is not None or has_options or self.reserve
         problem = ""
         if self.mode == "shadow" or counts_otherwise:
-            others = 'mode = "shadow", ban, count_when, count_unless or an algorithm with options'
+            others = 'mode = "shadow", ban, reserve, count_when, count_unless or an algorithm with options'
             problem = f"{option} cannot be combined with {others}"
         elif self.quotas and all(quota.concurrent for quota in self.quotas):
             problem = f"concurrency limits are always exact. Remove {option}"
@@ -247,7 +251,7 @@ class Rule:
     @property
     def _parts_without_cost(self) -> tuple[str, ...]:
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
-        return (*itertools.chain(*self.entries), *others)
+        return (*itertools.chain(*self.entries), *others, *((PRIORITY,) if self.reserve else ()))
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from .names import printable
 from .options import RuleDefaults
 from .places import DEFAULTS, Location
 from .plan import Plan
+from .priorities import DEFAULT_PRIORITIES, Priorities
 from .routed import PathPatterns
 from .rule import Rule, amended, build_rule, with_defaults
 
@@ -57,6 +58,7 @@ class RuleSet:
         defaults: RuleDefaults | None = None,
         enabled: bool = True,
         source: str = "",
+        priorities: Priorities = DEFAULT_PRIORITIES,
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
         rules, amendments, before = checked_rules(rules), amendments or {}, before or {}
@@ -75,14 +77,16 @@ class RuleSet:
         shown = names[:everywhere] + _shown_names(marks, names[:everywhere])
         self.rules = [
             old
-            if (old := before.get(name)) and old.is_same(rule, holds, seen)
-            else CompiledRule(rule, name, secret, warn, holds, seen)
+            if (old := before.get(name)) and old.is_same(rule, holds, seen, priorities)
+            else CompiledRule(rule, name, secret, warn, holds, seen, priorities)
             for rule, name, holds, seen in zip(rules, names, may_hold, shown, strict=True)
         ]
         self.by_name = dict(zip(names, self.rules, strict=True))
         decorators = [*[""] * everywhere, *(mark.place.rpartition(" at ")[2] for mark in marks)]
         for compiled, rule, decorator in zip(self.rules, rules, decorators, strict=True):
             compiled.places = _places(rule, compiled.name, decorator, amendments.get(compiled.name), source)
+            with compiled.located("reserve"):
+                priorities.check(rule.reserve)
         placed = zip(self.rules, places, strict=True)
         _check_unique((limit.policy, place) for each, place in placed for limit in each.limits)
         self.enabled = enabled

@@ -17,6 +17,7 @@ from ..rules.declaration import decode, marked
 from ..rules.names import printable
 from ..rules.options import RuleDefaults
 from ..rules.places import Location, steps_of
+from ..rules.priorities import Priorities
 from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
 from ..stores import Store
@@ -35,7 +36,7 @@ OF_LIMITER: Final = marked(SettingsDict, declared.OF_LIMITER)
 _AT_START: Final = marked(SettingsDict, declared.AT_START)
 _SHOWN: Final = 3
 """The steps of a path in a message, such as "rules.api.per_key" or "lists.deny.user"."""
-_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source")
+_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")
 
 
 @dataclass(frozen=True, init=False)
@@ -56,6 +57,7 @@ class Settings:
     """The rules that change a decorator's rule, by the name of that rule."""
     defaults: RuleDefaults
     """The options of the rules and decorators that do not set them."""
+    priorities: Priorities
     enabled: bool
     store: str | Store = field(repr=False)  # may hold a password
     observers: tuple[str | Callable[[Any], object], ...]
@@ -237,7 +239,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, options["amendments"] = parse_rules(
-        options["rules"], folder, options["ipv6_prefix"], options["defaults"], source
+        options["rules"], folder, options["ipv6_prefix"], options["defaults"], source, options["priorities"]
     )
     limits = options.pop("limits")
     options["rules"] = with_limits(rules, limits, options["defaults"], source)

@@ -14,6 +14,7 @@ from ..quota import parse_duration
 from ..rules.declaration import POSITIVE, as_given, option
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
 from ..rules.paths import checked_pattern
+from ..rules.priorities import PriorityTable, parse_priorities
 from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store
 from ..traffic.address import checked_log_url
@@ -150,6 +151,7 @@ class SettingsDict(HttpOptions, total=False):
     defaults: Annotated[
         RuleDefaults, option("Options of the rules and decorators that do not set them.", {}, read=parse_defaults)
     ]
+    priorities: Annotated[PriorityTable, option("The classes of requests.", {}, read=parse_priorities)]
     on_store_error: Annotated[
         OnStoreError, option("Without the store: allow, reject, or count by process.", "local", AT_START)
     ]

@@ -10,6 +10,7 @@ from ..rules.declaration import check_names, decode, options_of
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
+from ..rules.priorities import Priorities
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import Amendment, RuleSet
 from .environment import with_variables
@@ -39,7 +40,7 @@ def parse_defaults(table: Any) -> RuleDefaults:
 
 
 def parse_rules(
-    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults, source: str
+    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults, source: str, priorities: Priorities
 ) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
     """The rules, and the rules that override options of a decorator's rule."""
     if not isinstance(tables, list | tuple):
@@ -54,6 +55,8 @@ def parse_rules(
                     raise ConfigError("a rule needs limits, unless it has overrides", "limits")
                 rules.append(build_rule(options, defaults, Location(source, f"rules[{i}]")))
                 check_rule(rules[-1], ipv6_prefix)
+                with error_path("reserve"):
+                    priorities.check(rules[-1].reserve)
                 continue
             if not isinstance(amended, str):
                 raise ConfigError(f"expected the name of a rule; got {amended!r}", "overrides")
@@ -64,9 +67,12 @@ def parse_rules(
             if "name" in options:
                 raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
             # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-            check_rule(check_options(options), ipv6_prefix)
+            rule = check_options(options)
+            check_rule(rule, ipv6_prefix)
+            with error_path("reserve"):
+                priorities.check(rule.reserve)
             amendments[name] = Amendment(i, options)
-    RuleSet(rules, amendments=amendments)
+    RuleSet(rules, amendments=amendments, priorities=priorities)
     return tuple(rules), amendments
 
 

@@ -29,7 +29,7 @@ from .gateway import Gateway, invalid_headers, path_of_target
 _log = logging.getLogger("ratelimit_mw")
 _SECONDS: Final = 1.0
 """The time for which the last reply of the store is true."""
-_SENT: Final = ("ip", "user", "method", "path", "host", "region", "header", "cookie", "query")
+_SENT: Final = ("ip", "user", "method", "path", "host", "region", "priority", "header", "cookie", "query")
 """The features, and families of features, that the request of a gateway has."""
 _PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
 _FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
@@ -162,8 +162,10 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway, has_
     if not settings.trusted_proxies:
         message = 'the service must trust the gateway, which names the clients. Set trusted_proxies = ["127.0.0.1"]'
         raise ConfigError(message, "trusted_proxies")
-    if not gateway.sends(header := settings.region_header):
-        raise ConfigError(f"a gateway does not send the header {header!r}. Choose another one", "region_header")
+    headers = {"region_header": settings.region_header, "priorities.header": settings.priorities.header}
+    for name, header in headers.items():
+        if not gateway.sends(header):
+            raise ConfigError(f"a gateway does not send the header {header!r}. Choose another one", name)
     for rule in rules.rules:
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)

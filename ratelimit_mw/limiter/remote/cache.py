@@ -123,11 +123,12 @@ class LastDecisions:
         for decision in decisions:
             limit, key, cost = decision.hit
             known, began = young.get(key), decision.at_us
+            rest = decision.remaining + limit.held
             if known is not None and known[3] < began:
                 # A hit that found nothing consumed may be the first one after a reset, or after a loss of data.
-                is_first = decision.remaining + cost >= limit.limit and all(each.allowed for each in decisions)
+                is_first = rest + cost >= limit.algorithm.limit and all(each.allowed for each in decisions)
                 began = began if is_first else known[3]
-            young[key] = (decision.remaining, decision.at_us, decision.reset_us, began)
+            young[key] = (rest, decision.at_us, decision.reset_us, began)
         if len(young) >= self._part:
             self._old, self._young = young, {}
 
@@ -136,7 +137,7 @@ class LastDecisions:
         for change, at in zip(changes, times, strict=True):
             if change.cost and (last := self.pop(change.key)):
                 last = last.corrected(change, at)
-                if last.rest < change.limit.limit:
+                if last.rest < change.limit.algorithm.limit:
                     self._young.setdefault(change.key, last[:])  # another thread may know a later decision
 
     def pop(self, key: str) -> LastDecision | None:

@@ -30,10 +30,10 @@ class LastDecision(NamedTuple):
         if consumed is not None and consumed.at_us < self.began_us and not limit.quota.concurrent:
             return self
         if consumed is not None:
-            return self._replace(rest=min(limit.limit, self.rest + refunded(limit, consumed, cost, at)))
-        rest = self.rest if at < self.at_us + self.reset_us else limit.limit
+            return self._replace(rest=min(limit.algorithm.limit, self.rest + refunded(limit, consumed, cost, at)))
+        rest = self.rest if at < self.at_us + self.reset_us else limit.algorithm.limit
         rest = max(0, rest - cost)
-        return self._replace(rest=rest, at_us=at, reset_us=_time_to_reset(limit, limit.limit - rest, at))
+        return self._replace(rest=rest, at_us=at, reset_us=_time_to_reset(limit, limit.algorithm.limit - rest, at))
 
     def carry_over(self, hit: Hit, local: Limit, size: int, store: MemoryStore, now: int) -> None:
         """Leave a key in ``store`` at most one of ``size`` shares of the remaining quota, until the same reset."""
@@ -43,8 +43,9 @@ class LastDecision(NamedTuple):
             if not self.rest and (left := self.at_us + self.reset_us - local.quiet - now) > 0:
                 store.correct([Correction(local.lasting(left), hit.key, 1, None)], now)
             return
+        local = local.leaving(0) if local.held else local  # that of all classes
         at, share = min(self.at_us, now), -(-self.rest // size)
-        later = max(0, _time_to_reset(hit.limit, hit.limit.limit - self.rest, at) - self.reset_us)
+        later = max(0, _time_to_reset(hit.limit, hit.limit.algorithm.limit - self.rest, at) - self.reset_us)
         # The second charge is for algorithms that count an earlier charge less.
         for moment in (at - later, at):
             (here,) = store.apply([hit._replace(limit=local, cost=0)], moment, consume=False)
@@ -60,8 +61,8 @@ def refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
         return 0
     alone = limit.algorithm.charge(None, consumed.at_us, consumed.cost)
     refunded = limit.algorithm.refund(alone, at, consumed, cost)
-    return limit.decide(refunded, at, 0)[1].remaining - limit.decide(alone, at, 0)[1].remaining
+    return limit.algorithm.decide(refunded, at, 0)[1].remaining - limit.algorithm.decide(alone, at, 0)[1].remaining
 
 
 def _time_to_reset(limit: Limit, cost: int, at: int) -> int:
-    return limit.decide(limit.algorithm.charge(None, at, cost), at, 0)[1].reset_us
+    return limit.algorithm.decide(limit.algorithm.charge(None, at, cost), at, 0)[1].reset_us

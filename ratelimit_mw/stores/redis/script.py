@@ -93,6 +93,8 @@ class PackedLimits(dict[Limit, Any]):
         fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
         if limit.shadow:
             fields["shadow"] = True
+        if limit.held:
+            fields["held"] = limit.held
         if concerns_ban(limit):
             fields["rule"] = limit.rule
         return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))

@@ -16,10 +16,24 @@ local cursor, keys_read = 1, 0
 local current = 0 -- the key of the running operation that is read
 local reply, length = {}, 0
 
+-- The twin of _decide_leaving in limit.py.
+local function decide_leaving(limit, state, now, cost)
+  local decide, held, whole = KINDS[limit.kind][1].decide, limit.held, cost
+  if type(cost) == 'table' then whole = cost[1] end
+  local kept, allowed, remaining, retry, reset, at, delay = decide(limit, state, now, cost)
+  if whole ~= 0 and not (allowed and remaining >= held) then
+    kept = state
+    local _
+    _, allowed, remaining, retry, reset, at, delay = decide(limit, state, now, whole + held)
+  end
+  return kept, allowed, max(0, remaining - held), retry, reset, at, delay
+end
+
 for _, limit in ipairs(limits) do
   local kind = KINDS[limit.kind]
   limit.read, limit.write = kind[2].read, kind[2].write
   setmetatable(limit, kind[1])
+  if limit.held then limit.decide = decide_leaving end
 end
 
 -- The time of the server, the same for all operations of a call.

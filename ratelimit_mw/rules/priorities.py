@@ -1,0 +1,104 @@
+"""The table ``[priorities]`` and the option ``reserve`` of a rule. Pure."""
+
+# Annotations are evaluated here, because msgspec reads them.
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypedDict
+
+from ..errors import ConfigError, error_path, parse_each, suggestion
+from ..keys.features import Features, checked_name
+from .declaration import decode, option
+from .values import checked_table
+
+PRIORITY: Final = "priority"
+"""The feature with the class of a request."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
+_PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
+_MOST_CLASSES: Final = 10
+
+
+def _checked_class(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f'expected a word in lower case such as "critical"; got {name!r}')
+    return name
+
+
+def _parse_order(names: Sequence[str]) -> tuple[str, ...]:
+    order: tuple[str, ...] = parse_each(_checked_class, names)
+    if not 1 <= len(order) <= _MOST_CLASSES or len({*order}) < len(order):
+        raise ConfigError(f"expected from 1 to {_MOST_CLASSES} different classes; got {list(names)!r}")
+    return order
+
+
+def _header_name(name: str) -> str:
+    return checked_name(f"header:{name}")[7:] if name else ""
+
+
+class PriorityTable(TypedDict, total=False):
+    """The classes of requests."""
+
+    order: Annotated[
+        Sequence[str],
+        option(
+            "The classes, the most important one first. A request without a class is of the middle one.",
+            ["critical", "normal", "background"],
+            parse=_parse_order,
+        ),
+    ]
+    header: Annotated[
+        str,
+        option("The header with the class of a request. It needs `trusted_proxies`.", "", parse=_header_name),
+    ]
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """The classes of requests, the most important one first.
+
+    >>> Priorities().held({"critical": 20, "normal": 10})
+    {'critical': 0, 'normal': 20, 'background': 30}
+    """
+
+    order: tuple[str, ...] = ("critical", "normal", "background")
+    header: str = ""
+
+    def class_of(self, features: Features) -> str:
+        """Return the class of a request. One that has no class of the list is of the middle class."""
+        name = features.get(PRIORITY)
+        name = name.strip().lower() if isinstance(name, str) else None
+        return name if name in self.order else self.order[(len(self.order) - 1) // 2]
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ``ConfigError`` for a class that is not in the list. The path of the error is the class."""
+        for name in names:
+            if name not in self.order:
+                raise ConfigError(f"unknown class {name!r}{suggestion(name, self.order)}", name)
+
+    def held(self, reserve: Mapping[str, int]) -> dict[str, int]:
+        """Return the percent of a quota that each class leaves to the classes above it."""
+        shares = [reserve.get(name, 0) for name in self.order]
+        return {name: sum(shares[:i]) for i, name in enumerate(self.order)}
+
+
+DEFAULT_PRIORITIES: Final = Priorities()
+
+
+def parse_priorities(table: Any) -> Priorities:
+    """Return the classes of the setting ``priorities``."""
+    return Priorities(**decode(PriorityTable, table, 'a table such as {order = ["critical", "normal"]}'))
+
+
+def parse_reserve(table: Any) -> dict[str, int]:
+    """Return the percent that a rule reserves for each class and those above it. Together they are below 100%."""
+    reserve = {}
+    for name, share in checked_table(table).items():
+        with error_path(str(name)):
+            match = _PERCENT.fullmatch(str(share))
+            if match is None or not 1 <= int(match[1]) <= 99:
+                raise ConfigError(f'expected a share from "1%" to "99%"; got {share!r}')
+            reserve[name] = int(match[1])
+    if sum(reserve.values()) > 99:
+        raise ConfigError(f"expected less than 100% in all; got {sum(reserve.values())}%")
+    return reserve
