@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
+from http.cookies import Morsel
 from importlib import import_module
 from typing import Any, Final
 
@@ -163,5 +164,18 @@ def _with_headers(rejection: Rejection, body: bytes) -> HttpResponse:
     joined = {names[name]: ", ".join(values) for name, values in lines.items()}
     response = HttpResponse(body, status=rejection.status, headers=joined)
     for line in cookies:
-        response.cookies.load(line)
+        response.cookies[line] = _SetCookie(line)
     return response
+
+
+class _SetCookie(Morsel[str]):
+    """A cookie that Django sends exactly as it is written."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        name, _, value = line.partition(";")[0].partition("=")
+        self.set(name.strip(), value.strip(), value.strip())
+        self._line = line
+
+    def OutputString(self, attrs: Any = None) -> str:  # noqa: N802 - the name of the standard library
+        return self._line

@@ -223,7 +223,7 @@ def test_memory_and_shared_stores_decide_alike(way: Any, store: Any) -> None:
 class Waiting:
     """A verdict whose time to wait is no whole number of seconds."""
 
-    rejected_by, denied, retry_after = (), False, 59.0001
+    rejected_by, denied, banned, retry_after = (), False, False, 59.0001
 
 
 def test_a_verdict_is_true_when_allowed() -> None:
