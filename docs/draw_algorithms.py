@@ -6,6 +6,7 @@ algorithm counts: the curves show the consumed share that `peek` reports.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,13 @@ PERIOD = 60
 START = 1_000_000 * PERIOD  # the start of a minute
 END = 180
 
-ALLOWED, REJECTED, CURVE, WAIT = "#0072B2", "#D55E00", "#999999", "#009E73"
+ALLOWED, REJECTED, CURVE, WAIT, WINDOW = "#0072B2", "#D55E00", "#999999", "#009E73", "#F0E442"
+INK, PAPER = "#1f2328", "#fefefe"
+STYLE = """<style>
+:root { --ink: #1f2328; --paper: #ffffff }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #131416 } }
+</style>"""
+"""One file has both schemes: the two colours above become these variables."""
 
 STEADY = [5.0, 15.0, 25.0]
 ACROSS_THE_EDGE = [41.0 + 1.5 * i for i in range(12)] + [61.0 + 1.5 * i for i in range(12)]
@@ -108,8 +115,9 @@ class Run:
             self._clock.set(START + at)
             if is_hit:
                 self._hit(at)
-            self.times.append(at)
-            self.used.append(self._used())
+            if [used := self._used()] != self.used[-1:] or at == moments[-1][0]:
+                self.times.append(at)
+                self.used.append(used)
 
     def _hit(self, at: float) -> None:
         verdict = self._limiter.hit({})
@@ -134,11 +142,11 @@ def draw_one(picture: Drawn) -> None:
 def _draw_run(axes: Axes, run: Run, edges: bool, end: float = END) -> None:
     axes.step(run.times, run.used, where="post", color=CURVE, linewidth=1.2, zorder=1)
     axes.fill_between(run.times, run.used, step="post", color=CURVE, alpha=0.15, zorder=0)
-    axes.axhline(N, color="black", linewidth=0.8, linestyle="--", zorder=1)
+    axes.axhline(N, color=INK, linewidth=0.8, linestyle="--", zorder=1)
     axes.text(1.005, N, "limit 10", va="center", fontsize=9, transform=axes.get_yaxis_transform())
     if edges:
         for edge in range(0, int(end) + 1, PERIOD):
-            axes.axvline(edge, color="black", linewidth=0.6, linestyle=":", zorder=0)
+            axes.axvline(edge, color=INK, linewidth=0.6, linestyle=":", zorder=0)
     _draw_outcomes(axes, run.outcomes)
     axes.set_xlim(-2, end)
     axes.set_ylim(0, N * 1.25)
@@ -159,7 +167,7 @@ def _draw_outcomes(axes: Axes, outcomes: list[Outcome]) -> None:
         axes.plot([outcome.at, start], [outcome.used, 1], color=WAIT, linewidth=0.8, zorder=2)
     if waiting:
         arrivals, starts = [o.at for o in waiting], [o.at + o.delay for o in waiting]
-        axes.scatter(arrivals, [o.used for o in waiting], s=26, facecolors="white", edgecolors=WAIT, zorder=3)
+        axes.scatter(arrivals, [o.used for o in waiting], s=26, facecolors=PAPER, edgecolors=WAIT, zorder=3)
         axes.scatter(starts, [1] * len(starts), s=26, color=WAIT, zorder=3, label="starts after waiting")
     axes.scatter(
         [o.at for o in rejected],
@@ -193,7 +201,7 @@ def draw_overview() -> None:
     axes.set_xlim(-2, END)
     axes.set_xticks(range(0, END - 10, 30))
     for edge in range(0, END - 10, PERIOD):
-        axes.axvline(edge, color="black", linewidth=0.6, linestyle=":", zorder=0)
+        axes.axvline(edge, color=INK, linewidth=0.6, linestyle=":", zorder=0)
     axes.set_xlabel("seconds (dotted: full minutes)", fontsize=10)
     figure.suptitle(
         f"The same {len(TRAFFIC)} requests under {LIMIT}", x=0.01, ha="left", fontsize=12, fontweight="bold"
@@ -230,7 +238,7 @@ def draw_counter_bound() -> None:
         run = Run(algorithm, LATE_BURST, end=122)
         _draw_run(axes, run, edges=True, end=122)
         passed = [outcome.at for outcome in run.outcomes if outcome.allowed and outcome.at < 59 + PERIOD]
-        axes.axvspan(59, 59 + PERIOD, color="#F0E442", alpha=0.25, zorder=-1, linewidth=0)
+        axes.axvspan(59, 59 + PERIOD, color=WINDOW, alpha=0.25, zorder=-1, linewidth=0)
         axes.set_title(f"{algorithm}: {len(passed)} pass within 60 s", loc="left", fontsize=11, fontweight="bold")
         axes.set_ylabel("used up", fontsize=9)
         axes.set_xlim(45, 122)
@@ -239,13 +247,21 @@ def draw_counter_bound() -> None:
 
 
 def _save(figure: plt.Figure, name: str) -> None:
-    # Without the version that drew it, a picture changes only when what it shows does.
-    figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata={"Software": None})
+    # Without a date and the version that drew it, a picture changes only when what it shows does.
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
+    start, svg, body = text.getvalue().partition("<svg ")
+    head, end, body = body.partition(">")
+    picture = "".join((start, svg, head, end, STYLE, body)).replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
+    (IMAGES / f"{name}.svg").write_text(picture.replace("--ink: var(--ink)", f"--ink: {INK}"))
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    mpl.rcParams.update(dict.fromkeys(inked, INK) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER))
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "algorithms"})
     for picture in PICTURES:
         draw_one(picture)
     draw_overview()

@@ -122,9 +122,12 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_the_map_lists_every_page() -> None:
-    """No page of docs/ is missing from its map."""
-    listed = set(_LINK.findall((DOCS / "index.md").read_text()))
-    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= listed
+    """No page of docs/ is missing from its map, or from the navigation of the site."""
+    text = (DOCS / "index.md").read_text()
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert {f"{page}.md" for page in pages} <= set(_LINK.findall(text))
+    navigation = re.findall(r"^```{toctree}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert pages == {line for part in navigation for line in part.splitlines() if line and not line.startswith(":")}
 
 
 def test_the_python_api_has_every_public_module() -> None:
@@ -136,8 +139,8 @@ def test_the_python_api_has_every_public_module() -> None:
 def test_every_picture_is_shown() -> None:
     """Each picture that is drawn exists and is shown on the page of algorithms, and no other is there."""
     drawing = script("draw_algorithms")
-    drawn = {f"images/{picture.file}.png" for picture in drawing.PICTURES}
-    drawn |= {"images/overview.png", "images/counter-bound.png"}
+    drawn = {f"images/{picture.file}.svg" for picture in drawing.PICTURES}
+    drawn |= {"images/overview.svg", "images/counter-bound.svg"}
     shown = {link for link in _LINK.findall((DOCS / "algorithms.md").read_text()) if link.startswith("images/")}
     pages = {"trying-limits.md": "replay-{}.svg", "dashboard.md": "dashboard-{}.png"}
     in_two_schemes = {page: {f"images/{name.format(each)}" for each in SCHEMES} for page, name in pages.items()}
