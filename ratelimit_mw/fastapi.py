@@ -18,7 +18,7 @@ from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
-from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops
+from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops, verdict_by
 from .http.limits import DECIDED
 from .keys.features import checked_name
 from .rules import decorators
@@ -43,11 +43,13 @@ __all__ = [
     "limit",
     "messages",
     "usage",
+    "verdict",
 ]
 
 
-check, usage = on_loops(of_request(attrgetter("scope")), partial(JSONResponse, headers=NO_STORE))
-
+_scope_of = attrgetter("scope")
+check, usage = on_loops(of_request(_scope_of), partial(JSONResponse, headers=NO_STORE))
+verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""

@@ -7,10 +7,10 @@ from operator import attrgetter
 
 from .asgi.middleware import RateLimitMiddleware
 from .decision import RateLimitExceeded
-from .http.in_view import NO_STORE, of_request, on_loops
+from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
 from .rules.decorators import exempt, limit, messages
 
-__all__ = ["RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages", "usage"]
+__all__ = ["RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages", "usage", "verdict"]
 
 
 def _respond(found: object) -> object:
@@ -19,4 +19,6 @@ def _respond(found: object) -> object:
     return JSONResponse(found, headers=NO_STORE)
 
 
-check, usage = on_loops(of_request(attrgetter("scope")), _respond)
+_scope_of = attrgetter("scope")
+check, usage = on_loops(of_request(_scope_of), _respond)
+verdict = verdict_by(_scope_of)

@@ -12,7 +12,8 @@ from ..rules.marks import ViewMarks
 from ..rules.rule import Rule, with_defaults
 from .dependants import DependencyLimit
 from .rejections import ErrorHandlers, handle_rejections
-from .router import AppRoute, RouteReader
+from .route_reader import RouteReader
+from .router import AppRoute
 
 _STATUS: Final = 429
 _HEADERS: Final = {

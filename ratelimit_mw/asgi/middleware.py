@@ -20,8 +20,8 @@ from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .adoption import adopt
 from .body import ReadAhead
+from .layers import is_of_framework, layers_of
 from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
-from .router import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketConnection

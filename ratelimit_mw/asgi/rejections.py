@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
 from ..http.limits import DECIDED
-from .router import layers_of
+from .layers import layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
 _FRAMEWORKS: Final = ("starlette", "fastapi")

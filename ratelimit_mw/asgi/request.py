@@ -107,6 +107,12 @@ class ASGIRequest(Request):
         wanted = name.encode("latin-1", "replace")
         return [value.decode("latin-1") for key, value in self.native["headers"] if key.lower() == wanted]
 
+    @property
+    def accept(self) -> str:
+        return b", ".join([value for key, value in self.native["headers"] if key.lower() == b"accept"]).decode(
+            "latin-1"
+        )
+
     def header_names(self) -> list[str]:
         return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
 
@@ -204,17 +210,25 @@ class ASGIAdmission(Admission):
 
         These handlers take precedence over those of the application that the middleware serves.
         """
-        request, verdict, response = self.request, self.verdict, None
-        if self.limits.reject is not None:
-            response = self.limits.reject(request.own, verdict)
-            if inspect.isawaitable(response):
-                response = await response
-        elif request.index is not None and self.native["type"] == "http":
-            for each in filter(None, (handlers, request.index.handlers)):
-                response = response or await each.respond(verdict, self.native, receive)
-        response = response or self.rejection()
+        index, response = self.request.index, None
+        if self.limits.reject is not None or handlers is not None or (index is not None and index.handlers is not None):
+            response = await self._own_response(receive, handlers)
+        if not response:
+            prepared = self.prepared_rejection()
+            status, body = prepared.response.status, prepared.response.body
+            headers = prepared.lines + self.headers(status)
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": self._sent(body)})
+            return
         added = self.headers(self.verdict.status)
         names = {name for name, _ in added}
+        if isinstance(response, Rejection):
+            lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            self.status = response.status
+            headers = [line for line in lines if line[0] not in names] + added
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            await send({"type": "http.response.body", "body": self._sent(response.body)})
+            return
 
         def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] not in _STARTS:
@@ -222,9 +236,19 @@ class ASGIAdmission(Admission):
             self.status = message["status"]
             return send(with_headers(message, added, names))
 
-        if isinstance(response, Rejection):
-            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-            await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
-            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
-            return
         await response(self.native, receive, send_with_headers)
+
+    async def _own_response(self, receive: Receive, handlers: ErrorHandlers | None) -> Any:
+        """Return the response of your function, else that of an error handler; None where none of them responds."""
+        request, verdict = self.request, self.verdict
+        if self.limits.reject is not None:
+            response = self.limits.reject(request.own, verdict)
+            return await response if inspect.isawaitable(response) else response
+        response = None
+        if request.index is not None and self.native["type"] == "http":
+            for each in filter(None, (handlers, request.index.handlers)):
+                response = response or await each.respond(verdict, self.native, receive)
+        return response
+
+    def _sent(self, body: bytes) -> bytes:
+        return b"" if self.request.method == "HEAD" else body

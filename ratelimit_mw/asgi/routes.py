@@ -12,9 +12,11 @@ from ..http.limits import HttpLimiter
 from ..http.warnings import warn_at_start
 from ..keys.values import parameter
 from ..rules.marks import Destination
+from .layers import application_behind
 from .rejections import ErrorHandlers
 from .request import ASGIRequest
-from .router import RouteFound, RouteMatch, RouteReader, application_behind, path_below
+from .route_reader import RouteReader
+from .router import RouteFound, RouteMatch, path_below
 
 _MAX_CACHED: Final = 10_000
 _MAX_KEY: Final = 256

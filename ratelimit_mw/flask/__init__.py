@@ -4,12 +4,13 @@ from typing import Any
 
 import flask
 
-from ..http.in_view import NO_STORE, Asked, in_threads
+from ..decision import Verdict
+from ..http.in_view import NO_STORE, Asked, in_threads, verdict_of
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .extension import RateLimiter
 
-__all__ = ["RateLimiter", "check", "dashboard", "exempt", "limit", "usage"]
+__all__ = ["RateLimiter", "check", "dashboard", "exempt", "limit", "usage", "verdict"]
 
 
 def _find_rule(rule: str, /, **features: Any) -> Asked:
@@ -21,3 +22,18 @@ def _find_rules(*rules: str, **features: Any) -> Asked:
 
 
 check, usage = in_threads((_find_rule, _find_rules), lambda found: (found, NO_STORE))
+
+
+def verdict() -> Verdict:
+    """Return the verdict of the extension on the current request, with what your view has decided since.
+
+    Returns:
+        The verdict. It has no decisions when no rule applies, or while limits are off.
+
+    Raises:
+        MissingMiddlewareError: No ``RateLimiter`` handles the request.
+
+    Example:
+        verdict()["tokens"].settle(150)
+    """
+    return verdict_of(flask.request.environ)

@@ -18,7 +18,7 @@ from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import DECIDED, HttpLimits
-from .rejection import Rejection, build_rejection
+from .rejection import PreparedRejection, Rejection
 from .request import Request
 from .warnings import warn
 
@@ -40,11 +40,11 @@ class Admission:
     """Those to settle."""
     marks: Sequence[Mark] = ()
     """The limits of decorators that are decided: those of the view."""
-    first: Admission | None = None
+    first: Admission | None
     """The admission of the outermost middleware of this limiter; None if it is this one. It has all that follows."""
     outer: Mapping[Any, Admission] | None = None
     """The admissions of outer middleware, by limiter."""
-    added: CombinedVerdict | None = None
+    added: CombinedVerdict | None
     """All verdicts to settle as one, once the request was decided again."""
     rejections: list[Verdict] | None = None
     """The rejections that the event of the request has, once there are any."""
@@ -92,13 +92,14 @@ class Admission:
         self.native = native
         """The ASGI scope or the WSGI environ."""
         self.verdict = verdict
-        self.counts_outcomes, self._headers = False, None  # responses read them faster here than on the class
+        # Responses read these faster here than on the class.
+        self.counts_outcomes, self._headers, self.added = False, None, None
         decided = native.get(DECIDED)
         if decided is None:
-            native[DECIDED] = {limits.limiter: self}
+            native[DECIDED], self.first = {limits.limiter: self}, None
         else:
-            self._enter_other(decided)
-        if decided is not None and self.first is not None:
+            self.first = self._enter_other(decided)
+        if self.first is not None:
             self._join(self.first, plan, verdict)
         elif verdict.allowed:
             self.verdicts = [verdict]
@@ -110,14 +111,14 @@ class Admission:
             self.rejections = [verdict]
         shown[name] = verdict if decided is None else self.shown
 
-    def _enter_other(self, decided: Mapping[Any, Admission]) -> None:
-        """Note the admissions of outer middleware. The innermost one is the last."""
+    def _enter_other(self, decided: Mapping[Any, Admission]) -> Admission | None:
+        """Note the admissions of outer middleware, the innermost last. Return the first one of this limiter."""
         limiter = self.limits.limiter
         others = {other: admission for other, admission in decided.items() if other is not limiter}
         self.outer, self._others = decided, tuple(admission.verdict for admission in others.values())
-        if same := decided.get(limiter):
-            self.first = same.first or same
         self.native[DECIDED] = {**others, limiter: self}
+        same = decided.get(limiter)
+        return same and (same.first or same)
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
@@ -278,19 +279,14 @@ class Admission:
 
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
-        return build_rejection(self.verdict, self.accept, self.retry_after)
+        return self.prepared_rejection().response
 
-    @property
-    def accept(self) -> str:
-        """The ``Accept`` header of the request."""
-        return ", ".join(self.request.header_lines("accept"))
-
-    @property
-    def retry_after(self) -> str | None:
-        """The ``Retry-After`` header of a rejection."""
+    def prepared_rejection(self) -> PreparedRejection:
+        """Return the package's own response to a rejection, in all its forms."""
         first = self.first or self
-        first._headers = headers = first.limits.writer.headers(self.verdict)
-        return next((value.decode("ascii") for name, value in headers if name == b"retry-after"), None)
+        prepared = first.limits.rejections.find(self.verdict, self.request.accept)
+        first._headers = prepared.limits
+        return prepared
 
     def read_costs(self, headers: Iterable[tuple[str | bytes, object]]) -> set[str]:
         """State the true costs that are in the headers of a response: see the option ``cost_from`` of rules.

@@ -76,6 +76,8 @@ class HeaderWriter:
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
+        self.varies = self._epoch or bool(self._jitter)
+        """Whether equal decisions may have different headers."""
         self._parts = _PartsByLimit()
         self._resets = _PartsByReset()
         self._policy = lru_cache(_MAX_CACHED)(_policy)
@@ -94,7 +96,7 @@ class HeaderWriter:
             decisions, limits = _shown(decisions, allowed)
             if not decisions:
                 wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
-                return [] if wait is None else [(_RETRY_AFTER, b"%d" % math.ceil(wait))]
+                return [] if wait is None else [(_RETRY_AFTER, b"%d" % (math.ceil(wait) or 1))]
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
@@ -139,6 +141,11 @@ class HeaderWriter:
         _, _, item, is_timed = self._parts[decision.hit[0]]
         item += b"%d" % decision.remaining
         return item if wait is None or not is_timed else item + self._resets[wait][1]
+
+
+def wait_of(headers: Sequence[Header]) -> int | None:
+    """Return the seconds of ``Retry-After``, which is the last header of a rejection; None without it."""
+    return int(headers[-1][1]) if headers and headers[-1][0] is _RETRY_AFTER else None
 
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:

@@ -155,6 +155,37 @@ class UsageReader(_InView[P], Generic[P, V]):
         return usage if self._call is blocking_call else ausage
 
 
+def verdict_of(scope: _Values) -> Verdict:
+    """Return the verdict on a request, by its ASGI scope or WSGI environ."""
+    admissions: list[Admission] = list(scope.get(DECIDED, {}).values())
+    if not admissions and not testmode.off:
+        raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
+    return admissions[-1].shown if admissions else Verdict()
+
+
+def verdict_by(scope_of: Callable[[Any], _Values]) -> Callable[[Any], Verdict]:
+    """Return the function ``verdict``, which finds a request by its argument."""
+
+    def verdict(request: Any) -> Verdict:
+        """Return the verdict of the middleware on a request, with what your view has decided since.
+
+        Args:
+            request: The request of the framework.
+
+        Returns:
+            The verdict. It has no decisions when no rule applies, or while limits are off.
+
+        Raises:
+            MissingMiddlewareError: No middleware handles the request.
+
+        Example:
+            verdict(request)["tokens"].settle(150)
+        """
+        return verdict_of(scope_of(request))
+
+    return verdict
+
+
 class RuleOfRequest(Protocol):
     """The arguments of ``check``, where the request is one of them."""
 

@@ -36,6 +36,7 @@ from .features import FeatureReader, Need, needs_of_lists, needs_of_rule
 from .functions import IDENTIFY, OwnFeatures, OwnFunctions, Read, awaited
 from .headers import HeaderWriter
 from .region import Region
+from .rejection import PreparedRejections
 from .request import Request
 from .routes import check_no_views
 
@@ -78,6 +79,7 @@ class HttpLimits:
         self.watch = self.limiter.reloads.watch_of(settings)
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
+        self.rejections = PreparedRejections(self.writer)
         build_reader = _reader_builder(owner, http)
         leaves = owner.before_user and not app.has_routes
         knows = build_reader({}).knows if leaves else lambda _: True

@@ -1,12 +1,17 @@
 """The response to a rejected request, 429, 403 or 503, in the media type that its ``Accept`` prefers."""
 
+from __future__ import annotations
+
 import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
-from ..decision import BannedVerdict, Verdict
+from ..clock import SECOND
+from ..decision import BannedVerdict, Decision, Verdict
+from .headers import Header, HeaderWriter, wait_of
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -15,7 +20,10 @@ _PROBLEMS: Final = {
     503: ("Service Unavailable", "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"),
 }
 _BANNED: Final = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+_NEVER: Final = "Waiting does not help: this request can never be allowed."
+_REASONS: Final = {int(status): status.phrase for status in HTTPStatus}
 _MAX_ACCEPT: Final = 512
+_MAX_KEPT: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -37,28 +45,127 @@ class Rejection:
     @property
     def reason(self) -> str:
         """The reason phrase beside the status, which WSGI requires."""
-        return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Rejected"
+        return _REASONS.get(self.status, "Rejected")
 
 
-def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
-    """Return the response to a rejected verdict. ``retry_after`` is the value of its ``Retry-After`` header."""
-    media, template, _ = _form(accept)
-    detail = "Waiting does not help: this request can never be allowed."
-    if retry_after:
-        detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
+class RejectionTemplate(NamedTuple):
+    """The response of this package to rejections by the same limits, in one media type: all but the seconds to wait."""
+
+    status: int
+    media: str
+    parts: tuple[bytes, ...]
+    """The body, split where the seconds are."""
+
+    def prepare(self, limits: list[Header]) -> PreparedRejection:
+        """Return the response with these rate limit headers."""
+        wait = wait_of(limits)
+        body = self.parts[0] if wait is None else (b"%d" % wait).join(self.parts)
+        own = [("Content-Type", self.media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in own]
+        return PreparedRejection(Rejection(self.status, own, body), lines, limits)
+
+
+class PreparedRejection(NamedTuple):
+    """The response of this package to a rejection."""
+
+    response: Rejection
+    """The response without the rate limit headers."""
+    lines: list[Header]
+    """The headers of the response, for ASGI."""
+    limits: list[Header]
+    """The rate limit headers."""
+
+
+class PreparedRejections:
+    """Prepares the responses to rejections. Under an attack, nearly all are by the same limits and in few seconds.
+
+    It keeps a bounded number, because limits may differ between clients, and clients choose their seconds.
+    """
+
+    def __init__(self, writer: HeaderWriter) -> None:
+        self._writer = writer
+        self._templates: dict[tuple[object, ...], RejectionTemplate] = {}
+        self._prepared: dict[tuple[object, ...], PreparedRejection] = {}
+
+    def find(self, verdict: Verdict, accept: str) -> PreparedRejection:
+        """Return the response to a rejection, in the media type that its ``Accept`` header prefers."""
+        form = _preferred(accept) if len(accept) <= _MAX_ACCEPT else 0
+        if self._writer.varies:
+            return self.prepare(verdict, form)
+        key = (form, *_key_of(verdict))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _MAX_KEPT:
+                self._prepared.clear()
+            prepared = self._prepared[key] = self.prepare(verdict, form)
+        return prepared
+
+    def prepare(self, verdict: Verdict, form: int) -> PreparedRejection:
+        """Prepare the response to a rejection in one media type."""
+        headers = self._writer.headers(verdict)
+        wait = wait_of(headers)
+        rejecting = (each for decision in verdict.rejected_by for each in (decision.why, decision.hit[0]))
+        key = (form, wait and min(wait, 2), type(verdict), *rejecting)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= _MAX_KEPT:
+                self._templates.clear()
+            template = self._templates[key] = build_template(verdict, form, wait)
+        return template.prepare(headers)
+
+
+def _key_of(verdict: Verdict) -> tuple[object, ...]:
+    """Return all that a response to a rejection depends on: of limits that allow the request, only their policy."""
+    decisions = verdict.decisions
+    if len(decisions) == 1:
+        return _key_of_decision(decisions[0])
+    if not decisions:  # of a list, or of a client that is banned from all rules
+        wait = verdict.retry_after
+        return type(verdict), None if wait is None else math.ceil(wait)
+    key: tuple[object, ...] = ()
+    longest, position = -1.0, 0
+    for decision in decisions:
+        limit = decision.hit[0]
+        if decision.allowed:
+            key += (limit,)
+            continue
+        microseconds = math.inf if decision.retry_us is None else decision.retry_us
+        if not limit.shadow and microseconds > longest:
+            longest, position = microseconds, len(key)
+        key += _key_of_decision(decision)
+    return (position, *key)
+
+
+def _key_of_decision(decision: Decision) -> tuple[object, ...]:
+    seconds = None if decision.retry_us is None else -(-decision.retry_us // SECOND)
+    return decision.why, decision.hit[0], decision.remaining, -(-decision.reset_us // SECOND), seconds
+
+
+def build_template(verdict: Verdict, form: int, wait: int | None) -> RejectionTemplate:
+    """Return the template for all rejections by the same limits. Of ``wait`` only the number of the noun is used.
+
+    Args:
+        verdict: One of the rejections.
+        form: The index of the media type.
+        wait: The seconds to wait, None where waiting does not help.
+    """
     status = verdict.status
     title, kind = _PROBLEMS[status]
+    before, after = ("Retry after ", f" second{'' if wait == 1 else 's'}.") if wait else (_NEVER, "")
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
-        kind = _BANNED
         reason = "You are banned." if isinstance(verdict, BannedVerdict) else "Too many of your requests were rejected."
-        detail = f"{reason} {detail}"
-    violated = [decision.hit[0].policy for decision in verdict.rejected_by]
-    detail = f"{_concurrency(verdict)}{detail}"
-    wait = {"retry-after": int(retry_after)} if retry_after else {}
-    problem = {"type": kind, "title": title, "status": status, "detail": detail, **wait, "violated-policies": violated}
-    body = (json.dumps(problem) if template is None else template.format(title=title, detail=detail)).encode()
-    headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Rejection(status, headers, body)
+        kind, before = _BANNED, f"{reason} {before}"
+    before = _concurrency(verdict) + before
+    media, page, _ = _FORMS[form]
+    if page is None:
+        start = json.dumps({"type": kind, "title": title, "status": status, "detail": before})[:-2]
+        violated = json.dumps([decision.hit[0].policy for decision in verdict.rejected_by])
+        end = f', "violated-policies": {violated}}}'
+        texts = [start, f'{after}", "retry-after": ', end] if wait else [f'{start}"{end}']
+    else:
+        start, end = page.format(title=title, detail="\0").split("\0")
+        texts = [start + before, after + end] if wait else [start + before + end]
+    return RejectionTemplate(status, media, tuple(text.encode() for text in texts))
 
 
 def _concurrency(verdict: Verdict) -> str:
@@ -85,10 +192,6 @@ _FORMS: Final = (
     ("text/html; charset=utf-8", _HTML, ("text/html", "application/xhtml+xml", "text/*", "*/*")),
     ("text/plain; charset=utf-8", "{title}\n{detail}\n", ("text/plain", "text/*", "*/*")),
 )
-
-
-def _form(accept: str) -> tuple[str, str | None, tuple[str, ...]]:
-    return _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
 
 
 @lru_cache(1024)

@@ -122,6 +122,11 @@ class Request(Mapping[str, Any]):
         """The normalized host; ``INVALID`` without ``Host``, for lines that differ, and for text that is no host."""
         return only_value(list(map(normalize_host, self.header_lines("host")))) or INVALID
 
+    @property
+    def accept(self) -> str:
+        """The media types that the client accepts."""
+        return ", ".join(self.header_lines("accept"))
+
     def header(self, name: str) -> Any:
         """Return a header as a feature. Several lines are ``INVALID``: frameworks show one of them, or all.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from shared_store import SharedStore
 from sites import BY_ASGI, CLIENT, SITES, Build, Call, Reply, Site, only
+from starlette.requests import Request
 from tables import each
 
-from ratelimit_mw import Limiter, RateLimitExceeded, Rejection, Rule, load_settings
+from ratelimit_mw import Limiter, MissingMiddlewareError, RateLimitExceeded, Rejection, Rule, load_settings
+from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw.testing import limits_off
 
 IN_VIEWS: Any = {"view": ""}
@@ -366,3 +369,27 @@ def test_without_limits_there_is_no_usage(ask: Ask) -> None:
     """In tests, limits_off turns it off."""
     with limits_off():
         assert ask("/usage").json() == {}
+
+
+@only(SITES.keys() - {"asgi"})
+def test_verdict_returns_what_the_framework_shows(site: Build) -> None:
+    """It has the decisions of the middleware and those of the view, with a type. Without limits it has none."""
+
+    async def see(call: Call) -> str:
+        read = partial(call.site.of.verdict, *(() if site.name == "flask" else (call.native,)))
+        before = read().rules
+        await call.check("post", thread="7")
+        assert read().rules == call.verdict.rules
+        return f"{before} {read().rules}"
+
+    served = site(RULES, see)
+    assert served.call().text == "('site',) ('site', 'post')"
+
+
+def test_verdict_needs_a_middleware() -> None:
+    """A mistake in the set-up is no empty verdict."""
+    connection = Request({"type": "http", "headers": []})
+    with pytest.raises(MissingMiddlewareError, match=r"verdict\(\) returns the verdict of the middleware, but no"):
+        of_starlette.verdict(connection)
+    with limits_off():
+        assert of_starlette.verdict(connection).rules == ()

@@ -22,7 +22,8 @@ from wsgi_calls import limited as limited_wsgi
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.decision import Decision
-from ratelimit_mw.http.rejection import Rejection, build_rejection
+from ratelimit_mw.http.headers import HeaderWriter
+from ratelimit_mw.http.rejection import PreparedRejections, Rejection
 from ratelimit_mw.testing import ManualClock
 
 PROBLEM, HTML, TEXT = "application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -42,6 +43,10 @@ def app(**options: Any) -> App:
 def verdict_of(*rules: Rule, cost: int = 1, hits: int = 2) -> Verdict:
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     return [rate.hit({"ip": "192.0.2.7"}, cost) for _ in range(hits)][-1]
+
+
+def rejection_of(verdict: Verdict, accept: str = "") -> Rejection:
+    return PreparedRejections(HeaderWriter()).find(verdict, accept).response
 
 
 # -- default rejection -------------------------------------------------------------------------------------
@@ -82,9 +87,8 @@ def test_a_rejection_that_waiting_does_not_end_has_no_number() -> None:
 def test_a_rejection_by_slots_says_how_many_requests_may_run(limits: str, text: str) -> None:
     """The client learns that it has to wait for its own requests, in each form of the body."""
     verdict = verdict_of(Rule(name="api", limits=limits), hits=3)
-    wait = str(verdict.retry_after or 0).partition(".")[0]
-    assert json.loads(build_rejection(verdict, "", wait).body)["detail"] == text
-    assert f"<p>{text}</p>".encode() in build_rejection(verdict, "text/html", wait).body
+    assert json.loads(rejection_of(verdict, "").body)["detail"] == text
+    assert f"<p>{text}</p>".encode() in rejection_of(verdict, "text/html").body
 
 
 @each("name", ["unavailable", "banned"])
@@ -92,7 +96,7 @@ def test_a_rejection_for_another_reason_speaks_of_no_slots(name: str, monkeypatc
     """A limit on slots that has no result of its store, or that shows a ban, is not full."""
     verdict = verdict_of(Rule(name="api", limits="1 concurrent"))
     monkeypatch.setattr(Decision, name, True)
-    assert "at a time" not in build_rejection(verdict, "", "1").body.decode()
+    assert "at a time" not in rejection_of(verdict, "").body.decode()
 
 
 def test_html_and_text_have_the_same_content() -> None:
@@ -140,14 +144,14 @@ def test_html_and_text_have_the_same_content() -> None:
 )
 def test_the_format_follows_accept(accept: str, media: str) -> None:
     """The highest quality counts, then the most specific range, then problem+json. Invalid ranges count for nothing."""
-    headers = dict(build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1").headers)
+    headers = dict(rejection_of(verdict_of(Rule(limits="1/minute")), accept).headers)
     assert headers["Content-Type"] == media
 
 
 @given(st.text(st.sampled_from('text/html*,;q=0.9 "\\\u00e9'), max_size=60))
 def test_no_accept_header_breaks_the_rejection(accept: str) -> None:
     """For any Accept header, the body has one of the three formats and the right length."""
-    response = build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
+    response = rejection_of(verdict_of(Rule(limits="1/minute")), accept)
     headers = dict(response.headers)
     assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
     assert int(headers["Content-Length"]) == len(response.body)
@@ -155,21 +159,90 @@ def test_no_accept_header_breaks_the_rejection(accept: str) -> None:
 
 def test_one_second_is_not_seconds() -> None:
     """The sentence is grammatical for one second."""
-    assert b"Retry after 1 second." in build_rejection(verdict_of(Rule(limits="1/minute")), "text/plain", "1").body
+    assert b"Retry after 1 second." in rejection_of(verdict_of(Rule(limits="1/second")), "text/plain").body
 
 
 def test_a_permanent_rejection_suggests_no_wait() -> None:
     """Without a wait, the body does not suggest that waiting helps."""
     verdict = verdict_of(Rule(name="big", limits="5/minute"), cost=6)
-    problem = json.loads(build_rejection(verdict, "", None).body)
+    problem = json.loads(rejection_of(verdict, "").body)
     assert problem["detail"] == "Waiting does not help: this request can never be allowed."
     assert problem["violated-policies"] == ["big"]
+
+
+NAMES = st.sampled_from(["api", "a_b", 'quoted"name"', "back\\slash", "100%{wait}", "<b>", "{0}"])
+ACCEPTED = ("", "text/html", "text/plain")
+
+
+@given(
+    st.lists(NAMES, min_size=1, max_size=3, unique=True),
+    st.integers(1, 400),
+    st.lists(st.tuples(st.integers(1, 3), st.floats(0, 90)), min_size=4, max_size=12),
+)
+def test_a_kept_response_has_the_bytes_of_a_new_one(
+    names: list[str], period: int, hits: list[tuple[int, float]]
+) -> None:
+    """A response that was kept for other rejections changes no byte of the body, and no header."""
+    clock = ManualClock(1_000_000.0)
+    rules = [Rule(name=name, limits=f"{number + 1}/{period + number}s") for number, name in enumerate(names)]
+    rate = Limiter([*rules, Rule(name="seen", limits="1/hour", mode="shadow")], clock=clock)
+    writer = HeaderWriter()
+    kept = PreparedRejections(writer)
+    for cost, pause in hits:
+        clock.advance(pause)
+        verdict = rate.hit({"ip": "192.0.2.7"}, cost)
+        if verdict:
+            continue
+        responses = [kept.find(verdict, accept) for accept in ACCEPTED]
+        assert responses == [PreparedRejections(HeaderWriter()).find(verdict, accept) for accept in ACCEPTED]
+        problem, page, text = (response.response.body.decode() for response in responses)
+        assert responses[0].limits == writer.headers(verdict)
+        wait = dict(responses[0].limits).get(b"retry-after")
+        detail = "Waiting does not help: this request can never be allowed."
+        if wait is not None:
+            detail = f"Retry after {int(wait)} second{'s' if int(wait) > 1 else ''}."
+        assert problem == json.dumps(
+            {
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Too Many Requests",
+                "status": 429,
+                "detail": detail,
+                **({} if wait is None else {"retry-after": int(wait)}),
+                "violated-policies": [decision.source.policy for decision in verdict.rejected_by],
+            }
+        )
+        assert text == f"Too Many Requests\n{detail}\n"
+        assert f"<h1>Too Many Requests</h1><p>{detail}</p>" in page
+
+
+@each("options", [{"jitter_us": 5_000_000}, {"reset": "epoch"}])
+def test_a_response_that_varies_is_not_kept(options: Any) -> None:
+    """Clients with equal decisions wait for different times, or have another time of the reset."""
+    kept = PreparedRejections(HeaderWriter(**options))
+    clock = ManualClock(1_000_000.0)
+    rate = Limiter([Rule(name="api", limits="1/minute")], clock=clock)
+    seen = set()
+    for number in range(30):
+        rate.hit({"ip": f"192.0.2.{number}"})
+        prepared = kept.find(rate.hit({"ip": f"192.0.2.{number}"}), "")
+        assert str(int(dict(prepared.limits)[b"retry-after"])) in json.loads(prepared.response.body)["detail"]
+        seen.add(tuple(prepared.limits))
+        clock.advance(1)
+    assert len(seen) > 1
+
+
+def test_few_responses_are_kept() -> None:
+    """Limits may differ between clients, so memory has a bound."""
+    kept = PreparedRejections(HeaderWriter())
+    for number in range(1_050):
+        kept.find(verdict_of(Rule(name=f"r{number}", limits="1/minute")), "")
+    assert max(len(kept._templates), len(kept._prepared)) <= 1_000
 
 
 def test_shadow_rules_are_no_violation() -> None:
     """The body names only rejecting rules, neither shadow rules nor rules that would allow the request."""
     rules = [Rule(name=name, limits=limits, mode=mode) for name, limits, mode in NAMED]
-    problem = json.loads(build_rejection(verdict_of(*rules), "", "1").body)
+    problem = json.loads(rejection_of(verdict_of(*rules), "").body)
     assert problem["violated-policies"] == ["rejecting"]
 
 

@@ -12,7 +12,7 @@ from shared_store import SharedStore
 from ratelimit_mw import INVALID, Limiter, Rule, load_settings
 from ratelimit_mw.decision import BanLimit, Decision, Hit, reject_uncounted
 from ratelimit_mw.http.headers import HeaderWriter, as_text
-from ratelimit_mw.http.rejection import build_rejection
+from ratelimit_mw.http.rejection import PreparedRejections
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.base import KeyPage
 from ratelimit_mw.testing import ManualClock
@@ -197,7 +197,7 @@ def test_the_response_names_abnormal_usage(clock: ManualClock, status: int) -> N
     limiter = Limiter([rule_of(ban={**BAN, "status": status}), rule_of("api", "9/minute")], clock=clock)
     ban_client(limiter)
     verdict = limiter.hit(WHO)
-    rejection = build_rejection(verdict, "application/json", "3600")
+    rejection = PreparedRejections(HeaderWriter()).find(verdict, "application/json").response
     assert rejection.status == verdict.status == status
     assert b'problem-types#abnormal-usage-detected"' in rejection.body
     assert b"Too many of your requests were rejected. Retry after 3600 seconds." in rejection.body

@@ -11,7 +11,7 @@ from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.starlette import exempt, limit, messages
+from ratelimit_mw.starlette import exempt, limit, messages, verdict
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 
@@ -42,6 +42,7 @@ async def chat(websocket: Any) -> None: ...
 
 
 text: str = upload(None) + health(None)
+remaining: int = verdict(None).decisions[0].remaining
 settings: SettingsDict = {
     "store": "memory://",
     "headers": ["ratelimit"],
