@@ -19,9 +19,11 @@ from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
+from ratelimit_mw.rules.access_lists import ListSettings
 from ratelimit_mw.rules.bans import BanOptions
 from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
+from ratelimit_mw.rules.match import MatchOptions
 from ratelimit_mw.rules.options import RuleSettings
 from ratelimit_mw.rules.outcomes import CountUnless, CountWhen
 from ratelimit_mw.rules.priorities import PriorityTable
@@ -116,6 +118,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
+    "match-fields": lambda: fields(MatchOptions),
+    "list-fields": lambda: fields(ListSettings),
     "cost-from-fields": lambda: fields(CostFrom),
     "ban-fields": lambda: fields(BanOptions).replace("](#", "](settings.md#"),
     "priority-fields": lambda: fields(PriorityTable),

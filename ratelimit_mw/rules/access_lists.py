@@ -1,22 +1,24 @@
 """Allow and deny lists, and exempt paths. They decide a request before all rules, the allow list first."""
 
+# Annotations are evaluated here, because msgspec reads them.
+
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple, TypedDict
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
-from ..keys.parts import checked_part, compared, feature_of, part_of
+from ..keys.parts import compared, feature_of, part_of
 from .client_bans import ClientBans
-from .declaration import check_names
+from .declaration import decode, option
 from .marks import Destination
-from .match import Values, parse_values
+from .match import FeatureValues, Values, each_of, parse_feature
 from .paths import checked_pattern
 from .routed import Params, PathPatterns
 from .values import checked_table
 
-_KINDS: Final = ("allow", "deny")
 _PATH: Final = "path"
 _EXEMPT: Final = "exempt"
 
@@ -27,6 +29,35 @@ class _Entry(NamedTuple):
     kind: str
     part: str
     values: Values | tuple[str, ...]
+
+
+def _entries(kind: str, table: Any) -> list[_Entry]:
+    entries = []
+    for name, values in checked_table(table).items():
+        with error_path(path_of(name)):
+            if not values and isinstance(values, list | tuple):
+                raise ConfigError(f"expected a list of values; got {values!r}")
+            if name == _PATH:
+                entries.append(_Entry(kind, _PATH, each_of(values, checked_pattern)))
+            else:
+                part, written = parse_feature(name, values)
+                entries.append(_Entry(kind, part, compared(part, written) if kind == "deny" else written))
+    return entries
+
+
+class ListSettings(TypedDict, total=False):
+    """Clients that are always or never served."""
+
+    allow: Annotated[
+        Mapping[str, FeatureValues],
+        option("Values by feature. A request with one of them is never limited.", {}, read=partial(_entries, "allow")),
+    ]
+    deny: Annotated[
+        Mapping[str, FeatureValues],
+        option(
+            "Values by feature. A request with one of them is rejected with 403.", {}, read=partial(_entries, "deny")
+        ),
+    ]
 
 
 @dataclass(init=False, repr=False)
@@ -44,17 +75,8 @@ class AccessLists:
     needs: tuple[str, ...]
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None, exempt: Sequence[str] = ()) -> None:
-        tables = tables or {}
-        check_names(tables, _KINDS, "list")
-        self.entries = []
-        for kind in _KINDS:
-            with error_path(kind):
-                table = checked_table(tables.get(kind, {}))
-            for name, values in table.items():
-                with error_path(kind):
-                    part = checked_part(name, in_key=False)
-                with error_path(f"{kind}.{name}"):
-                    self.entries.append(_parse(kind, part, values))
+        lists = decode(ListSettings, tables or {}, noun="list")
+        self.entries = [*lists["allow"], *lists["deny"]]
         if exempt:  # after the deny list, which also applies to these paths
             self.entries.append(_Entry(_EXEMPT, _PATH, tuple(exempt)))
         self.exempt = tuple(exempt)
@@ -115,13 +137,3 @@ class AccessLists:
         if self.bans is not None and self.bans.find(features) is not None:
             return False
         return True if _EXEMPT in self.matched else None
-
-
-def _parse(kind: str, part: str, values: Any) -> _Entry:
-    items = [values] if isinstance(values, str) else values
-    if not isinstance(items, list | tuple) or not items:
-        raise ConfigError(f"expected a list of values; got {values!r}")
-    if part == _PATH:
-        return _Entry(kind, part, tuple(map(checked_pattern, items)))
-    written = parse_values(part, items)
-    return _Entry(kind, part, compared(part, written) if kind == "deny" else written)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, g
 
 import msgspec
 
-from ..errors import ConfigError, error_path, suggestion
+from ..errors import ConfigError, error_path, path_of, suggestion
 
 Documented = TypeVar("Documented")
 Parse = Callable[[Any], Any]
@@ -111,7 +111,13 @@ def document(declaration: Any, **arguments: str) -> Callable[[Documented], Docum
     return add
 
 
-def decode(declaration: Any, table: Any, expected: str = "a table", noun: str = "option") -> dict[str, Any]:
+def decode(
+    declaration: Any,
+    table: Any,
+    expected: str = "a table",
+    noun: str = "option",
+    others: Callable[[Any, Any], None] | None = None,
+) -> dict[str, Any]:
     """Return all options as they are used, those that a table lacks with their default.
 
     Args:
@@ -119,6 +125,7 @@ def decode(declaration: Any, table: Any, expected: str = "a table", noun: str = 
         table: Their values by name, from a file or from Python.
         expected: A table in words, for messages.
         noun: The word for a name, for messages.
+        others: Takes each name that is not declared, with its value. Without it, such a name is an error.
 
     Raises:
         ConfigError: A name is unknown or missing, or has a value of another type or range. The first one in the table
@@ -127,14 +134,18 @@ def decode(declaration: Any, table: Any, expected: str = "a table", noun: str = 
     if not isinstance(table, Mapping):
         raise ConfigError(f"expected {expected}; got {table!r}")
     options = options_of(declaration)
-    check_names(table, options, noun)
+    if others is None:
+        check_names(table, options, noun)
     for name, each in options.items():
         if each.is_required and name not in table:
             raise ConfigError(f"{name} is missing. Expected {expected}")
     decoded = dict(_decoded_defaults(declaration))
     for name, value in table.items():
-        with error_path(name):
-            decoded[name] = options[name].decode(value)
+        with error_path(path_of(name)):
+            if name in options:
+                decoded[name] = options[name].decode(value)
+            elif others is not None:
+                others(name, value)
     return decoded
 
 

@@ -1,28 +1,115 @@
 """``Match``: which requests a rule applies to, parsed from the rule's ``match`` table. Pure."""
 
-from __future__ import annotations
+# Annotations are evaluated here, because msgspec reads them.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from itertools import chain
+from typing import Annotated, Any, Final, Self, TypedDict
 
-from ..errors import ConfigError, error_path, path_of
+import msgspec
+
+from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.forms import normalize_host
 from ..keys.ip import Networks, parse_network
 from ..keys.parts import Part, checked_part, compared, part_of, spellings
+from .declaration import decode, option
 from .paths import checked_pattern
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV that are close to PATCH
 _ANY_METHOD: Final = ("ALL", "ANY", "*")  # other packages use these words for every method
+_EXPECTED: Final = 'a table such as {path = "/login", methods = ["POST"]}'
 
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 
 
 Values = frozenset[str] | Networks
+Texts = str | Sequence[str]
+FeatureValues = str | int | Sequence[str | int]
+
+
+def each_of(value: object, parse: Callable[[Any], Any] = lambda item: item) -> tuple[Any, ...]:
+    """Parse a value, or every item of a list."""
+    items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    if not items:
+        raise ConfigError("an empty list matches no request. Leave it out to match all requests")
+    return tuple(map(parse, items))
+
+
+def checked_value(value: object) -> str:
+    """Return the text of a value; ``ConfigError`` for anything but text or a whole number."""
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        raise ConfigError(f"expected text or a whole number; got {value!r}")
+    return str(value)
+
+
+def checked_method(method: object) -> str:
+    """Return the name of a method in upper case; ``ConfigError`` for anything else."""
+    name = method.upper() if isinstance(method, str) else ""
+    if name in _ANY_METHOD:
+        raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods")
+    if name in METHODS or name in _LOOK_ALIKES:
+        return name
+    close = difflib.get_close_matches(name, METHODS, 1, 0.65)
+    if close or not _TOKEN.fullmatch(name):
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}{hint}")
+    return name
+
+
+def _host(host: object) -> str:
+    text = host if isinstance(host, str) else ""
+    wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    normalized = normalize_host(name)
+    if normalized in ("", INVALID) or ":" in name.rpartition("]")[2]:
+        raise ConfigError(f'expected a host without port such as "example.com" or "*.example.com"; got {host!r}')
+    return f"{wildcard}{normalized}"
+
+
+def _view(view: object) -> str:
+    if not isinstance(view, str):
+        raise ConfigError(f'expected the name of a view such as "auth.login"; got {view!r}')
+    return view
+
+
+def _each(meaning: str, parse: Callable[[Any], Any]) -> msgspec.Meta:
+    return option(meaning, read=partial(each_of, parse=parse))
+
+
+class MatchOptions(TypedDict, total=False):
+    """The requests that a rule applies to. Every other name is a feature, with the values that match."""
+
+    path: Annotated[
+        Texts,
+        _each(
+            "Patterns: `*` is any text within a segment, `{name}` one segment, `**` and `{name:path}` any number of"
+            " segments, even none.",
+            checked_pattern,
+        ),
+    ]
+    methods: Annotated[Texts, _each("HTTP methods. `GET` includes `HEAD`.", checked_method)]
+    method: Annotated[Texts, _each("The same as `methods`.", checked_method)]
+    view: Annotated[
+        Texts,
+        _each(
+            "Names of views, which match under all their paths: `auth.login` in Flask, `auth:login` in Django and"
+            " Starlette, `login` in FastAPI.",
+            _view,
+        ),
+    ]
+    host: Annotated[
+        Texts,
+        _each(
+            "Hosts without port. `*.example.com` is every host below `example.com`, but not `example.com`. Case and a"
+            " final dot do not matter.",
+            _host,
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +126,14 @@ class Match:
     """The same values in their comparison form."""
 
     @classmethod
-    def parse(cls, match: object) -> Match:
+    def parse(cls, match: object) -> Self:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
-        if not isinstance(match, Mapping):
-            raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
-        paths, methods, hosts, views, method = (
-            _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
-        )
-        features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
-        every_method = frozenset(form for name in (*methods, *method) for form in spellings("method", name))
+        features: list[tuple[str, Values]] = []
+        table = decode(MatchOptions, match, _EXPECTED, others=lambda *pair: features.append(parse_feature(*pair)))
+        path, host, view, *methods = (table[name] or () for name in ("path", "host", "view", "methods", "method"))
+        every = frozenset(form for name in chain(*methods) for form in spellings("method", name))
         forms = tuple((part_of(name), compared(name, values)) for name, values in features)
-        return cls(paths, every_method, hosts, views, features, forms)
+        return cls(path, every, host, view, tuple(features), forms)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -97,72 +181,11 @@ class Match:
                 yield part, values
 
 
-def _feature(name: object, value: object) -> tuple[str, Values]:
-    """A part and the values that match it."""
-    with error_path(path_of(name)):
-        part = checked_part(name, in_key=False)
-    items = _each(str(name), value, lambda item: item)
-    with error_path(path_of(name)):
-        return part, parse_values(part, items)
-
-
-def parse_values(part: str, items: Iterable[object]) -> Values:
-    """Return values of a part, in every form in which a request may have them."""
+def parse_feature(name: object, value: object) -> tuple[str, Values]:
+    """Return a part of a key, and its values in every form in which a request may have them."""
+    part = checked_part(name, in_key=False)
+    items = each_of(value)
     if part == "ip":
-        return Networks(map(parse_network, items))
+        return part, Networks(map(parse_network, items))
     texts = map(checked_method if part == "method" else checked_value, items)
-    return frozenset(spelling for text in texts for spelling in spellings(part, text))
-
-
-def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Parse a value, or every item of a list."""
-    items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    if not items:
-        raise ConfigError(f"an empty list matches no request. Leave {path} out to match all requests", path)
-    with error_path(path):
-        return tuple(parse(item) for item in items)
-
-
-def checked_value(value: object) -> str:
-    """Return the text of a value; ``ConfigError`` for anything but text or a whole number."""
-    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise ConfigError(f"expected text or a whole number; got {value!r}")
-    return str(value)
-
-
-def checked_method(method: object) -> str:
-    """Return the name of a method in upper case; ``ConfigError`` for anything else."""
-    name = method.upper() if isinstance(method, str) else ""
-    if name in _ANY_METHOD:
-        raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods")
-    if name in METHODS or name in _LOOK_ALIKES:
-        return name
-    close = difflib.get_close_matches(name, METHODS, 1, 0.65)
-    if close or not _TOKEN.fullmatch(name):
-        hint = f". Did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}{hint}")
-    return name
-
-
-def _host(host: object) -> str:
-    text = host if isinstance(host, str) else ""
-    wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
-    normalized = normalize_host(name)
-    if normalized in ("", INVALID) or ":" in name.rpartition("]")[2]:
-        raise ConfigError(f'expected a host without port such as "example.com" or "*.example.com"; got {host!r}')
-    return f"{wildcard}{normalized}"
-
-
-def _view(view: object) -> str:
-    if not isinstance(view, str):
-        raise ConfigError(f'expected the name of a view such as "auth.login"; got {view!r}')
-    return view
-
-
-_PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "path": checked_pattern,
-    "methods": checked_method,
-    "host": _host,
-    "view": _view,
-    "method": checked_method,  # as other packages write it
-}
+    return part, frozenset(spelling for text in texts for spelling in spellings(part, text))

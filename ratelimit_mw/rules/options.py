@@ -12,6 +12,7 @@ from .bans import BanOptions, parse_ban
 from .costs import CostFrom, parse_cost, parse_cost_from
 from .declaration import OFF, as_given, option
 from .match import Match as ParsedMatch
+from .match import MatchOptions
 from .names import checked_rule_name
 from .outcomes import CountUnless, CountWhen, parse_count_unless, parse_count_when
 from .priorities import parse_reserve
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 else:  # a file can hold no functions and no objects
     FixedLimits = Limits = str | Sequence[str]
     LimitsOfKey = str | Mapping[str, Limits]
-    Match = Mapping[str, Limits]
+    Match = MatchOptions
     Algorithm = AlgorithmName | AlgorithmTable
     Cost = int | str
 LimitsByText = Mapping[str, FixedLimits]

@@ -2,7 +2,7 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -11,7 +11,9 @@ import msgspec
 from ..errors import parse_each
 from ..keys.ip import parse_nat64
 from ..quota import parse_duration
+from ..rules.access_lists import ListSettings
 from ..rules.declaration import POSITIVE, as_given, option
+from ..rules.match import FeatureValues, MatchOptions
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
 from ..rules.paths import checked_pattern
 from ..rules.priorities import PriorityTable, parse_priorities
@@ -35,7 +37,6 @@ OF_LIMITER = "of the limiter"
 each = partial(partial, parse_each)
 """Makes the parser of a list from that of its items."""
 _SCHEMA_FIELD = {"type": "string", "description": "The address of this schema, for editors. Not read."}
-Values = Mapping[str, str | Sequence[str]]
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
 
@@ -135,13 +136,6 @@ class HttpOptions(TypedDict, total=False):
     ]
 
 
-class ListSettings(TypedDict, total=False):
-    """Clients that are always or never served."""
-
-    allow: Annotated[Values, option("Values by feature. A request with one of them is never limited.", {})]
-    deny: Annotated[Values, option("Values by feature. A request with one of them is rejected with 403.", {})]
-
-
 class SettingsDict(HttpOptions, total=False):
     """All settings, as in a settings file."""
 
@@ -200,5 +194,6 @@ def schema() -> dict[str, Any]:
     exported = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsDict)}
     for table in exported["$defs"].values():
         table["additionalProperties"] = False
+    exported["$defs"][MatchOptions.__name__]["additionalProperties"] = msgspec.json.schema(FeatureValues)
     exported["$defs"][SettingsDict.__name__]["properties"]["$schema"] = _SCHEMA_FIELD
     return exported

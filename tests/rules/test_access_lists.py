@@ -152,7 +152,7 @@ def test_a_mistake_in_a_list_is_an_error() -> None:
             {"deny": {"ip": ["2001:db8::7"]}},
             r"lists.deny.ip: 2001:db8::7/128 never matches: IPv6 clients are counted per /64",
         ),
-        ({"deny": {"user-agent": ["x"]}}, r"lists.deny: expected a feature"),
+        ({"deny": {"user-agent": ["x"]}}, r"lists.deny.user-agent: expected a feature"),
         ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
         ({"block": {}}, r"lists\.block: unknown list"),
     ):

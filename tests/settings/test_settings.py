@@ -209,8 +209,10 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
     assert set(data) < set(tables["SettingsDict"]["properties"])
     assert set(data["rules"][0]) | set(data["rules"][1]) < set(tables["RuleSettings"]["properties"])
     assert not tables["RuleSettings"]["additionalProperties"]
-    texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    assert tables["RuleSettings"]["properties"]["match"]["additionalProperties"] == texts
+    match = tables["MatchOptions"]
+    assert match["properties"].keys() == {"path", "methods", "method", "view", "host"}
+    one = [{"type": "string"}, {"type": "integer"}]
+    assert match["additionalProperties"] == {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}}]}
     names, table = tables["RuleSettings"]["properties"]["algorithm"]["anyOf"]
     built_in = [name for name, kind in algorithms._BUILDERS.items() if kind.__module__.startswith("ratelimit_mw.")]
     assert names["enum"] == sorted(built_in)
