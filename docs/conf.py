@@ -54,7 +54,8 @@ def _show_examples_as_code(_app: Sphinx, _what: str, _name: str, _object: Any, _
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the changes above, and show access logs as plain text."""
+    """Connect the changes above, and show logs and commands of Redis as plain text."""
     app.connect("source-read", _link_to_repository)
     app.connect("autodoc-process-docstring", _show_examples_as_code, priority=400)  # before napoleon
-    app.add_lexer("log", TextLexer)
+    for language in ("log", "redis"):
+        app.add_lexer(language, TextLexer)
