@@ -90,9 +90,8 @@ bench: $(STAMP) ## compare with the peers, side by side in one run
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
-pictures: $(STAMP) ## draw the picture of a replay in light and dark: make pictures LOG=apache-combined.log.gz
-	for theme in light dark; do \
-		$(BIN)/ratelimit-mw replay examples/ratelimit.toml $(LOG) --theme $$theme --plot docs/images/replay-$$theme.svg; done
+pictures: $(STAMP) ## draw the picture of a replay: make pictures LOG=apache-combined.log.gz
+	$(BIN)/ratelimit-mw replay examples/ratelimit.toml $(LOG) --plot docs/images/replay.svg
 
 docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/draw_algorithms.py

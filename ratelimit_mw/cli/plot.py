@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,28 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Theme(NamedTuple):
-    """The colours of a picture. The background is that of GitHub's pages, so that a picture suits a README."""
-
-    background: str
-    ink: str
-    grid: str
-    allowed: str
-    rejected: str
-
-
-THEMES: Final = {
-    "light": Theme("#ffffff", "#333333", "#dddddd", "#8fb3d9", "#c8342f"),
-    "dark": Theme("#0d1117", "#d1d7e0", "#30363d", "#3d6c9e", "#ff6b61"),
-}
+INK: Final = "#333333"
+ALLOWED: Final = "#8fb3d9"
+REJECTED: Final = "#c8342f"
 _DAY: Final = 86_400  # matplotlib counts in days since 1970
-_COLOURED: Final = {
-    "background": ("figure.facecolor", "axes.facecolor"),
-    "ink": ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"),
-    "grid": ("grid.color",),
-}
-"""The parts of a picture that have a colour of the theme."""
-_STYLE: Final[dict[str, Any]] = {
+_STYLE: Final[dict[Any, Any]] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    "grid.color": "#dddddd",
     "figure.dpi": 150,
     "figure.constrained_layout.use": True,
     "axes.axisbelow": True,
@@ -78,19 +63,13 @@ def picture_option(name: str, text: str) -> Callable[[Any], Any]:
     return click.option(name, metavar="PICTURE", callback=_check_picture, type=kind, help=text)
 
 
-theme_option = click.option("--theme", type=click.Choice([*THEMES]), default="light", show_default=True,
-                            callback=lambda _ctx, _param, name: THEMES[name],
-                            help="The colours of the picture.")  # fmt: skip
-
-
 @contextmanager
-def picture(path: Path, height: float, theme: Theme) -> Iterator[Figure]:
+def picture(path: Path, height: float) -> Iterator[Figure]:
     """Yield an empty figure, whose height is in inches, and write it as PNG or SVG. It needs no display."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    colours: dict[Any, Any] = {part: getattr(theme, name) for name, parts in _COLOURED.items() for part in parts}
-    with rc_context(colours | _STYLE):
+    with rc_context(_STYLE):
         figure = Figure(figsize=(11, height))
         yield figure
         kind = path.suffix[1:].lower()

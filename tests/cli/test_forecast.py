@@ -1,4 +1,4 @@
-"""``ratelimit-mw forecast``: its counts, its models, and the limits that fit below the predicted peak."""
+"""``ratelimit-mw forecast``: its counts, its models, and the limit above the predicted peak."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import run
-from hypothesis import given
-from hypothesis import strategies as st
 from tables import each
 
-from ratelimit_mw import Rule, clock
-from ratelimit_mw.cli.forecast.model import HOUR, background_settings, forecast
+from ratelimit_mw import clock
+from ratelimit_mw.cli.forecast.model import HOUR, forecast, limit_above
 from ratelimit_mw.cli.output import Failure
-from ratelimit_mw.cli.plot import THEMES
 from ratelimit_mw.traffic import TrafficLog
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -32,57 +28,20 @@ def week(working: float = 1000, other: float = 100) -> list[float]:
     return [working if hour.weekday() < 5 and 8 <= hour.hour < 18 else other for hour in hours]
 
 
-# -- the limits -----------------------------------------------------------------------------------------------------
+# -- the limit ------------------------------------------------------------------------------------------------------
 
 
-def test_working_hours_are_one_range() -> None:
-    """At the peak, background requests have the least limit there is."""
-    assert background_settings(START, week(2000), 40) == {
-        "limits": ["31/minute"],
-        "schedule": {"mon-fri 08:00-18:00": ["1/hour"]},
-        "timezone": "UTC",
-    }
-
-
-def test_a_forecast_that_begins_in_the_middle_of_a_week_has_the_same_ranges() -> None:
-    counts = week()
-    for first in (1, 10, 100, 167):
-        settings = background_settings(START + first * HOUR, counts[first:] + counts[:first], 0)
-        assert settings["schedule"] == {"mon-fri 08:00-18:00": ["1/hour"]}
-
-
-def test_a_forecast_of_a_day_has_ranges_without_days() -> None:
-    counts = [500 if hour in (0, 1, 9, 10, 23) else 50 for hour in range(24)]
-    settings = background_settings(START, counts, 0)
-    assert settings["limits"] == ["450/hour"]
-    assert list(settings["schedule"]) == ["00:00-02:00", "09:00-11:00", "23:00-24:00"]
-
-
-def test_days_with_other_hours_have_ranges_of_their_own() -> None:
-    counts = [100.0] * 168
-    for day, hours in ((0, (8, 9)), (1, (8, 9)), (3, (8, 9)), (5, range(24))):
-        for hour in hours:
-            counts[day * 24 + hour] = 1000
-    assert list(background_settings(START, counts, 0)["schedule"]) == ["sat 00:00-24:00", "mon-tue,thu 08:00-10:00"]
-
-
-@each("counts", [[100.0] * 24, [100.0 + i % 3 for i in range(24)], [0.0] * 24])
-def test_without_quiet_hours_there_is_no_schedule(counts: list[float]) -> None:
-    assert background_settings(START, counts, 5) == {"limits": ["1/hour"]}
-
-
-@given(st.sampled_from([24, 168]), st.data(), st.integers(0, 167), st.integers(0, 200))
-def test_all_requests_stay_below_the_peak(period: int, data: Any, first: int, margin: int) -> None:
-    """Each hour has the limit of the schedule, and the forecast may be too low by the margin."""
-    counts = data.draw(st.lists(st.sampled_from([0, 10, 300, 1000, 5000]), min_size=period, max_size=period))
-    start = START + first * HOUR
-    settings = background_settings(start, counts, margin)
-    rule = Rule(name="background", key=[], **settings)
-    for i, count in enumerate(counts):
-        text = rule.schedule and rule.schedule.at((start + i * HOUR) * clock.SECOND)
-        (quota,) = rule.quotas if text is None or rule.schedule is None else rule.schedule.limits[text]
-        amount = quota.amount * HOUR / quota.period
-        assert amount == 1 or count + margin + amount <= max(counts)
+@each(
+    ("counts", "margin", "limit"),
+    [
+        ([30.0, 200.5], 40.2, "241/hour"),
+        ([0.0], 0, "1/hour"),
+        ([100.0, 2000.0], 10, "34/minute"),
+    ],
+)
+def test_the_limit_leaves_room_for_the_peak(counts: list[float], margin: float, limit: str) -> None:
+    """It is the lowest in whole requests of an hour, or of a minute, above the peak and the margin."""
+    assert limit_above(counts, margin) == limit
 
 
 # -- the models -----------------------------------------------------------------------------------------------------
@@ -144,9 +103,9 @@ def test_the_next_day_is_forecast(url: str) -> None:
     )
     assert (result["period"], result["peak"]["requests"]) == ("day", 30)
     assert result["forecast"]["start"] == START + 95 * HOUR
-    assert result["settings"] == {"limits": ["24/hour"], "schedule": {"08:00-18:00": ["1/hour"]}, "timezone": "UTC"}
+    assert result["limits"] == ["30/hour"]
     text = run("forecast", url, "api").stdout
-    assert 'schedule = { "08:00-18:00" = ["1/hour"] }' in text
+    assert 'limits = ["30/hour"]' in text
     assert "seasonal naive" in text
     assert "STL with exponential smoothing" in text
 
@@ -164,7 +123,7 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     log.close()
     result = json.loads(run("forecast", url, "url_shorten", "--json").stdout)
     assert (result["hours"], result["period"]) == (4 * 168 - 2, "week")
-    assert result["settings"]["schedule"] == {"mon-fri 08:00-18:00": ["1/hour"]}
+    assert result["limits"] == ["20/hour"]
     of_rule = json.loads(run("forecast", url, "--rule", "api", "--json").stdout)
     assert of_rule == result
     few = run("forecast", url, "other")
@@ -191,15 +150,12 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("name", "head"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
-def test_the_picture_has_the_form_of_its_name(url: str, tmp_path: Path, theme: str, name: str, head: bytes) -> None:
+def test_the_picture_has_the_form_of_its_name(url: str, tmp_path: Path, name: str, head: bytes) -> None:
     picture = tmp_path / name
-    result = run("forecast", url, "api", "--plot", picture, "--theme", theme)
+    result = run("forecast", url, "api", "--plot", picture)
     assert (result.exit_code, result.stderr) == (0, f"picture written to {picture}\n")
     assert picture.read_bytes().startswith(head)
-    if name.endswith("svg"):
-        assert THEMES[theme].background in picture.read_text()
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""``replay --suggest`` finds the lowest limits that reject at most the wanted share, and verifies them."""
+"""``replay --suggest`` finds limits that reject about the wanted share at most, and verifies them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_rules_without_a_suggestion(rules: Write, log: Write) -> None:
 
 
 def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogCaptureFixture) -> None:
-    """Options that a shadow rule cannot have do not matter, and candidates log nothing."""
+    """Modes, outcomes, tables and costs do not matter."""
     every = [
         {"name": "shadow", "limits": "1/minute", "mode": "shadow"},
         {"name": "leased", "limits": "1/minute", "consistency": "leased"},
@@ -107,7 +107,7 @@ def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogC
 def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> None:
     """The lines below the title are TOML that a rule takes."""
     lines = lines_of(answer_of("replay", rules(SITE), log(LOG), "--suggest", "1%"))
-    start = lines.index("Suggested limits: the lowest that reject at most 1% of the requests of a rule")
+    start = lines.index("Suggested limits, which reject about 1% of the requests of a rule at most")
     comment, limits, *rest = lines[start + 1 :]
     text = f'[[rules]]\nname = "site"\n{comment}\n{limits}\n'
     settings = load_settings(Files(tmp_path).settings(text, "copied.toml"))

@@ -1,4 +1,4 @@
-"""``ratelimit-mw forecast``: forecast the requests of a log, and print limits that fit below the predicted peak."""
+"""``ratelimit-mw forecast``: forecast the requests of a log, and print a limit above the predicted peak."""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +10,9 @@ from ...limiter.observers.events import Outcome
 from ...limiter.observers.traffic import event_of
 from ...operations import Answer, Line, Table
 from ..output import command, json_flag
-from ..plot import Theme, edges_of, picture, picture_option, style_times, theme_option
+from ..plot import ALLOWED, INK, REJECTED, edges_of, picture, picture_option, style_times
 from ..toml import toml
-from .model import DAY, HOUR, Forecast, HourlyCounts, background_settings, count_hours, moment
+from .model import DAY, HOUR, Forecast, HourlyCounts, count_hours, limit_above, moment
 from .model import forecast as forecast_of
 
 _SHOWN: Final = 3
@@ -28,10 +28,9 @@ _SHOWN: Final = 3
 @click.argument("event", required=False)
 @click.option("--rule", help="Count the requests that this rule applied to.")
 @picture_option("--plot", "Draw the requests, the back-test and the forecast, as .png or .svg.")
-@theme_option
 @json_flag
-def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, theme: Theme) -> Answer:
-    """Forecast the requests of the next week, and print limits for background requests that fit below its peak.
+def forecast(url: str, event: str | None, rule: str | None, plot: Path | None) -> Answer:
+    """Forecast the requests of the next week, and print the lowest limit for all requests that leaves them room.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. The forecast is by the hour. If
     the log covers less than three weeks, the forecast is for the next day only.
@@ -46,7 +45,7 @@ def forecast(url: str, event: str | None, rule: str | None, plot: Path | None, t
     result = forecast_of(record.counts)
     summary = _summary(record, result)
     if plot is not None:
-        _draw(record, result, plot, theme)
+        _draw(record, result, plot)
     return Answer(summary, _show(record, summary), [] if plot is None else [f"picture written to {plot}"])
 
 
@@ -64,7 +63,7 @@ def _summary(record: HourlyCounts, result: Forecast) -> dict[str, Any]:
         "forecast": {"start": record.end, "step": HOUR, "counts": [round(count, 1) for count in result.counts]},
         "peak": {"hour": moment(record.end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
         "margin": round(result.margin),
-        "settings": background_settings(record.end, result.counts, result.margin),
+        "limits": [limit_above(result.counts, result.margin)],
     }
 
 
@@ -72,7 +71,7 @@ def _show(record: HourlyCounts, summary: dict[str, Any]) -> list[Table | Line | 
     period, peak = summary["period"], summary["peak"]
     rows = [{"model": name, "error": error} for name, error in summary["errors"].items()]
     hour = datetime.fromisoformat(peak["hour"])
-    options = {"name": "background", "match": {"path": "/background/**"}, "key": [], **summary["settings"]}
+    options = {"name": "everyone", "key": [], "limits": summary["limits"]}
     return [
         f"{record.period}: {summary['requests']:,} requests in {summary['hours']:,} hours",
         "",
@@ -80,26 +79,26 @@ def _show(record: HourlyCounts, summary: dict[str, Any]) -> list[Table | Line | 
         f"Predicted peak: {peak['requests']:,} requests per hour on {hour:%A, %Y-%m-%d %H:%M} UTC",
         f"Nine of ten hours exceeded their forecast by at most {summary['margin']:,} requests.",
         "",
-        Line("Limits that keep all requests below this peak, for your background requests together", "bold"),
+        Line("The lowest limit for all requests together that leaves room for this peak", "bold"),
         "[[rules]]",
         *(f"{name} = {toml(value)}" for name, value in options.items()),
     ]
 
 
-def _draw(record: HourlyCounts, result: Forecast, path: Path, theme: Theme) -> None:
+def _draw(record: HourlyCounts, result: Forecast, path: Path) -> None:
     """Write a PNG or an SVG, by the name of the file."""
     period = result.period
     shown = record.counts[-_SHOWN * period :]
     edges = edges_of(record.end - len(shown) * HOUR, HOUR, len(shown) + period)
     last, ahead = edges[len(shown) - period : len(shown) + 1], edges[len(shown) :]
-    with picture(path, 4.6, theme) as figure:
+    with picture(path, 4.6) as figure:
         axes = figure.subplots()
-        axes.stairs(shown, edges[: len(shown) + 1], fill=True, color=theme.allowed, label="requests")
+        axes.stairs(shown, edges[: len(shown) + 1], fill=True, color=ALLOWED, label="requests")
         for name, values in result.tested.items():
-            colour, width = (theme.rejected, 1.6) if name == result.model else (theme.ink, 0.9)
+            colour, width = (REJECTED, 1.6) if name == result.model else (INK, 0.9)
             label = f"{name} (error {result.errors[name]:.1%})"
             axes.stairs(values, last, baseline=None, color=colour, linewidth=width, label=label)
-        style: dict[str, Any] = {"color": theme.rejected, "linewidth": 1.6, "linestyle": "--"}
+        style: dict[str, Any] = {"color": REJECTED, "linewidth": 1.6, "linestyle": "--"}
         axes.stairs(result.counts, ahead, baseline=None, label="forecast", **style)
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(0, max(*shown, *result.counts, *(max(each) for each in result.tested.values())) * 1.06)

@@ -1,4 +1,4 @@
-"""Forecasts the requests of a traffic log by the hour, and finds limits that fit below the predicted peak.
+"""Forecasts the requests of a traffic log by the hour, and finds a limit above the predicted peak.
 
 STL (seasonal and trend decomposition by local regression) takes the seasonal part out of the logarithms of the counts.
 A damped trend continues the rest, and the seasonal part of the last period is added again. Single peaks have a low
@@ -6,16 +6,15 @@ weight. The seasonal naive forecast, which is the baseline, repeats the last per
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from itertools import groupby
+from math import ceil
 from operator import sub
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...clock import SECOND, now_us
 from ...errors import MissingExtraError
-from ...rules.schedule import DAYS
 from ...stores.url import redacted_url
 from ..clients import open_log
 from ..output import Failure
@@ -28,8 +27,6 @@ _PERIODS: Final = 3
 _SPANS: Final = (182, 90, 28, 7, 4)
 """The days that are tried: a log keeps hours for some of them. A series has at most the first, half a year."""
 _PER_MINUTE_FROM: Final = 600
-_QUIET: Final = 0.1
-"""The least share of the peak that a schedule is worth."""
 
 Values = Sequence[float]
 
@@ -141,49 +138,7 @@ _MODELS: Final[dict[str, Callable[[Values, int], list[float]]]] = {
 }
 
 
-def background_settings(start: int, counts: Values, margin: float) -> dict[str, Any]:
-    """Return the options of a rule for background requests, so that all requests stay below the peak of a forecast.
-
-    There are two amounts: one for the busy hours, and one for the rest. They are those that allow most requests. No
-    amount is below one request per hour. Without quiet hours, there is no schedule.
-
-    Args:
-        start: The time of the first count, in seconds since 1970.
-        counts: The forecast of the next day or the next week, by hour.
-        margin: The requests per hour by which the forecast may be too low.
-    """
-    free = [max(1, int(max(counts) - margin - count)) for count in counts]
-    low = min(free)
-    high = max(sorted(set(free)), key=lambda amount: sum(amount if each >= amount else low for each in free))
-    if high < _QUIET * max(counts):
-        return {"limits": [_quota(low)]}
-    busy = [moment(start + i * HOUR) for i, amount in enumerate(free) if amount < high]
-    schedule = {text: [_quota(low)] for text in _ranges(busy, len(counts) > DAY)}
-    return {"limits": [_quota(high)], **({"schedule": schedule, "timezone": "UTC"} if schedule else {})}
-
-
-def _quota(amount: int) -> str:
-    return f"{amount // 60}/minute" if amount >= _PER_MINUTE_FROM else f"{amount}/hour"
-
-
-def _ranges(busy: Iterable[datetime], has_days: bool) -> list[str]:
-    """Return the ranges of a schedule for these hours. Days with the same hours are in one range."""
-    hours: dict[int, list[int]] = {}
-    for each in sorted(busy, key=lambda each: each.hour):
-        hours.setdefault(each.weekday() if has_days else 0, []).append(each.hour)
-    days: dict[tuple[int, int], list[int]] = {}
-    for day, of_day in sorted(hours.items()):
-        for run in _runs(of_day):
-            days.setdefault(run, []).append(day)
-    names = {run: f"{_days_text(each)} " if has_days else "" for run, each in days.items()}
-    return [f"{names[first, last]}{first:02}:00-{last + 1:02}:00" for first, last in sorted(days)]
-
-
-def _days_text(days: Sequence[int]) -> str:
-    return ",".join(DAYS[first] if first == last else f"{DAYS[first]}-{DAYS[last]}" for first, last in _runs(days))
-
-
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of each run of consecutive numbers, which are sorted."""
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
-    return [(run[0], run[-1]) for run in runs]
+def limit_above(counts: Values, margin: float) -> str:
+    """Return the lowest limit that leaves room for the peak of a forecast, which may be too low by the margin."""
+    amount = max(1, ceil(max(counts) + margin))
+    return f"{ceil(amount / 60)}/minute" if amount >= _PER_MINUTE_FROM else f"{amount}/hour"

@@ -15,7 +15,7 @@ from ..clients import check_used
 from ..json_lines import NAMES, LineParser
 from ..logs import field_option, logs_argument
 from ..output import FILE, command, count_text, json_flag, parsed
-from ..plot import Theme, picture_option, theme_option
+from ..plot import picture_option
 from ..source import Source
 from ..toml import toml
 from .notes import limit_option, notes_on, show_log
@@ -48,13 +48,12 @@ def _parse_share(text: str) -> float:
 @logs_argument()
 @field_option
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
-              help='Suggest limits that reject at most this share of the requests of each rule, for example "1%". It'
-                   " replays the logs four more times.")  # fmt: skip
+              help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".'
+                   " It replays the logs twice more.")  # fmt: skip
 @picture_option(
     "--plot",
     "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg.",
 )
-@theme_option
 @limit_option
 @json_flag
 def replay(
@@ -63,7 +62,6 @@ def replay(
     fields: dict[str, str],
     share: float | None,
     plot: Path | None,
-    theme: Theme,
     limit: int,
 ) -> Answer:
     """Apply the rules in FILE to access logs, and show which clients they would have rejected.
@@ -91,7 +89,7 @@ def replay(
         summary["suggested"] = {"share": share, **_suggest(source.settings, share, log)}
         shown += _show_suggested(summary)
     if plot is not None:
-        draw(report, plot, limit, theme)
+        draw(report, plot, limit)
         notes.append(f"picture written to {plot}")
     return Answer(summary, shown, notes)
 
@@ -146,7 +144,7 @@ def _show_suggested(summary: dict[str, Any]) -> Iterator[Line | str]:
     """Show each suggestion as a line of the settings, below a comment with the counts of both replays."""
     suggested = summary["suggested"]
     share = f"{suggested['share'] * 100:g}%"
-    yield Line(f"Suggested limits: the lowest that reject at most {share} of the requests of a rule", "bold")
+    yield Line(f"Suggested limits, which reject about {share} of the requests of a rule at most", "bold")
     for before, after in zip(summary["rules"], suggested["rules"], strict=True):
         if after["suggested"] is None:
             yield f"# {after['name']}: no suggestion, because no limit of this rule decides a request of the log"

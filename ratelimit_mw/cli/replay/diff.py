@@ -32,7 +32,7 @@ _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly a
 @limit_option
 @json_flag
 def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int) -> Answer:
-    """Show the rules and settings that differ between the files OLD and NEW.
+    """Show the rules and settings that differ between the files OLD and NEW, and the lines in which they do.
 
     With access logs, both rule sets decide the requests of the logs. The command shows the requests that
     NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. For logs and their
@@ -63,10 +63,9 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
 def _change_row(change: Change) -> dict[str, Cell]:
     return {
         "change": change.kind,
-        "rule": change.rule or "(settings)",
-        "field": change.field,
-        "old": change.old or "-",
-        "new": change.new or "-",
+        "rule": change.rule,
+        "old": change.old,
+        "new": change.new,
         "place": change.place,
     }
 

@@ -1,9 +1,6 @@
 """``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one, and free its disk space."""
 
-import csv
-import re
 from contextlib import closing
-from io import StringIO
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +16,12 @@ from ...testmode import process_clock
 from ...traffic import Curve, TrafficLog
 from ..clients import open_log
 from ..output import command, json_flag, parsed, wants_json
-from ..plot import Theme, ascii_text, edges_of, picture_option, style_times, theme_option
+from ..plot import ALLOWED, INK, ascii_text, edges_of, picture_option, style_times
 from ..plot import picture as open_picture
 from .access_logs import import_logs
 
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""
-_FORMULA: Final = tuple("=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}"
-                         "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
-"""Spreadsheets run a cell that starts with one of these, some of them even after spaces."""
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""A terminal would obey these, and click would remove some of them."""
 
 
 class TrafficGroup(click.Group):
@@ -65,7 +57,7 @@ def _read_time(text: str) -> float:
     "ratelimit-mw traffic sqlite:///traffic.db",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 2026-01-01 --to 2026-02-01 --picture curve.svg",
-    "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7 --csv",
+    "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7 --json",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --top 20",
     name="show",
 )
@@ -80,8 +72,6 @@ def _read_time(text: str) -> float:
 @click.option("--points", type=click.IntRange(2, 10_000), help="Maximum counts. Default: 50 in a table, else 300.")
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
 @picture_option("--picture", "Draw the curve, as .png or .svg.")
-@theme_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_flag
 def show(
     url: str,
@@ -93,8 +83,6 @@ def show(
     points: int | None,
     plot: bool,
     picture: Path | None,
-    theme: Theme,
-    as_csv: bool,
 ) -> Answer:
     """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
 
@@ -106,7 +94,7 @@ def show(
         raise click.UsageError("name an EVENT for --by, --plot, --picture and --top")
     if top and (by or is_drawn or points):
         raise click.UsageError("--top has no curve. Leave out --by, --plot, --picture and --points")
-    is_for_programs = as_csv or picture is not None or wants_json()
+    is_for_programs = picture is not None or wants_json()
     with closing(open_log(url)) as log:
         if event is None:
             answer = _events(log, start, end)
@@ -116,10 +104,8 @@ def show(
             curve = log.curve(event, start, end, points or (300 if is_for_programs else 50), by)
             answer = _counts(log, event, curve, by, plot)
             if picture is not None:
-                _draw(curve, f"{event} by {by}" if by is not None else event, picture, theme)
-    if as_csv and not wants_json():
-        click.echo(csv_text(answer), nl=False)
-    return answer._replace(shown=()) if as_csv or picture is not None else answer
+                _draw(curve, f"{event} by {by}" if by is not None else event, picture)
+    return answer if picture is None else answer._replace(shown=())
 
 
 def _counts(log: TrafficLog, event: str, curve: Curve, by: str | None, has_bars: bool) -> Answer:
@@ -165,31 +151,13 @@ def _period(start: float, end: float) -> str:
     return f"{minute_text(start)} to {minute_text(end)} UTC"
 
 
-def csv_text(answer: Answer) -> str:
-    """Return the rows of the tables of an answer as CSV (RFC 4180). No cell begins a formula."""
-    out = StringIO()
-    for part in answer.shown:
-        if isinstance(part, Table) and part.rows:
-            rows: list[list[Cell]] = [list(part.rows[0]), *(list(row.values()) for row in part.rows)]
-            csv.writer(out).writerows([_cell(each) for each in row] for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = value.encode("utf-8", "backslashreplace").decode()  # a key may have half of a surrogate pair
-    text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1].isspace() else text
-
-
-def _draw(curve: Curve, title: str, path: Path, theme: Theme) -> None:
+def _draw(curve: Curve, title: str, path: Path) -> None:
     """Write a PNG or an SVG, by the name of the file."""
     edges = edges_of(curve.start, curve.step, len(curve.counts))
-    with open_picture(path, 4, theme) as figure:
+    with open_picture(path, 4) as figure:
         axes = figure.subplots()
-        axes.stairs(curve.counts, edges, fill=True, color=theme.allowed, label="count")
-        axes.stairs(curve.counts, edges, color=theme.ink, linewidth=1.1)
+        axes.stairs(curve.counts, edges, fill=True, color=ALLOWED, label="count")
+        axes.stairs(curve.counts, edges, color=INK, linewidth=1.1)
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(0, max(1, *curve.counts) * 1.06)
         text = ascii_text(title, 90).replace("$", r"\$")  # no formula
