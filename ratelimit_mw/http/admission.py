@@ -366,23 +366,24 @@ class Admission:
         """Call the observers with the event of all decisions that have none yet."""
         if self.first is not None:
             return
-        observers, endpoint = self.limits.limiter.observers, self.request.endpoint
+        observers, where = self.limits.limiter.observers, (self.request.endpoint, self.request.method)
         decided = self.verdicts or self.rejections
         if self._reported < 0 and self.added is None and decided and decided[0] is self.verdict:
             self._reported, self.rejections = len(self.verdicts), None  # nothing else was decided
-            observers.report_one(self.verdict, endpoint)
+            observers.report_one(self.verdict, *where)
             return
         with lock:
             start, self._reported = self._reported, len(self.verdicts)
             rejections, self.rejections = self.rejections or [], None
         if verdicts := [*self.verdicts[max(start, 0) :], *rejections]:
             final = Verdict() if self.verdict is self._late_rejection else self.verdict
-            observers.report(verdicts, final, endpoint if start < 0 else None)
+            observers.report(verdicts, final, *where, is_again=start >= 0)
 
     def report_now(self, verdict: Verdict) -> None:
         """Send the event of one verdict that is settled."""
         if self.limits.is_observed:
-            self.limits.limiter.observers.report_one(verdict)
+            request = self.request
+            self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
 
 
 def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
+from weakref import finalize, ref
 
 from ..clock import Clock, checked_clock, monotonic
 from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
@@ -109,7 +110,9 @@ class Limiter:
                 feed = feed_of(self, self.settings, clocks.time)
             self.traffic_log = None if feed is None else feed.log
             functions = (*functions, *filter(None, [feed]))
-            self.observers = Observers(functions, self.settings.event_features, self.store)
+            kind = type(self.store).__name__.removesuffix("Store").lower()
+            self.observers = Observers(functions, self.settings.event_features, kind)
+            finalize(self, self.observers.abandon).atexit = False
             self.is_observed = bool(functions)
             self.check_limit = self.store.check
             reloads.checks.append(self._check)
@@ -119,6 +122,9 @@ class Limiter:
         self._follower: RecordFollower | None = None
         if self.remote is not None:
             self.remote.lose, self.remote.opened = self.slots.lose, self._note_opened
+            self.observers.breaker = ref(self.remote.breaker)
+            if self.observers.readers:
+                self.remote.timed = self.observers.measure_store
             if keeps_records(self.store):
                 self._follower = RecordFollower(overrides, self.remote, reloads, self._tasks)
                 self.remote.follower = self._follower
@@ -170,7 +176,7 @@ class Limiter:
 
     async def _close(self, call: Call) -> None:
         """Write the counts, return unused leases, and close the store. A second call changes nothing."""
-        steps = [self.observers.write_counts]  # an exporter may wait for its server
+        steps = [self.observers.write]  # an exporter may wait for its server
         if self.traffic_log is not None:
             steps.append(self.traffic_log.close_or_log)
         if self._follower is not None:

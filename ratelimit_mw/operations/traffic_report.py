@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from ..limiter.observers.events import REJECTED, Outcome
+from ..limiter.observers.outcomes import REJECTED, Outcome
 from ..limiter.observers.traffic import event_of, rule_in_log
 from ..rules.ruleset import RuleSet
 from ..traffic import TopClients, TrafficLog

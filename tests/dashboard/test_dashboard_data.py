@@ -15,7 +15,8 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.flask import RateLimiter, limit
-from ratelimit_mw.limiter.observers.traffic import _events_at
+from ratelimit_mw.limiter.observers.outcomes import RequestOutcomes
+from ratelimit_mw.limiter.observers.traffic import _events
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog
 
@@ -200,7 +201,7 @@ def test_a_long_name_keeps_its_outcome() -> None:
     """Otherwise its requests would be an event of their own. The log shortens both names, and knows the rule."""
     limiter = limiter_of([Rule(name="x" * 200, limits="2/minute")], traffic_log="memory://")
     assert limiter.traffic_log is not None
-    (event,) = _events_at("/" + "x" * 500, "rejected")
+    (event, _), _ = _events(RequestOutcomes("rejected", (), "memory"), "/" + "x" * 500)
     limiter.traffic_log.record(event, n=7)
     for _ in range(3):
         limiter.hit({})

@@ -10,7 +10,7 @@ from sites import CLIENT, NOW, Build, Call, act
 from tables import each
 
 from ratelimit_mw import Event, Limiter, RateLimitExceeded, Rule
-from ratelimit_mw.limiter.observers.counts import OutcomeCounts, counting
+from ratelimit_mw.limiter.observers.readers import OutcomeReader
 from ratelimit_mw.stores import MemoryStore
 
 SITE, POST = Rule(name="site", limits="9/minute"), Rule(name="post", limits="2/minute", match={"view": ""})
@@ -28,14 +28,24 @@ def test_a_request_has_one_event(site: Build, store: Any) -> None:
     for query in ("", "stream", "late", ""):
         served.call(path=f"/?{query}")
     assert outcomes(events) == ["allowed", "allowed", "allowed", "rejected"]
-    assert {event.rules for event in events} == {("login",)}
+    assert {(event.rules, event.method) for event in events} == {(("login",), "GET")}
+
+
+def test_an_event_says_where(site: Build) -> None:
+    """The template of the route where routes are known, and the method."""
+    events: list[Event] = []
+    served = site(Rule(name="login", limits="3/minute"), {"/{where}": 200}, observers=[events.append])
+    for method in ("GET", "HEAD"):
+        served.call(method, "/here")
+    endpoint = None if served.of.__name__.endswith(("asgi", "wsgi")) else "/{where}"
+    found = [(event.endpoint and event.endpoint.translate({60: "{", 62: "}"}), event.method) for event in events]
+    assert found == [(endpoint, "GET"), (endpoint, "HEAD")]
 
 
 def test_an_observer_that_counts_needs_no_event(site: Build) -> None:
     """Each request counts once, whatever its end."""
-    counts = OutcomeCounts()
-    count = counting(counts.counter_of)(lambda event: counts.add(event))
-    served = site(Rule(name="login", limits="3/minute"), act, observers=[count])
+    counts = OutcomeReader()
+    served = site(Rule(name="login", limits="3/minute"), act, observers=[counts])
     for query in ("", "stream", "late", "", "stream"):
         served.call(path=f"/?{query}")
     assert counts.totals() == {("login", "allowed", "memory"): 3, ("login", "rejected", "memory"): 2}

@@ -35,11 +35,24 @@ def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert fields == {
         "ratelimit_outcome": "rejected",
         "ratelimit_rules": ["api"],
+        "ratelimit_method": None,
+        "ratelimit_endpoint": None,
         "ratelimit_wait": 60.0,
         "ratelimit_store": "memory",
         "ratelimit_features": {},
         "ratelimit_left_out": 0,
     }
+
+
+def test_a_line_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    rate = logged(RejectionLog(), Rule(name="api", limits="1/minute"))
+    for _ in range(2):
+        rate.observers.report_one(rate.hit(ANN), "/items/{id}", "GET")
+    assert caplog.messages[1:] == ["rejected by api; GET /items/{id}; wait 60 s"]
+    assert (vars(caplog.records[1])["ratelimit_method"], vars(caplog.records[1])["ratelimit_endpoint"]) == (
+        "GET",
+        "/items/{id}",
+    )
 
 
 def test_features_are_escaped(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from typing import Any, get_args
@@ -14,12 +15,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
+from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter.observers import counts
-from ratelimit_mw.limiter.observers.counts import OutcomeCounts
-from ratelimit_mw.limiter.observers.events import Outcome
+from ratelimit_mw import Event, Limiter, Rule
+from ratelimit_mw.limiter.observers import readers
+from ratelimit_mw.limiter.observers.outcomes import Outcome
+from ratelimit_mw.limiter.observers.readers import OutcomeReader
 from ratelimit_mw.metrics import opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
 from ratelimit_mw.metrics.prometheus import PrometheusMetrics
@@ -66,10 +68,13 @@ def test_prometheus_counts_the_outcome_of_each_rule() -> None:
 
 def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further rules share one series for each outcome."""
-    monkeypatch.setattr(counts, "MAX_SERIES", 2)
-    table = OutcomeCounts()
+    monkeypatch.setattr(readers, "MAX_SERIES", 2)
+    table = OutcomeReader()
+    rate = Limiter(
+        [Rule(name=f"rule{i}", limits="9/minute", match={"path": f"/{i}"}) for i in range(9)], observers=[table]
+    )
     for i in range(9):
-        next(table.counter_of((f"rule{i}", "allowed", "memory")))
+        rate.hit({**ANN, "path": f"/{i}"})
     assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 1, "rule1": 1, "other": 7}
 
 
@@ -79,61 +84,101 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     return {metric.name: list(metric.data.data_points) for metric in every}
 
 
-def test_opentelemetry_has_the_instruments_of_aspnetcore() -> None:
+def test_opentelemetry_counts_the_outcome_of_each_rule() -> None:
     reader = InMemoryMetricReader()
     use(OpenTelemetryMetrics(MeterProvider([reader])))
-    found = {
-        (
-            each.attributes.get("aspnetcore.rate_limiting.policy"),
-            each.attributes["aspnetcore.rate_limiting.result"],
-            each.attributes["ratelimit_mw.outcome"],
-            each.attributes["ratelimit_mw.store"],
-        ): each.value
-        for each in points(reader)["aspnetcore.rate_limiting.requests"]
+    found = {tuple(each.attributes.items()): each.value for each in points(reader)["ratelimit.requests"]}
+    assert found == {
+        (("ratelimit.rule", "api"), ("ratelimit.outcome", "allowed"), ("ratelimit.store", "memory")): 2,
+        (("ratelimit.rule", "api"), ("ratelimit.outcome", "rejected"), ("ratelimit.store", "memory")): 1,
+        (("ratelimit.rule", "new"), ("ratelimit.outcome", "allowed"), ("ratelimit.store", "memory")): 1,
+        (("ratelimit.rule", "new"), ("ratelimit.outcome", "shadow"), ("ratelimit.store", "memory")): 2,
+        (("ratelimit.outcome", "denied"), ("ratelimit.store", "memory")): 1,
     }
-    assert found[("api", "acquired", "allowed", "memory")] == 2
-    assert found[("api", "endpoint_limiter", "rejected", "memory")] == 1
-    assert found[("new", "acquired", "shadow", "memory")] == 2
-    assert found[(None, "endpoint_limiter", "denied", "memory")] == 1
 
 
-def test_opentelemetry_has_the_time_in_a_queue() -> None:
-    reader = InMemoryMetricReader()
+def test_the_time_in_a_queue_is_measured() -> None:
+    """Only that of requests that wait, and only for the rule of the queue."""
+    reader, registry = InMemoryMetricReader(), CollectorRegistry()
     queue: Any = {"name": "leaky-bucket", "mode": "queue"}
     rate = Limiter(
-        [Rule(name="calls", limits="60/minute burst 5", algorithm=queue)],
+        [Rule(name="calls", limits="60/minute burst 5", algorithm=queue), Rule(name="api", limits="9/minute")],
         clock=ManualClock(1_000_000.0),
-        observers=[OpenTelemetryMetrics(MeterProvider([reader]))],
+        observers=[OpenTelemetryMetrics(MeterProvider([reader])), PrometheusMetrics(registry)],
     )
     for _ in range(2):
         rate.hit(ANN)
-    (point,) = points(reader)["aspnetcore.rate_limiting.request.time_in_queue"]
+    (point,) = points(reader)["ratelimit.delay"]
     assert (point.count, point.sum) == (1, 1.0)
-    assert point.attributes["aspnetcore.rate_limiting.policy"] == "calls"
+    assert point.attributes == {"ratelimit.rule": "calls", "ratelimit.store": "memory"}
+    labels = {"rule": "calls", "store": "memory"}
+    assert registry.get_sample_value("ratelimit_mw_delay_seconds_sum", labels) == 1.0
+
+
+def test_the_store_is_measured_and_its_breaker_shown() -> None:
+    """A call that fails counts as an error. The memory store has neither."""
+    reader, registry = InMemoryMetricReader(), CollectorRegistry()
+    observers = [OpenTelemetryMetrics(MeterProvider([reader])), PrometheusMetrics(registry)]
+    store = SharedStore()
+    rate = Limiter(RULES, store, observers=observers)
+    use(observers[1])
+    for is_down, state in ((False, 0), (True, 1)):
+        store.down = is_down
+        for _ in range(4):  # the breaker opens after three, and the fourth rejection is cached
+            rate.hit({"ip": f"192.0.2.{is_down}"})
+        found = points(reader)
+        assert {each.attributes["ratelimit.result"]: each.count for each in found["ratelimit.store.duration"]} == {
+            "ok": 3,
+            **({"error": 3} if is_down else {}),
+        }
+        (breaker,) = found["ratelimit.store.breaker_open"]
+        assert (breaker.value, breaker.attributes) == (state, {"ratelimit.store": "shared"})
+        assert registry.get_sample_value("ratelimit_mw_store_breaker_open", {"store": "shared"}) == state
+    counts = {
+        (each.labels["store"], each.labels["result"]): each.value
+        for family in registry.collect()
+        for each in family.samples
+        if each.name == "ratelimit_mw_store_seconds_count"
+    }
+    assert counts == {("shared", "ok"): 3, ("shared", "error"): 3}
+
+
+def test_a_limiter_that_is_gone_is_forgotten() -> None:
+    """Its numbers stay."""
+    table = OutcomeReader()
+    for _ in range(3):
+        use(table)
+    gc.collect()
+    assert sum(table.totals().values()) == 21
+    assert table._sources == []
+    assert sum(table.totals().values()) == 21
 
 
 def test_annotate_adds_attributes_to_the_span() -> None:
     rate = Limiter(RULES, clock=ManualClock(1_000_000.0), observers=[annotate])
     rate.hit(ANN)  # without a span
     with TracerProvider().get_tracer("test").start_as_current_span("request") as span:
-        for _ in range(2):
-            rate.hit(ANN)
+        rate.hit(ANN)
+        rate.observers.report((rate.hit(ANN),), None, "/items/{id}", "GET")
     assert dict(span.attributes) == {  # type: ignore[attr-defined]
-        "ratelimit_mw.outcome": "rejected",
-        "ratelimit_mw.store": "memory",
-        "ratelimit_mw.rules": ("api", "new"),
-        "ratelimit_mw.limited_by": ("api",),
-        "ratelimit_mw.wait": 60.0,
+        "ratelimit.outcome": "rejected",
+        "ratelimit.store": "memory",
+        "ratelimit.rules": ("api", "new"),
+        "ratelimit.limited_by": ("api",),
+        "ratelimit.endpoint": "/items/{id}",
+        "ratelimit.method": "GET",
+        "ratelimit.wait": 60.0,
     }
 
 
 @each("module", [prometheus, opentelemetry])
 def test_settings_name_the_observers(module: Any) -> None:
-    """The observer of the process is built at its first event."""
-    module._of_process.cache_clear()
-    rate = Limiter.from_settings({"observers": [f"{module.__name__}:count"]})
-    rate.hit(ANN)
-    assert module._of_process.cache_info().currsize == 1
+    """All limiters share the reader of the process. An observer of your own may pass events on to it."""
+    events: list[Event] = []
+    for observer in (f"{module.__name__}:count", events.append):
+        Limiter(RULES[:1], observers=[observer]).hit(ANN)
+    module.count(events[0])
+    assert module.count.reader().totals() == {("api", "allowed", "memory"): 2}
 
 
 def expressions() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from ...limiter.observers.events import Outcome
+from ...limiter.observers.outcomes import Outcome
 from ...limiter.observers.traffic import event_of
 from ...operations import Answer, Line, Table
 from ..output import command, json_flag

@@ -1,31 +1,32 @@
-"""``Observers``: the functions that a limiter calls with an event for each concluded request."""
+"""``Observers``: counts each concluded request by its outcomes, and calls the functions that want its event."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutine
-from itertools import repeat
+from itertools import repeat, starmap
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple
 
 from ...clock import monotonic
 from ...decision import Decision, Verdict
 from ...errors import ConfigError, error_path
-from ...forksafe import run_in_child
+from ...forksafe import check_process, create_lock
 from ...settings.values import checked_observer
-from ...stores import Store
 from ...testmode import testmode
-from .counts import MAX_SERIES, Labels
-from .events import Event, Outcome, outcome_of, outcome_of_rejection
-from .number import Counter
+from ..remote.breaker import Breaker
+from .events import Event
+from .outcomes import RequestOutcomes, outcomes_of
+from .readers import MAX_SERIES, Number, OutcomeReader
 
 Observer = Callable[[Event], object]
 
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"})
+_NO_VALUES: Final[Mapping[str, str]] = MappingProxyType({})
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
@@ -36,107 +37,226 @@ class _Thread(threading.local):
     is_busy = False
 
 
-class Observers:
-    """Calls observers. An exception in an observer does not affect the request.
+class _Row(NamedTuple):
+    """The requests with the same outcomes, and the same endpoint, where a feed counts each endpoint.
 
-    They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
+    ``next(counter)`` counts one of them. The ``functions`` receive its event, and the ``feeds`` its clients.
     """
 
-    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], store: Store) -> None:
-        self._functions = [(name_of(function), function) for function in import_observers(observers)]
-        self._names = frozenset(names)
-        self._store = type(store).__name__.removesuffix("Store").lower()
-        functions = [function for _, function in self._functions]
-        self._counters = {each: Counters(functions, each, self._store) for each in get_args(Outcome)}
-        tables = [self._counters[outcome].by_endpoint for outcome in ("allowed", "shadow", "rejected")]
-        self._allowed, self._shadow, self._rejected = tables  # of most requests
-        writers = ((name, getattr(function, "write_counts", None)) for name, function in self._functions)
-        self._writers = [(name, write) for name, write in writers if write is not None]
-        run_in_child(self, Observers.start_over)
+    outcomes: RequestOutcomes
+    endpoint: str | None
+    number: Number
+    counter: Iterator[object]
+    functions: Sequence[tuple[str, Observer]]
+    feeds: Sequence[tuple[str, Any]]
+
+
+class Observers:
+    """The observers of a limiter. An exception in an observer does not affect the request.
+
+    They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
+
+    An observer is a function. With ``needs_event``, it receives only the events whose outcomes it needs. With
+    ``reader``, it receives numbers of requests instead of events. With ``counter_of``, it is a feed, which counts
+    each request at once.
+
+    Attributes:
+        store: The kind of the store.
+        readers: The readers, each with the name of its observer.
+        breaker: The circuit breaker of the store.
+        is_abandoned: Whether the limiter is gone.
+    """
+
+    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], store: str) -> None:
+        self.store, self._names = store, frozenset(names)
+        self.readers: list[tuple[str, OutcomeReader]] = []
+        self.breaker: Callable[[], Breaker | None] = lambda: None
+        self.is_abandoned = False
+        self._functions: list[tuple[str, Observer]] = []
+        self._feeds: list[tuple[str, Any]] = []
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+        self._lock = create_lock(self, "_lock", threading.Lock, Observers.start_over)
+        self.start_over()
+        for function in import_observers(observers):
+            self._add(name_of(function), function)
 
-    def start_over(self) -> None:
-        """Ask the observers for new counters, in a forked child."""
-        for counters in self._counters.values():
-            counters.by_endpoint.clear()
-
-    def report_one(self, verdict: Verdict, endpoint: str | None = None) -> None:
-        """Report a request with one verdict. Observers that only count need no event for most requests."""
-        decisions, counter = verdict.decisions, None
-        try:
-            if len(decisions) == 1:  # without a call: most requests take this path
-                decision = decisions[0]
-                limit = decision.hit[0]
-                try:
-                    if decision.allowed:
-                        if not (decision.delay_us or limit.local):
-                            counter = self._allowed[endpoint][limit.rule]
-                    elif not (decision.why or limit.local):  # neither "banned" nor "unavailable"
-                        counter = (self._shadow if limit.shadow else self._rejected)[endpoint][limit.rule]
-                except KeyError:  # it is new
-                    pass
-            if counter is None:
-                counter = self._counter_of(decisions, endpoint)
-            if counter is not None:
-                next(counter)
-                return
-        except Exception as error:  # for example of a file that several processes count in
-            self.log(" and ".join(name for name, _ in self._functions), error)
+    def _add(self, name: str, function: Any) -> None:
+        if (reader := getattr(function, "reader", None)) is not None:
+            self.readers.append((name, reader()))
+            self.readers[-1][1].attach(self)
+        elif hasattr(function, "counter_of"):
+            self._feeds.append((name, function))
         else:
-            self.report((verdict,), endpoint=endpoint)
+            self._functions.append((name, function))
 
-    def _counter_of(self, decisions: Sequence[Decision], endpoint: str | None) -> Counter | None:
-        """Return the counter of a request that all limits allow, or that its only limit rejects.
+    def start_over(self, _intact: bool = True) -> None:
+        """Count from zero. A forked child does so, because the parent counts its own requests."""
+        self._rows: dict[tuple[RequestOutcomes, str | None], _Row] = {}
+        self._allowed: dict[object, _Row] = {}
+        self._rejected: dict[object, _Row] = {}
+        """The rows of most requests, by all that they depend on."""
 
-        Each rule counts once. None means that an observer needs the event.
-        """
-        rules: dict[str, None] = {}
-        outcome: Outcome = "allowed"
+    @property
+    def is_store_open(self) -> bool | None:
+        """Whether the store is called. None without a circuit breaker."""
+        return None if (breaker := self.breaker()) is None else not breaker.open
+
+    def abandon(self) -> None:
+        """Note that the limiter is gone. A finalizer may call this, because it takes no lock."""
+        self.is_abandoned = True
+
+    def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
+        """Report a request with one verdict."""
+        decisions = verdict.decisions
+        key: object = None
+        if len(decisions) == 1:  # most requests: without a loop
+            decision = decisions[0]
+            rows = self._allowed if decision.allowed else self._rejected
+            if not (decision.why or decision.delay_us):  # neither "banned" nor "unavailable"
+                key = (decision.hit[0], endpoint) if self._feeds else decision.hit[0]
+        elif verdict.allowed:
+            rows = self._allowed
+            key = self._key(decisions, endpoint)
+        if key is None:
+            self.report((verdict,), None, endpoint, method)
+            return
+        row = rows.get(key)
+        if row is None:
+            if len(rows) >= MAX_SERIES:
+                rows.clear()
+            row = rows[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
+        next(row.counter)
+        if row.functions or row.feeds:
+            self._send(row, (verdict,), endpoint, method)
+
+    def _key(self, decisions: Sequence[Decision], endpoint: str | None) -> object:
+        """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
+        limits: list[object] = [endpoint if self._feeds else None]
         for decision in decisions:
-            limit = decision.hit[0]
-            if decision.delay_us or limit.local:
+            if not decision.allowed or decision.delay_us:
                 return None
-            if not decision.allowed:
-                if len(decisions) > 1 or decision.unavailable:
-                    return None
-                outcome = outcome_of_rejection(decision)
-            rules[limit.rule] = None
-        names = tuple(rules) if len(rules) > 1 else next(iter(rules), None)
-        return self._counters[outcome].find(names, endpoint) if names else None
+            limits.append(decision.hit[0])
+        return tuple(limits)
 
-    def report(self, verdicts: Sequence[Verdict], final: Verdict | None = None, endpoint: str | None = None) -> Event:
-        """Call the observers with the event of these verdicts, and return it.
+    def report(
+        self,
+        verdicts: Sequence[Verdict],
+        final: Verdict | None = None,
+        endpoint: str | None = None,
+        method: str | None = None,
+        is_again: bool = False,
+    ) -> None:
+        """Report a request.
 
-        ``final`` is the verdict of the request, which may be a rejection of another limiter.
+        Args:
+            verdicts: Its verdicts.
+            final: The verdict of the request, which may be a rejection of another limiter. Default: none.
+            endpoint: The template of the route. Default: unknown.
+            method: The HTTP method. Default: unknown.
+            is_again: Whether an earlier report has counted the request for its endpoint.
         """
-        outcome = outcome_of(verdicts if final is None or final.allowed else [*verdicts, final])
-        event = Event(verdicts, outcome, self._store, self._features(verdicts) if self._names else _NONE, endpoint)
-        thread = self._thread
-        if self._functions and not thread.is_busy:
-            thread.is_busy = True
-            try:
-                for name, function in self._functions:
-                    try:
-                        if iscoroutine(result := function(event)):
-                            result.close()
-                            raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
-                    except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
-                        self.log(name, error)
-            finally:
-                thread.is_busy = False
-        return event
+        outcomes = outcomes_of(verdicts, final, self.store)
+        row = self._row(outcomes, None if is_again else endpoint)
+        next(row.counter)
+        if outcomes.is_delayed:
+            self._measure_delays(verdicts)
+        if row.functions or row.feeds:
+            self._send(row, verdicts, endpoint, method)
 
-    def write_counts(self) -> None:
-        """Let observers write what they have counted, because the process may end now."""
-        for name, write in self._writers:
+    def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
+        key = outcomes, endpoint if self._feeds else None
+        row = self._rows.get(key)
+        if row is None:
+            check_process()
+            row = self._build_row(*key)
+            with self._lock:
+                is_kept = len(self._rows) < MAX_SERIES
+                row = self._rows.setdefault(key, row) if is_kept else row
+            self._give("add", outcomes, int(not is_kept))
+        return row
+
+    def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
+        number = Number()
+        feeds: list[tuple[str, Any]] = []
+        counters: list[Iterator[object]] = [number.counter]
+        for name, feed in self._feeds:
+            if (count := feed.counter_of(outcomes, endpoint)) is None:
+                feeds.append((name, feed))
+            else:
+                counters.append(starmap(count, repeat(())))
+        counter = zip(*counters, strict=True) if len(counters) > 1 else counters[0]
+        functions = [each for each in self._functions if getattr(each[1], "needs_event", _always)(outcomes)]
+        return _Row(outcomes, endpoint, number, counter, functions, feeds)
+
+    def collect(self) -> None:
+        """Add the numbers since the last call to each reader."""
+        with self._lock:
+            numbers = [(row.outcomes, row.number.take()) for row in self._rows.values()]
+        for outcomes, number in numbers:
+            if number:
+                self._give("add", outcomes, number)
+
+    def write(self) -> None:
+        """Let the readers write what they have counted, because the process may end now."""
+        self.collect()
+        self._give("write")
+
+    def measure_store(self, seconds: float, result: str) -> None:
+        """Report how long a call of the store took, and its result: "ok" or "error"."""
+        self._give("measure", "store", seconds, self.store, result)
+
+    def _give(self, method: str, *arguments: object) -> None:
+        for name, reader in self.readers:
             try:
-                write()
+                getattr(reader, method)(*arguments)
             except Exception as error:
-                self.log(name, error)
+                self._log(name, error)
 
-    def log(self, name: str, error: BaseException) -> None:
+    def _measure_delays(self, verdicts: Sequence[Verdict]) -> None:
+        wait = max(verdict.delay for verdict in verdicts)
+        rules = dict.fromkeys(each.rule for verdict in verdicts for each in verdict.decisions if each.delay_us)
+        for rule in rules if wait else ():
+            self._give("measure", "delay", wait, rule, self.store)
+
+    def _send(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
+        """Call the functions with the event of a request, and the feeds with its clients."""
+        thread = self._thread
+        if thread.is_busy:
+            return
+        thread.is_busy = True
+        try:
+            decisions = [decision for verdict in verdicts for decision in verdict.decisions]
+            for name, feed in row.feeds:
+                try:
+                    feed.record(row.outcomes, row.endpoint, {each.rule: each.client for each in decisions if each.key})
+                except Exception as error:
+                    self._log(name, error)
+            if row.functions:
+                features = self._features(decisions) if self._names else _NO_VALUES
+                method = method if method is None or method in _METHODS else "_OTHER"
+                event = Event(verdicts, row.outcomes, self.store, endpoint, method, features)
+            for name, function in row.functions:
+                try:
+                    if iscoroutine(result := function(event)):
+                        result.close()
+                        raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
+                except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
+                    self._log(name, error)
+        finally:
+            thread.is_busy = False
+
+    def _features(self, decisions: Sequence[Decision]) -> Mapping[str, str]:
+        """Return the values in the keys of the decisions, as the store has them."""
+        found: dict[str, str] = {}
+        for decision in decisions:
+            limit, key = decision.hit[:2]
+            values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
+            found |= {name: value for name, value in values.items() if name in self._names}
+        return found
+
+    def _log(self, name: str, error: BaseException) -> None:
         """Log the error of an observer, at most once a minute for each observer."""
         now = monotonic()
         if now < self._silent_until.get(name, 0.0):
@@ -147,63 +267,9 @@ class Observers:
         message = "observer %s raised %s%s; requests are not affected, and the next event goes to the observer again"
         _log.error(message, name, type(error).__name__, more, exc_info=error)
 
-    def _features(self, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
-        """Return the values in the keys of the decisions, as the store has them."""
-        found: dict[str, str] = {}
-        for decision in (decision for verdict in verdicts for decision in verdict.decisions):
-            limit, key = decision.hit[:2]
-            values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
-            found |= {name: value for name, value in values.items() if name in self._names}
-        return found
 
-
-def _needs_event(_: Labels) -> None: ...
-
-
-Rules = str | tuple[str, ...]
-"""The name of a rule, or those of several rules."""
-
-
-class Counters:
-    """The counters of requests with one outcome. They are built when first used, and their number is bounded.
-
-    Attributes:
-        by_endpoint: The counters by endpoint, then by rules. None means that an observer needs the event.
-    """
-
-    def __init__(self, observers: Sequence[Observer], outcome: str, store: str) -> None:
-        self.by_endpoint: dict[str | None, dict[Rules, Counter | None]] = {}
-        self._observers, self._outcome, self._store = observers, outcome, store
-        self._has_endpoints = any(hasattr(observer, "request_counter_of") for observer in observers)
-
-    def find(self, rules: Rules, endpoint: str | None) -> Counter | None:
-        """Return the counter of requests of these rules: one for all endpoints if no observer counts each of them."""
-        try:
-            return self.by_endpoint[endpoint][rules]
-        except KeyError:  # it is new
-            pass
-        own = endpoint if self._has_endpoints else None
-        counters = self.by_endpoint.get(own, {})
-        if rules not in counters and len(counters) < MAX_SERIES:
-            counters[rules] = self._build(rules, own)
-        for each in (own, endpoint):
-            if len(self.by_endpoint) < MAX_SERIES:
-                self.by_endpoint.setdefault(each, counters)
-        return counters[rules] if rules in counters else self._build(rules, own)
-
-    def _build(self, rules: Rules, endpoint: str | None) -> Counter | None:
-        names = (rules,) if isinstance(rules, str) else rules
-        counters = [counter for observer in self._observers for counter in self._of(observer, names, endpoint)]
-        known = [counter for counter in counters if counter is not None]
-        if len(known) < len(counters):
-            return None
-        return known[0] if len(known) == 1 else zip(repeat(None), *known)  # endless without a counter, too
-
-    def _of(self, observer: Observer, rules: tuple[str, ...], endpoint: str | None) -> list[Counter | None]:
-        if (request_counter_of := getattr(observer, "request_counter_of", None)) is not None:
-            return [request_counter_of(rules, self._outcome, endpoint)]
-        counter_of = getattr(observer, "counter_of", _needs_event)
-        return [counter_of((rule, self._outcome, self._store)) for rule in rules]
+def _always(_: RequestOutcomes) -> bool:
+    return True
 
 
 def import_observers(observers: Sequence[str | Observer]) -> list[Observer]:

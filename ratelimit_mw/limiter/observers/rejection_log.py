@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from ...clock import monotonic
 from ...forksafe import create_lock
-from .counts import COUNTS_NOTHING, Labels, counting
 from .events import Event
-from .number import Counter
+from .outcomes import RequestOutcomes
 
 _LINES: Final = 10
 _LONG: Final = 100.0  # seconds, from which the log leaves out their fraction
@@ -22,7 +21,8 @@ class RejectionLog:
     """Log rejections, and requests that rules in shadow mode would have rejected. It is an observer.
 
     The logger is ``ratelimit_mw.events``. Fields of a record: ``ratelimit_outcome``, ``ratelimit_rules``,
-    ``ratelimit_wait``, ``ratelimit_store``, ``ratelimit_features`` and ``ratelimit_left_out``.
+    ``ratelimit_method``, ``ratelimit_endpoint``, ``ratelimit_wait``, ``ratelimit_store``, ``ratelimit_features`` and
+    ``ratelimit_left_out``.
 
     Args:
         lines: The maximum number of lines per second. The next line contains the number of requests that were left out.
@@ -35,10 +35,10 @@ class RejectionLog:
         self._began = clock()
         self._lines = self._left_out = 0
         self._lock = create_lock(self, "_lock", threading.Lock)
-        self.counter_of = _counter_of
+        self.needs_event = _is_logged
 
     def __call__(self, event: Event) -> None:
-        if event.outcome == "allowed":
+        if not _is_logged(event):
             return
         with self._lock:
             if (now := self._clock()) >= self._began + 1:
@@ -48,34 +48,36 @@ class RejectionLog:
                 return
             self._lines += 1
             left_out, self._left_out = self._left_out, 0
-        rules = list(event.limited_by)
         fields = {
-            "ratelimit_outcome": event.outcome,
-            "ratelimit_rules": rules,
-            "ratelimit_wait": event.wait,
-            "ratelimit_store": event.store,
-            "ratelimit_features": dict(event.features),
-            "ratelimit_left_out": left_out,
+            "outcome": event.outcome,
+            "rules": list(event.limited_by),
+            "method": event.method,
+            "endpoint": event.endpoint,
+            "wait": event.wait,
+            "store": event.store,
+            "features": dict(event.features),
+            "left_out": left_out,
         }
-        _log.warning("%s%s", _line(event, rules), f"; {left_out} more left out" * bool(left_out), extra=fields)
+        extra = {f"ratelimit_{name}": value for name, value in fields.items()}
+        _log.warning("%s%s", _line(event), f"; {left_out} more left out" * bool(left_out), extra=extra)
 
 
-def _line(event: Event, rules: list[str]) -> str:
-    by = f" by {', '.join(rules)}" if rules else ""
+def _is_logged(request: RequestOutcomes | Event) -> bool:
+    return request.outcome != "allowed"
+
+
+def _line(event: Event) -> str:
+    by = f" by {', '.join(event.limited_by)}" if event.limited_by else ""
+    where = " ".join(filter(None, (event.method, event.endpoint)))
     seconds = event.wait if event.is_rejected else None
-    wait = "" if seconds is None else f"; wait {seconds:.0f} s" if seconds >= _LONG else f"; wait {seconds:.3g} s"
-    features = "".join(f"; {name} {value!r}" for name, value in event.features.items())  # escaped: clients write them
-    return f"{event.outcome}{by}{wait}{features}"
-
-
-def _counter_of(labels: Labels) -> Counter | None:
-    return COUNTS_NOTHING if labels[1] == "allowed" else None
+    wait = "" if seconds is None else f"wait {seconds:.0f} s" if seconds >= _LONG else f"wait {seconds:.3g} s"
+    features = (f"{name} {value!r}" for name, value in event.features.items())  # escaped: clients write them
+    return "; ".join(filter(None, (f"{event.outcome}{by}", where, wait, *features)))
 
 
 _of_process: Final = RejectionLog()
 
 
-@counting(_counter_of)
 def log_rejections(event: Event) -> None:
     """Log a rejection with the ``RejectionLog`` of this process. It is an observer, for all limiters.
 
@@ -83,3 +85,7 @@ def log_rejections(event: Event) -> None:
         event: The event of a request.
     """
     _of_process(event)
+
+
+_attributes: dict[str, Any] = vars(log_rejections)
+_attributes["needs_event"] = _is_logged

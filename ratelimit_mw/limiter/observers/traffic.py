@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import repeat, starmap
 from typing import Final
 from weakref import finalize
 
@@ -17,7 +16,7 @@ from ...traffic import TrafficLog
 from ...traffic.address import FAMILIES
 from ...traffic.pending import name_of
 from .events import Event
-from .number import Counter
+from .outcomes import RequestOutcomes
 
 _SAFE: Final = "noeviction"
 _MAY_EVICT: Final = (
@@ -61,7 +60,7 @@ def _servers(url: str) -> set[object]:
 
 
 class TrafficFeed:
-    """Counts events ``rule:NAME:OUTCOME`` and ``endpoint:TEMPLATE:OUTCOME``. Each is one step in memory.
+    """Counts events ``rule:NAME:OUTCOME`` and ``endpoint:TEMPLATE:OUTCOME``, each at the time of its request.
 
     With ``has_clients``, each request counts for its client, too, as it is in the keys of the store.
     """
@@ -70,26 +69,25 @@ class TrafficFeed:
         self.log = log
         self._has_clients = has_clients
 
-    def request_counter_of(self, rules: Sequence[str], outcome: str, endpoint: str | None) -> Counter | None:
-        """Return the counter of requests for their rules and their endpoint; None when their clients count, too.
+    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Callable[[], None] | None:
+        """Return a function that counts a request; None when its clients count, too."""
+        return None if self._has_clients else self.log.counter_of(*(event for event, _ in _events(outcomes, endpoint)))
 
-        All of the rules have the outcome.
-        """
-        if self._has_clients:
-            return None
-        events = [event_of(rule, outcome) for rule in rules]
-        return starmap(self.log.counter_of(*events, *_events_at(endpoint, outcome)), repeat(()))
+    def record(self, outcomes: RequestOutcomes, endpoint: str | None, clients: Mapping[str, str]) -> None:
+        """Count a request for its clients, which are those of its rules."""
+        for event, rule in _events(outcomes, endpoint):
+            self.log.record(event, clients.get(rule))
 
     def __call__(self, event: Event) -> None:
-        clients = event.clients if self._has_clients else {}
-        for name in _events_at(event.endpoint, event.outcome):
-            self.log.record(name)
-        for rule, outcome in (event.outcomes or {"": event.outcome}).items():
-            self.log.record(event_of(rule, outcome), clients.get(rule))
+        self.record(RequestOutcomes(event.outcome, tuple(event.outcomes.items()), event.store), event.endpoint, {})
 
 
-def _events_at(endpoint: str | None, outcome: str) -> list[str]:
-    return [] if endpoint is None else [f"endpoint:{name_of('endpoint', endpoint, _LONGEST)}:{outcome}"]
+def _events(outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[tuple[str, str]]:
+    """The events of a request in the log, each with its rule."""
+    if endpoint is not None:
+        yield f"endpoint:{name_of('endpoint', endpoint, _LONGEST)}:{outcomes.outcome}", ""
+    for rule, outcome, _ in outcomes.labels:
+        yield event_of(rule, outcome), rule
 
 
 def event_of(rule: str, outcome: str) -> str:

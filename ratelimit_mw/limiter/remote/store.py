@@ -89,6 +89,8 @@ class RemoteStore:
         self.follower: RecordReader | None = None
         self.opened: Callable[[], object] = lambda: None
         """Called once the store is open, or could not be opened."""
+        self.timed: Callable[[float, str], None] | None = None
+        """Receives the seconds of a call that decides, and its result: "ok" or "error"."""
         self._opening = create_lock(self, "_opening", threading.Lock)
         self._turns = PerLoop(asyncio.Lock)
         self._calls: set[asyncio.Future[StoreError | None]] = set()
@@ -195,6 +197,7 @@ class RemoteStore:
         epoch, asked = breaker.epoch, hits
         if consume and monotonic() >= self.fleet.due_at:
             asked = self.fleet.join(hits)
+        began = 0.0 if self.timed is None else monotonic()
         try:
             if call is blocking_call:  # each request comes here, so the store is called by no name
                 decisions = self.store.apply(asked, now, consume)
@@ -202,7 +205,11 @@ class RemoteStore:
                 decisions = await self.store.aapply(asked, now, consume)
         except StoreError as error:
             breaker.fail(error, epoch)
+            if self.timed is not None:
+                self.timed(monotonic() - began, "error")
             raise
+        if self.timed is not None:
+            self.timed(monotonic() - began, "ok")
         if breaker.failures:
             breaker.succeed()
         if asked is not hits:
