@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ratelimit_mw.stores.blocking import run_blocking
-from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
-from ratelimit_mw.stores.redis.client.transport import call
 from ratelimit_mw.stores.redis.store import RedisStore
+from ratelimit_mw.stores.wire import LoopConnection
 
 _NUMBER: Final = re.compile(r"^(\w+):([\d.]+)\r?$", re.MULTILINE)
 _SECTIONS: Final = (b"cpu", b"stats", b"clients", b"replication")
@@ -29,40 +28,33 @@ class Servers:
 
     def __init__(self, store: RedisStore, budget: float) -> None:
         self._store, self._budget = store, budget
-        self._target: Any = store._blocking.target
-        self.is_cluster = isinstance(self._target, Cluster)
+        self._router = store._threads
+        self.is_cluster = len(self._router.map.owners) > 1
         self._messages = self._commands = 0
-        target = store._callers.get().target
-        self._count_calls(target, "ask_each", len)
-        if not self.is_cluster:  # whose ``ask`` calls it
-            self._count_calls(target, "ask", lambda _: 1)
+        send = LoopConnection.send
 
-    def _count_calls(self, target: Any, name: str, commands_of: Callable[[Any], int]) -> None:
-        """Count the messages of the event loop and the commands in them."""
-        ask = getattr(target, name)
-
-        def counted(message: Any, deadline: float) -> Any:
+        def count(connection: LoopConnection, frame: bytes, replies: int, *rest: Any) -> Any:
             self._messages += 1
-            self._commands += commands_of(message)
-            return ask(message, deadline)
+            self._commands += replies
+            return send(connection, frame, replies, *rest)
 
-        setattr(target, name, counted)
+        LoopConnection.send = count  # type: ignore[assignment, method-assign]
 
-    def _ask(self, pool: Any, *command: bytes) -> Any:
-        return run_blocking(call(pool, command, self._store._clock.now + self._budget))
+    def _ask(self, location: Any, *command: Any) -> Any:
+        return run_blocking(self._router.command(location, self._router.clock.now + self._budget, *command))
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
-        target, names = self._target, [self._store._name(key) for key in keys]
-        pools = [target._pool(target.owners[slot_of(name)]) if self.is_cluster else target._pool for name in names]
-        usage = [self._ask(pool, b"MEMORY", b"USAGE", name) for pool, name in zip(pools, names, strict=True)]
-        return statistics.mean(each or 0 for each in usage)
+        placed = [self._store._place(key) for key in keys]
+        owners = self._router.map.owners
+        return statistics.mean(self._ask(owners[slot], b"MEMORY", b"USAGE", name) or 0 for name, slot in placed)
 
     def info(self) -> list[dict[str, float]]:
         """Return the numbers in INFO of each primary."""
-        target = self._target
-        pools = [target._pool(each) for each in target._slots.primaries] if self.is_cluster else [target._pool]
-        texts = [b"\n".join(self._ask(pool, b"INFO", section) for section in _SECTIONS).decode() for pool in pools]
+        texts = [
+            b"\n".join(self._ask(each, b"INFO", section) for section in _SECTIONS).decode()
+            for each in self._router.map.primaries
+        ]
         return [{name: float(number) for name, number in _NUMBER.findall(text)} for text in texts]
 
     def totals(self) -> Totals:

@@ -15,7 +15,7 @@ from ..rules.match import METHODS
 from ..rules.paths import deepen
 from .dependants import DependencyLimit
 from .layers import application_behind, is_of_framework, router_of
-from .router import NO_ROUTE, AppRoute, RouterPlace, RouteMatch, RouteTable, Scope
+from .router import NO_ROUTE, AppRoute, RouteMatch, RouterPlace, RouteTable, Scope
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _REST: Final = "/{path:path}"

@@ -92,23 +92,27 @@ class LoopClock:
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._interval = min(budget / _TURNS, _LONGEST)
-        self._watched: list[tuple[float, asyncio.Future[Any], Callable[[], None] | None]] = []
+        self._watched: list[tuple[float, asyncio.Future[Any]]] = []
+        self._checks: list[Callable[[float], bool]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._beat_at = 0.0  # by the loop
         self.now = 0.0
 
-    def watch(
-        self, future: asyncio.Future[_Result], deadline: float, ended: Callable[[], None] | None = None
-    ) -> asyncio.Future[_Result]:
-        """Return the future, which has the exception ``TimeoutError`` if it is not done at a time of this clock.
+    def watch(self, future: asyncio.Future[_Result], deadline: float) -> asyncio.Future[_Result]:
+        """Return the future, which has the exception ``TimeoutError`` if it is not done at a time of this clock."""
+        self._watched.append((deadline, future))
+        self._start()
+        return future
 
-        Then ``ended`` is called.
-        """
-        self._watched.append((deadline, future, ended))
+    def check(self, check: Callable[[float], bool]) -> None:
+        """Call a function with the latest deadline that has passed, after each beat until it returns False."""
+        self._checks.append(check)
+        self._start()
+
+    def _start(self) -> None:
         if self._handle is None:
             self._beat_at = self._loop.time()
             self._beat_again()
-        return future
 
     async def result(self, future: asyncio.Future[_Result], deadline: float) -> _Result:
         """Return the result of a future that others wait for, too, or ``TimeoutError`` at the deadline."""
@@ -144,17 +148,18 @@ class LoopClock:
         self.now += self._interval
         self._watched = [each for each in self._watched if not each[1].done()]
         self._handle = None
-        if self._watched:
+        if self._watched or self._checks:
             self._loop.call_soon(self._end)  # after the tasks whose reply this turn of the loop has read
             self._beat_again()
 
     def _end(self) -> None:
-        for deadline, future, ended in self._watched:
-            if deadline - self.now < self._interval / 2 and not future.done():  # sums of beats are not exact
+        passed, checks = self.now + self._interval / 2, self._checks  # sums of beats are not exact
+        for deadline, future in self._watched:
+            if deadline < passed and not future.done():
                 future.set_exception(TimeoutError())
                 future.exception()  # the request may have left: asyncio would log the error
-                if ended is not None:
-                    ended()
+        self._checks = []
+        self._checks += [check for check in checks if check(passed)]
 
 
 @cache

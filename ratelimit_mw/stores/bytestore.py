@@ -160,6 +160,10 @@ class ByteCall:
     async def pause(self, seconds: float) -> None:
         """Wait, so that racing clients do not meet again."""
 
+    def decide(self, hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> tuple[list[Decision], list[Write]]:
+        """Return the decisions at a time, and the values to write when the request consumes."""
+        return decide_bytes(hits, loaded, at, self.now, self.title)
+
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide the hits of a request, and consume them when all are allowed.
 
@@ -171,7 +175,7 @@ class ByteCall:
             began = self.time()
             try:
                 loaded, clock = await self.load([hit[1] for hit in left])
-                decisions, writes = decide_bytes(left, loaded, clock if now is None else now, now, self.title)
+                decisions, writes = self.decide(left, loaded, clock if now is None else now)
                 lost = await self._swap(left, writes) if consume and writes else ()
                 if not (lost or latest):
                     return decisions

@@ -43,6 +43,10 @@ class Codec(Protocol):
 class Channel(Protocol):
     """The connections to one server."""
 
+    @property
+    def connection(self) -> LoopConnection | None:
+        """The open connection, on an event loop."""
+
     async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
         """Send the bytes of a call. Return its replies, to be awaited in any case."""
         ...
@@ -280,6 +284,8 @@ class BlockingChannel:
     Its coroutines block: they never wait for an event loop, so ``run_blocking`` runs them and those that call them.
     """
 
+    connection = None
+
     def __init__(self, connect: Callable[[float], Awaitable[BlockingConnection]], clock: ThreadClock) -> None:
         self._connect = connect
         self._clock = clock
@@ -344,6 +350,7 @@ class _Flight(NamedTuple):
     done: asyncio.Future[list[Any]]
     replies: list[Any]
     expected: int
+    deadline: float
 
 
 class LoopConnection(asyncio.Protocol):
@@ -354,6 +361,7 @@ class LoopConnection(asyncio.Protocol):
         self._clock = clock
         self._codec = codec
         self._flights: deque[_Flight] = deque()
+        self._is_checked = False
         self._transport: Any = None
         self._abort: Callable[[], None] | None = None
         self.is_usable = True
@@ -364,14 +372,28 @@ class LoopConnection(asyncio.Protocol):
         self._transport, self._abort = transport, abort or transport.abort
         transport.set_protocol(self)
 
-    def send(self, frame: bytes, replies: int, deadline: float) -> asyncio.Future[list[Any]]:
-        """Send the bytes of a call now, and return its replies."""
+    def send(self, frame: bytes, replies: int, deadline: float, done: Any = None) -> asyncio.Future[list[Any]]:
+        """Send the bytes of a call now, and return its replies: a future, or ``done``, which has its methods."""
         if self._abort is None:
             raise ConnectionError(_LOST)
-        done: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._flights.append(_Flight(done, [], replies))
+        done = done or self._loop.create_future()
+        self._flights.append(_Flight(done, [], replies, deadline))
         self._transport.write(frame)
-        return self._clock.watch(done, deadline, self.retire)
+        if not self._is_checked:
+            self._is_checked = True
+            self._clock.check(self._give_up)
+        return done  # type: ignore[no-any-return]
+
+    def _give_up(self, passed: float) -> bool:
+        """End the calls whose deadline has passed. Return whether there are others."""
+        overdue = [flight.done for flight in self._flights if flight.deadline < passed and not flight.done.done()]
+        for done in overdue:
+            done.set_exception(TimeoutError())
+            done.exception()  # the request may have left: asyncio would log the error
+        if overdue:
+            self.retire()
+        self._is_checked = bool(self._flights)
+        return self._is_checked
 
     def data_received(self, data: bytes) -> None:
         flights, finished = self._flights, list[_Flight]()
@@ -388,7 +410,7 @@ class LoopConnection(asyncio.Protocol):
             flights.extend(finished)
             self._fail(error)
             return
-        for done, replies, _ in finished:
+        for done, replies, _, _ in finished:
             if not done.done():
                 done.set_result(replies)
 
@@ -405,8 +427,8 @@ class LoopConnection(asyncio.Protocol):
 
     def retire(self) -> None:
         """Close after the last call that was sent. It gets no more calls."""
-        if self.is_usable and self._flights:
-            self._flights[-1].done.add_done_callback(lambda _: self.close())
+        if self.is_usable and self._flights and not (last := self._flights[-1].done).done():
+            last.add_done_callback(lambda _: self.close())
         elif self.is_usable:
             self.close()
         self.is_usable = False
@@ -427,9 +449,14 @@ class LoopChannel:
         self._connection: LoopConnection | None = None
         self._opening: asyncio.Task[LoopConnection] | None = None
 
+    @property
+    def connection(self) -> LoopConnection | None:
+        """The open connection, unless a reply to it was overdue."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_usable else None
+
     async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
-        if (connection := self._connection) is None or not connection.is_usable:
-            connection = await self._open(deadline)
+        connection = self.connection or await self._open(deadline)
         return connection.send(frame, replies, deadline)
 
     async def _open(self, deadline: float) -> LoopConnection:

@@ -19,7 +19,7 @@ from redis.sentinel import Sentinel
 
 from ..errors import StoreError
 from ..stores.redis.address import Address
-from ..stores.redis.client.errors import as_store_error
+from ..stores.redis.errors import as_store_error
 from .address import LogAddress
 from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, add_counts, fit_events
 from .retention import Resolution, Retention, Run

@@ -14,14 +14,13 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import RedisStore, Store, open_store
 from ratelimit_mw.stores.base import Facts
 from ratelimit_mw.stores.memcached import store as memcached_store
-from ratelimit_mw.stores.redis.client import application
-from ratelimit_mw.stores.redis.client import facts as redis_facts
+from ratelimit_mw.stores.redis import router
 
 
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server on a busy machine may take longer to reply than facts may take."""
-    for module, name in (redis_facts, "SECONDS"), (application, "SECONDS"), (memcached_store, "_FACTS_SECONDS"):
+    for module, name in (router, "_FACTS_SECONDS"), (memcached_store, "_FACTS_SECONDS"):
         monkeypatch.setattr(module, name, 60.0)
 
 

@@ -19,7 +19,7 @@ from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.client.cluster import slot_of
+from ratelimit_mw.stores.redis.slot_map import slot_of
 
 POLICIES = ("allow", "deny", "local")
 AWAY = 1.0

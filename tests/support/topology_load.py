@@ -17,7 +17,7 @@ from servers import wait_for
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.redis import steps
+from ratelimit_mw.stores.redis import request
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing import ManualClock
 
@@ -42,13 +42,13 @@ def open_limiter(url: str) -> Limiter:
     return Limiter(RULES, RedisStore(url, timeout_us=PATIENT), ManualClock(NOW), settings=settings)
 
 
-class Refund(steps.Operation):
+class Refund(request.Operation):
     """Counts the refunds that a server has made."""
 
     made = 0
 
     def read(self, reply: Any, start: int) -> Any:
-        Refund.made += len(self.items) * (self.kind == steps.CORRECT)
+        Refund.made += len(self.items) * (self.kind == request.CORRECT)
         return super().read(reply, start)
 
 
@@ -57,7 +57,7 @@ def work(url: str, ready: Any, stop: Any, done: Any, latest: Any) -> None:
 
     ``latest`` has the times of the latest request that was allowed, and of the latest one that failed.
     """
-    steps.Operation = Refund  # type: ignore[misc]
+    request.Operation = Refund  # type: ignore[misc]
     counts, lock, began = Counter[Any](), threading.Lock(), time.monotonic()
     limiters = [open_limiter(url) for _ in range(2)]
 

@@ -22,7 +22,7 @@ from redis_topology import Topology
 from servers import HOST, STEADY, cluster_running, node_running
 from topology_load import ACTIVE, BY_ACCOUNT, BY_ADDRESS, PROCESSES, features, load, open_limiter, requests_succeed
 
-from ratelimit_mw.stores.redis.client.cluster import slot_of
+from ratelimit_mw.stores.redis.slot_map import slot_of
 
 Change = Callable[[Topology], None]
 

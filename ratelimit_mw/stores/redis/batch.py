@@ -1,24 +1,20 @@
-"""Share calls to a server on an event loop: operations that arrive while calls are out join the next call.
+"""Share calls to a server on an event loop: operations that arrive while calls are out leave with the next call.
 
-No timer delays a call. An operation that finds no call out leaves at once. If the last call had one operation, it calls
-within its own task; else it leaves with all that arrive in the same turn of the loop. A call that fails fails only its
-own operations, and each operation has its own deadline.
+No timer delays a call. An operation that finds no call out leaves at once, or with all that arrive in the same turn of
+the loop if the last call had several. A call that fails fails only its own operations.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from ...errors import StoreError
-from ..budget import LoopClock
+from ..wire import LoopConnection
 from .call import Call, calls_of
-from .client.cluster import Cluster
-from .client.errors import NotRunError, timed_out
-from .client.server import Caller, Target
-from .client.slot_map import Location
+from .errors import NotRunError, timed_out
+from .router import Calls, Router, frame_of
+from .slot_map import Location
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -26,167 +22,208 @@ _MOST_CALLS: Final = 4
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 
-class LoopCaller(Caller):
-    """Finds the queue of each operation, on the event loop that builds it."""
+class Batches:
+    """The calls of one event loop: a queue for each server. It replaces the methods of a router that ask."""
 
-    def __init__(self, target: Target, clock: LoopClock) -> None:
-        super().__init__(target, clock)
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.clock: Any = router.clock
         self._loop = asyncio.get_running_loop()
+        self._owners = router.map.owners
+        self._queues: dict[Location | None, _Queue] = {}
 
-    def ask_each(self, operations: Sequence[Call], deadline: float) -> Awaitable[None]:
-        if len(operations) == 1:
-            return self._ask_one(operations[0], deadline)
-        future, pending, batcher_of = self._loop.create_future(), [None] * len(operations), self.batcher_of
-        for each in operations:
+    def ask(self, call: Call, deadline: float) -> Awaitable[Any]:
+        """Return the result of a call, to be awaited. Raises ``StoreError``."""
+        call.future, call.deadline, call.pending = self._loop.create_future(), deadline, None
+        queue = self._queues.get(self._owners[call.slot]) or self._queue_of(call)
+        queue.waiting.append(call)
+        queue.start()
+        return call.future
+
+    def ask_each(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+        """Give the calls of one request their results, or errors."""
+        future, pending = self._loop.create_future(), [None] * len(calls)
+        queues: dict[_Queue, None] = {}
+        for each in calls:
             each.future, each.deadline, each.pending = future, deadline, pending
-            batcher_of(each.slot).add(each)
+            queue = self._queue_of(each)
+            queue.waiting.append(each)
+            queues[queue] = None
+        for queue in queues:
+            queue.start()
         return future
 
-    async def _ask_one(self, operation: Call, deadline: float) -> None:
-        """Ask as ``ask`` does: a lone operation needs no task."""
-        try:
-            await self.ask(operation, deadline)
-        except StoreError as error:
-            operation.fail(error)
-
-    @abstractmethod
-    def batcher_of(self, slot: int) -> Batcher:
-        """Return the queue of the server that has a slot."""
+    def _queue_of(self, call: Call) -> _Queue:
+        location = self._owners[call.slot]
+        if (queue := self._queues.get(location)) is None:
+            queue = self._queues[location] = _Queue(self.router, location)
+        return queue
 
 
-class Batcher(LoopCaller):
-    """The calls to one server."""
+class _Queue:
+    """The calls to one server. A call is out from its flush until all of its replies are there."""
 
-    def __init__(self, target: Target, clock: LoopClock) -> None:
-        super().__init__(target, clock)
-        self._waiting: list[Call] = []
-        self._calls: set[object] = set()
-        """Their tasks. A lone operation, which has none, is there itself."""
+    def __init__(self, router: Router, location: Location | None) -> None:
+        self.router = router
+        self.location = location
+        self._loop = asyncio.get_running_loop()
+        self._is_cluster = len(router.map.owners) > 1
+        self.waiting: list[Call] = []
+        self._connection: LoopConnection | None = None
+        self._out = 0
+        self._is_flushing = False
         self._last_was_lone = True
+        self._tasks: set[asyncio.Future[None]] = set()
 
-    def ask(self, operation: Call, deadline: float) -> Awaitable[Any]:
-        if self._last_was_lone and not self._waiting and not self._calls:
-            return self._call_alone(operation, deadline)
-        operation.future, operation.deadline, operation.pending = self._loop.create_future(), deadline, None
-        self.add(operation)
-        return operation.future
+    def start(self) -> None:
+        """Send the operations that wait, unless a call is out that they can wait for."""
+        if self._out:
+            if len(self.waiting) >= _WORTHWHILE and self._out < _MOST_CALLS:
+                self._flush_soon()
+        elif self._last_was_lone and len(self.waiting) == 1:  # as a rule
+            taken, self.waiting = self.waiting, []
+            self.send(taken)
+        elif self._last_was_lone:
+            self._flush()
+        else:
+            self._flush_soon()
 
-    def batcher_of(self, slot: int) -> Batcher:
-        return self
+    def _flush_soon(self) -> None:
+        """Flush after all that is ready now, so that operations of one turn of the loop share a call."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
 
-    def add(self, operation: Call) -> None:
-        """Add an operation to the next call."""
-        self._waiting.append(operation)
-        if not self._calls or (len(self._waiting) >= _WORTHWHILE and len(self._calls) < _MOST_CALLS):
-            self._start()
-
-    async def _call_alone(self, operation: Call, deadline: float) -> Any:
-        """Call within the task of the request: the loop has no other task to start and wake."""
-        self._calls.add(operation)
-        try:
-            return await self.ask_alone(operation, deadline)
-        finally:
-            self._calls.discard(operation)
-            if self._waiting and not self._calls:
-                self._start()
-
-    def _start(self) -> None:
-        # The task starts after all that is ready now, so that operations of one turn of the loop share a call.
-        task = self._loop.create_task(self._call_until_empty())
-        if not task.done():  # an eager task starts at once, and may have ended
-            self._calls.add(task)
-
-    async def _call_until_empty(self) -> None:
-        try:
-            while self._waiting:
-                if operations := self._take():
-                    self._last_was_lone = len(operations) == 1
-                    await self._call(operations)
-                    await self._collect()
-        finally:
-            self._calls.discard(asyncio.current_task())
-
-    async def _collect(self) -> None:
-        """Wait for more operations to share the next call."""
+    def _flush(self) -> None:
+        self._is_flushing = False
+        while self.waiting:
+            if taken := self._take():
+                self._last_was_lone = len(taken) == 1
+                self.send(taken)
+                return
 
     def _take(self) -> list[Call]:
         """Take a share of the waiting operations. They share a deadline.
 
         Those whose request was left, or whose deadline has passed, consume nothing.
         """
-        waiting, now, count, taken = self._waiting, self.clock.now, 0, []
+        waiting, now, count, taken = self.waiting, self.router.clock.now, 0, []
         until = waiting[0].deadline + _SAME_TIME
-        for each in waiting[: min(_MOST, self._share(len(waiting)))]:
+        # Without a cluster, half of them, so that server and process work at one time. Requests over several servers
+        # come back together, and larger calls save a tenth of the processor time.
+        share = len(waiting) if self._is_cluster else max(_WORTHWHILE, (len(waiting) + 1) // 2)
+        for each in waiting[: min(_MOST, share)]:
             if each.deadline > until:
                 break
             count += 1
             if each.deadline <= now:
                 each.fail(timed_out(NotRunError))
-                deliver(each)
+                _deliver(each)
             elif not each.future.done():
                 taken.append(each)
         del waiting[:count]
         return taken
 
-    def _share(self, waiting: int) -> int:
-        """Return how many operations a call takes: half of them, so that server and process work at one time."""
-        return max(_WORTHWHILE, (waiting + 1) // 2)
-
-    async def _call(self, operations: list[Call]) -> None:
+    def send(self, taken: list[Call]) -> None:
+        """Send to the open connection in this turn of the loop. Only a task can connect, and read the map, first."""
+        self._out += 1
+        connection, deadline = self._connection, taken[-1].deadline
+        if connection is None or not connection.is_usable or self.router.map.is_stale:
+            connection = self._connection = self.router.connection(self.location)
+        if connection is None:
+            self._run(self.router.ask_each(taken, deadline), taken)
+            return
+        calls = calls_of(taken) if len(taken) > 1 else taken
         try:
-            deadline = max([each.deadline for each in operations])
-            await self.target.ask_each(calls_of(operations), deadline)
-        except asyncio.CancelledError:  # the loop is closing
-            for each in operations:
-                each.future.cancel()
-            raise
-        except Exception as error:
-            for each in operations:
-                each.fail(error)
-        for each in operations:
-            deliver(each)
+            frame = calls[0].frame if len(calls) == 1 else frame_of(calls)
+            connection.send(frame, len(calls), deadline, _SharedFlight(self, taken, calls, deadline))
+        except Exception as error:  # an argument that cannot be packed, or a connection that has just failed
+            self._fail(taken, error)
+
+    def _run(self, work: Coroutine[Any, Any, None], taken: list[Call]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._fail(taken, error)
+            else:
+                self.finish(taken)
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)  # an eager task may have ended already
+        task.add_done_callback(self._tasks.discard)
+
+    def receive(self, replies: list[Any], taken: list[Call], calls: Sequence[Call], deadline: float) -> None:
+        """Give calls their replies, and send those again that a server redirects."""
+        left: Calls = {}
+        assert self.location is not None
+        self.router.receive(calls, replies, self.location, left)
+        if left:
+            self._run(self.router.follow(left, deadline), taken)
+        else:
+            self.finish(taken)
+
+    def fail_soon(self, taken: list[Call], error: Exception) -> None:
+        """Give calls the error of their server."""
+        assert self.location is not None
+        self.router.fail(taken, error, self.location)
+        self._loop.call_soon(self.finish, taken)
+
+    def _fail(self, taken: list[Call], error: Exception) -> None:
+        for each in taken:
+            each.fail(error)
+        self.finish(taken)
+
+    def finish(self, taken: list[Call]) -> None:
+        """Wake up the requests of calls that have their results, and send what has come meanwhile."""
+        self._out -= 1
+        for each in taken:
+            _deliver(each)
+        if self.waiting:
+            self._flush_soon() if self._is_cluster else self._flush()
 
 
-def deliver(operation: Call) -> None:
+class _SharedFlight:
+    """Calls that were sent. The connection and the clock use it as a future, which takes no turn of the loop."""
+
+    __slots__ = ("_ended", "_is_done", "_rest")
+
+    def __init__(self, queue: _Queue, taken: list[Call], calls: Sequence[Call], deadline: float) -> None:
+        self._rest = queue, taken, calls, deadline
+        self._is_done = False
+        self._ended: Callable[[Any], None] | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, replies: list[Any]) -> None:
+        queue, taken, calls, deadline = self._rest
+        self._is_done = True
+        if self._ended is not None:
+            self._ended(self)
+        queue.receive(replies, taken, calls, deadline)
+
+    def set_exception(self, error: Exception) -> None:
+        queue, taken, *_ = self._rest
+        self._is_done = True
+        if self._ended is not None:
+            self._ended(self)
+        queue.fail_soon(taken, error)  # when the connection has taken note, too
+
+    def exception(self) -> None:
+        """Do nothing: asyncio does not log the error."""
+
+    def add_done_callback(self, ended: Callable[[Any], None]) -> None:
+        self._ended = ended
+
+
+def _deliver(call: Call) -> None:
     """Wake up the request of an operation that has its result, unless it waits for the results of others."""
-    result, pending, future = operation.result, operation.pending, operation.future
+    result, pending, future = call.result, call.pending, call.future
     if pending is not None:
         pending.pop()
         if pending:
             return
         result = None
     if not future.done():
-        (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
-
-
-class NodeBatcher(Batcher):
-    """The calls to one server of a cluster: one message for each slot, all sent together.
-
-    A request may wait for several servers, so its next operations come a turn of the loop later. Larger calls save a
-    tenth of the processor time.
-    """
-
-    async def _collect(self) -> None:
-        await asyncio.sleep(0)
-
-    def _share(self, waiting: int) -> int:
-        return waiting
-
-
-class NodeBatchers(LoopCaller):
-    """The calls to a cluster: the keys of one operation must be in one slot."""
-
-    def __init__(self, target: Cluster, clock: LoopClock) -> None:
-        super().__init__(target, clock)
-        self._loop_clock = clock
-        self._owners = target.owners
-        self._batchers: dict[Location | None, NodeBatcher] = {}
-
-    def ask(self, operation: Call, deadline: float) -> Awaitable[Any]:
-        return self.batcher_of(operation.slot).ask(operation, deadline)
-
-    def batcher_of(self, slot: int) -> Batcher:
-        location = self._owners[slot]
-        if (batcher := self._batchers.get(location)) is None:
-            batcher = self._batchers[location] = NodeBatcher(self.target, self._loop_clock)
-        return batcher
+        (future.set_exception if isinstance(result, Exception) else future.set_result)(result)

@@ -17,7 +17,7 @@ from redis import ResponseError
 from ...decision import Decision, Hit, SlotCost
 from ...errors import StateError, StoreError
 from ..base import RECORDS
-from .client.errors import Command, as_store_error, error_code
+from .errors import Command, as_store_error, error_code
 from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ REJECTED: Final = 2
 """Added to the kind of hits in one slot of a request that another slot rejects."""
 CORRECT: Final = 5
 SWAP: Final = read_script("swap.lua")
-"""Writes values that are still as they were read: for each key the old value, the new one and its milliseconds."""
+"""Reads values, or writes those that are still as they were read: each key with old value, new one and milliseconds."""
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
@@ -92,8 +92,9 @@ class Call:
 
     def fail(self, error: Exception) -> None:
         """Set an error as the result."""
-        if isinstance(error, ResponseError) and error_code(error) == "WRONGTYPE":
-            error = undecodable(str(self.items[0]))
+        if isinstance(error, ResponseError) and (code := error_code(error)) in ("WRONGTYPE", "STATE"):
+            number = int(str(error).rpartition(" ")[2]) if code == "STATE" else 1
+            error = undecodable(str(self.items[number - 1]))
         self.result = as_store_error(error)
 
     def split(self) -> list[Self]:
@@ -220,7 +221,7 @@ class SharedCall(Call):
 
 def calls_of(calls: Sequence[Call]) -> Sequence[Call]:
     """Return these calls, with one for all operations of a slot."""
-    if len({each.slot for each in calls}) == len(calls):
+    if len(calls) == 1 or len({each.slot for each in calls}) == len(calls):
         return calls
     shared: dict[int, list[Operation]] = {}
     alone: list[Call] = []

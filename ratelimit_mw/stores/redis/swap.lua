@@ -1,9 +1,18 @@
--- Write or delete values that are still as they were read: all or none. Each key has three arguments: "=" and the old
--- value, or "" without one; "=" and the new value, or "" to delete it; the milliseconds that it stays, 0 without an expiry.
+-- Without arguments: return the time of the server and the values of the keys. With them: write or delete values that
+-- are still as they were read, all or none. Each key has three arguments: "=" and the old value, or "" without one; "="
+-- and the new value, or "" to delete it; the milliseconds that it stays, 0 without an expiry.
 
+local values = {}
 for i, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
-  if (value and '=' .. value or '') ~= ARGV[3 * i - 2] then return 0 end
+  values[i] = redis.pcall('GET', key)
+  if type(values[i]) == 'table' then return redis.error_reply('STATE ' .. i) end
+end
+if #ARGV == 0 then
+  local time = redis.call('TIME')
+  return {time[1], time[2], unpack(values, 1, #KEYS)}
+end
+for i in ipairs(KEYS) do
+  if (values[i] and '=' .. values[i] or '') ~= ARGV[3 * i - 2] then return 0 end
 end
 for i, key in ipairs(KEYS) do
   local value, milliseconds = ARGV[3 * i - 1], ARGV[3 * i]

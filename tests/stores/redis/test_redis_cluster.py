@@ -19,7 +19,7 @@ from ratelimit_mw.decision import Correction, Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.cluster import slot_of
+from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.testing import StoreSmoke
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
@@ -238,7 +238,7 @@ def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: lis
     try:
         assert [d.remaining for d in store.apply([hit(limit) for limit in limits])] == [4] * len(limits)
         other = limit_of("5/hour")
-        store._blocking.target._slots.owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
+        store._threads.map.owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
         assert store.apply([hit(other)])[0].remaining == 4
     finally:
         store.close()

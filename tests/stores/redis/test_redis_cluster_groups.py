@@ -17,7 +17,8 @@ from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.client.cluster import Cluster, slot_of
+from ratelimit_mw.stores.redis.router import Router
+from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.stores.wire import BlockingChannel, BlockingConnection, LoopConnection
 
@@ -93,12 +94,12 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     is_sending = [False]
 
     def sending(original: Any) -> Any:
-        def send(self: Any, frame: bytes, messages: int, deadline: float) -> Any:
+        def send(self: Any, frame: bytes, messages: int, *rest: Any) -> Any:
             if not is_sending[0]:
                 found.append(0)
             is_sending[0] = True
             found[-1] += messages
-            return original(self, frame, messages, deadline)
+            return original(self, frame, messages, *rest)
 
         return send
 
@@ -214,15 +215,16 @@ def test_a_refund_that_fails_is_counted_and_the_request_is_rejected(
     first, second, _ = apart(nodes, servers)
     store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
     assert isinstance(store, RedisStore)
-    ask, asked = Cluster.ask_each, [0]
+    ask, asked = Router.ask_each, [0]
 
-    async def failing(self: Cluster, messages: Any, deadline: float) -> None:
+    async def failing(self: Router, messages: Any, deadline: float) -> None:
         asked[0] += 1
         if asked[0] == 2:
-            raise OSError("cut")
-        await ask(self, messages, deadline)
+            self.fail(messages, OSError("cut"), self.map.primaries[0])
+        else:
+            await ask(self, messages, deadline)
 
-    monkeypatch.setattr(Cluster, "ask_each", failing)
+    monkeypatch.setattr(Router, "ask_each", failing)
     decisions = store.apply([hit(first), hit(second, cost=10)], NOW)
     assert [(d.allowed, d.remaining) for d in decisions] == [(True, 8), (False, 9)]
     assert store.lost_refunds == 1
@@ -237,14 +239,14 @@ def test_a_server_that_has_counted_nothing_loses_no_refund(
     first, second, _ = apart(nodes, servers)
     store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
     assert isinstance(store, RedisStore)
-    ask = Cluster.ask_each
+    ask = Router.ask_each
 
-    async def failing(self: Cluster, messages: Any, deadline: float) -> None:
+    async def failing(self: Router, messages: Any, deadline: float) -> None:
         await ask(self, messages[:1], deadline)
         for each in messages[1:]:
             each.fail(redis.ResponseError(problem))
 
-    monkeypatch.setattr(Cluster, "ask_each", failing)
+    monkeypatch.setattr(Router, "ask_each", failing)
     with pytest.raises(StoreError, match=problem):
         store.apply([hit(first), hit(second, cost=cost)], NOW)
     assert store.apply([hit(first, cost=0)], NOW)[0].remaining == 9

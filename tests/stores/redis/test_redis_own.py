@@ -97,14 +97,14 @@ def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, ser
         assert not server.exists(key)
 
 
-def test_two_calls_a_request(own_server: Server, server: redis.Redis) -> None:
-    """One to read, one to write, whatever the number of limits."""
+def test_three_calls_a_request(own_server: Server, server: redis.Redis) -> None:
+    """One to read, one to write, whatever the number of limits, and one for those with Lua."""
     limits = [limit_of("5/hour", "whole-pause"), limit_of("6/hour", "whole-pause"), limit_of("7/hour")]
     with opened(own_server) as store:
         store.apply([hit(limit) for limit in limits])
         server.config_resetstat()
         store.apply([hit(limit) for limit in limits])
-    assert calls(server)["evalsha"] == 2
+    assert calls(server)["evalsha"] == 3
 
 
 def test_races_are_exact(own_server: Server, server: redis.Redis) -> None:
@@ -142,7 +142,7 @@ def contested(server: redis.Redis) -> Limit:
     limit = limit_of("5/hour", "whole-pause")
     algorithm = Contested(Quota.parse("5/hour"))
     numbers = iter(range(1, 1_000_000))
-    algorithm.interfere = lambda: server.set("rl:" + limit.prefix + "ip=192.0.2.7", f"{NOW}:{next(numbers)}")
+    algorithm.interfere = lambda: server.set("rl:" + limit.prefix + "ip=192.0.2.7", f"{NOW - next(numbers)}:1")
     limit.algorithm, limit.decide = algorithm, algorithm.decide
     return limit
 

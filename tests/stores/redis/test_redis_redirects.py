@@ -16,12 +16,11 @@ from redis_handles import hit, limit_of
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
-from ratelimit_mw.stores.redis.client import cluster as cluster_module
-from ratelimit_mw.stores.redis.client.cluster import Cluster
-from ratelimit_mw.stores.redis.client.errors import NotRunError, as_store_error
-from ratelimit_mw.stores.redis.client.transport import Transport
+from ratelimit_mw.stores.redis.errors import NotRunError, as_store_error
+from ratelimit_mw.stores.redis.router import Router, Transport
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -89,11 +88,11 @@ class Pool:
 
 @pytest.fixture(autouse=True)
 def interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 0)
+    monkeypatch.setattr(router_module, "_MAP_INTERVAL", 0)
 
 
-def opened(servers: Servers, *hosts: Location) -> Cluster:
-    return Cluster(Address(hosts or (A,), cluster=True), servers.transport())
+def opened(servers: Servers, *hosts: Location) -> Router:
+    return Router(Address(hosts or (A,), cluster=True), servers.transport())
 
 
 class Heard(Operation):
@@ -103,7 +102,7 @@ class Heard(Operation):
         self.result = reply
 
 
-def ask(cluster: Cluster, servers: Servers) -> Any:
+def ask(cluster: Router, servers: Servers) -> Any:
     """Return the reply to a message or its error."""
     one = hit(limit_of("9/hour"))
     message = Heard(HIT, [one], [key_name("rl:", one.key)], 7)
@@ -125,7 +124,7 @@ def test_redirects_are_followed_once_each() -> None:
     cluster = opened(servers)
     assert ask(cluster, servers) == b"counted"
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:ASKING", "b:EVALSHA", "c:EVALSHA"]
-    assert cluster._slots.owners.count(C) == 1
+    assert cluster.map.owners.count(C) == 1
 
 
 @pytest.mark.parametrize("host", [None, b"", b"?", b"a"])
@@ -133,10 +132,10 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     """It does not know its address, or it has no host name. The port is its own, and a remap applies to both."""
     servers = Servers(a=ResponseError(f"MOVED 7 {(host or b'').decode()}:9"))
     servers.maps["a"] = [[0, 16383, [host, 8]]]
-    cluster = Cluster(Address((A,), cluster=True, remap={("a", 9): B}), servers.transport())
+    cluster = Router(Address((A,), cluster=True, remap={("a", 9): B}), servers.transport())
     assert ask(cluster, servers) == b"counted"
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:EVALSHA"]
-    assert set(cluster._slots.owners) == {("a", 8), B}
+    assert set(cluster.map.owners) == {("a", 8), B}
 
 
 def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
@@ -144,7 +143,7 @@ def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
     servers = Servers()
     servers.map = [(0, 99, B, A), (100, 199, C, A), (200, 16383, B, A)]
     remap = {("b", 2): ("a", 1), ("c", 3): ("a", 1)}
-    cluster = Cluster(Address((A,), cluster=True, remap=remap), servers.transport())
+    cluster = Router(Address((A,), cluster=True, remap=remap), servers.transport())
     assert "remap: 'b:2' and 'c:3' both go to a:1" in str(ask(cluster, servers))
     remap.popitem()
     assert ask(cluster, servers) == b"counted"
@@ -223,7 +222,7 @@ def test_nothing_is_sent_after_the_deadline() -> None:
         raise TimeoutError
 
     cluster._transport = cluster._transport._replace(connect=late)
-    cluster._pools.clear()
+    cluster._channels.clear()
     assert "time budget" in str(ask(cluster, servers))
     assert servers.sent == []
 
@@ -265,7 +264,7 @@ def test_a_server_is_a_replica_by_the_map_only() -> None:
 @pytest.mark.parametrize("has_map", [False, True])
 def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pytest.MonkeyPatch, has_map: bool) -> None:
     """Ten requests, one read, and each request has the reason."""
-    monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 3_600)
+    monkeypatch.setattr(router_module, "_MAP_INTERVAL", 3_600)
     servers = Servers(a=ResponseError("CLUSTERDOWN for a reason") if has_map else DOWN)
     cluster = opened(servers)
     tries = []
@@ -281,7 +280,7 @@ def test_many_tasks_wait_for_one_map() -> None:
     servers = Servers()
 
     async def run() -> list[Any]:
-        cluster = Cluster(Address((A,), cluster=True), servers.transport()._replace(lock=asyncio.Lock))
+        cluster = Router(Address((A,), cluster=True), servers.transport()._replace(lock=asyncio.Lock))
         names = [partial(key_name, f"rl{i}:") for i in range(100)]
         one = hit(limit_of("9/hour"))
         messages = [Heard(HIT, [one], [name(one.key)], 7) for name in names]

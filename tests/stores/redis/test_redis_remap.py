@@ -12,7 +12,7 @@ from redis_handles import client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
 from servers import HOST, STEADY, Server, cluster_running, redis_running, sentinel_running, wait_for
 
-from ratelimit_mw.stores.redis.client.cluster import slot_of
+from ratelimit_mw.stores.redis.slot_map import slot_of
 
 pytestmark = pytest.mark.thorough
 

@@ -13,7 +13,7 @@ from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client import cluster as cluster_module
+from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.thorough
@@ -82,7 +82,7 @@ def test_requests_that_meet_moved_at_once_read_the_map_once(
     handle = WAYS[way](opened(nodes))
     requests = [[hit(limit)] for limit in LIMITS]
     handle.together(requests, NOW)
-    monkeypatch.setattr(cluster_module, "_MAP_INTERVAL", 3_600)
+    monkeypatch.setattr(router_module, "_MAP_INTERVAL", 3_600)
     primary, replica = (1, 4) if topology.is_primary(1) else (4, 1)
     topology.fail_over(primary, replica)
     for each in topology.clients:

@@ -16,7 +16,7 @@ from servers import HOST, cluster_running, free_port, redis_running, wait_for
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.cluster import slot_of
+from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.testing.store_suite import WAYS
 
 WHO = {"ip": "192.0.2.7"}

@@ -13,7 +13,7 @@ import pytest
 from own_time import hurried
 from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
-from servers import Server, wait_for
+from servers import HOST, Server, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
@@ -112,7 +112,7 @@ def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy) -> None:
     """A thread of the limiter may still be in a call when the limiter is closed."""
     limit = limit_of("100/hour")
     store = open_store(address(proxy), PATIENT)
-    idle = store._blocking.target._pool._idle  # type: ignore[attr-defined]
+    idle = store._threads._channel((HOST, proxy.port))._idle  # type: ignore[attr-defined]
     proxy.hears = lambda _: store.close()
     assert store.apply([hit(limit)])[0].allowed
     assert idle == []

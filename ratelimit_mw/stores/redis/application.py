@@ -3,13 +3,14 @@
 A retry of redis-py could count one request several times.
 """
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import time
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import redis
@@ -20,21 +21,54 @@ from redis.client import NEVER_DECODE
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from ....errors import ConfigError
-from ...background import run_once
-from ...base import Facts
-from ...budget import LoopClock, ThreadClock
-from ..call import Call
-from .errors import Command, error_code
-from .facts import SECONDS, facts_of
-from .server import Target
+from ...errors import ConfigError
+from ..background import run_once
+from ..budget import LoopClock, ThreadClock
+from .address import Address
+from .errors import Command
+from .router import Router, Sent, Transport
+from .slot_map import Location
 
 _FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
 _AS_BYTES: Final = {NEVER_DECODE: True}  # even when the client decodes responses
 
 
-class _Client(Target):
+class ApplicationRouter(Router):
+    """A router whose one server is that of a client. ``execute`` returns the reply to a command before a deadline."""
+
+    def __init__(
+        self, name: str, clock: ThreadClock | LoopClock, execute: Callable[[Command, float], Awaitable[Any]]
+    ) -> None:
+        super().__init__(Address(((name, 0),)), Transport(clock, nullcontext, _never, _never))
+        self._execute = execute
+
+    async def command(self, location: Location, deadline: float, *command: Any) -> Any:
+        return await self._execute(command, deadline)
+
+    async def _post(self, location: Location, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+        replies: list[Any] = []
+        for each in calls:
+            assert each is not None
+            try:
+                replies.append(await self._execute(each.command, deadline))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return _given(replies)
+
+    def _name(self, location: Location) -> str:
+        return location[0]
+
+
+async def _given(replies: list[Any]) -> list[Any]:
+    return replies
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("a client of the application connects itself")
+
+
+class _Client:
     """A client of redis-py. Each call uses a copy, which has one connection and no retries."""
 
     def __init__(self, client: Any, kind: Any, argument: str, no_retry: Any) -> None:
@@ -49,20 +83,6 @@ class _Client(Target):
         self.name = _name(self._pool)
         self._no_retry = no_retry
         self._copies: list[Any] = []
-
-    async def ask(self, message: Call, deadline: float) -> None:
-        """A server that lacks the script gets the call once more, with the script."""
-        try:
-            reply = await self._call(message.command, deadline)
-        except redis.ResponseError as error:
-            if error_code(error) != "NOSCRIPT":
-                raise
-            message.has_text = True
-            reply = await self._call(message.command, deadline)
-        message.receive(reply)
-
-    @abstractmethod
-    async def _call(self, command: Command, deadline: float) -> Any: ...
 
     @contextmanager
     def _copy(self, connection: Any) -> Iterator[Any]:
@@ -90,7 +110,7 @@ class ApplicationClient(_Client):
         self._is_connected = False
         """Whether the last call had a reply. If not, taking a connection may have to connect first."""
 
-    async def _call(self, command: Command, deadline: float) -> Any:
+    async def execute(self, command: Command, deadline: float) -> Any:
         try:
             reply = self._execute(command, deadline)
         except redis.ResponseError:
@@ -100,9 +120,6 @@ class ApplicationClient(_Client):
             raise
         self._is_connected = True
         return reply
-
-    def facts(self) -> Iterator[Facts]:
-        yield facts_of("redis", self.name, lambda: self._execute((b"INFO",), self._clock.now + SECONDS))
 
     def _execute(self, command: Command, deadline: float) -> Any:
         is_quick = self._is_connected and self._never_waits
@@ -145,17 +162,12 @@ class ApplicationClient(_Client):
 
 
 class AsyncApplicationClient(_Client):
-    """A client for one event loop. Without a clock, the caller bounds its calls."""
+    """A client for one event loop. The caller bounds its calls."""
 
-    def __init__(self, client: Any, clock: LoopClock | None = None) -> None:
+    def __init__(self, client: Any) -> None:
         super().__init__(client, redis.asyncio.Redis, "aclient", AsyncRetry(NoBackoff(), 0))
-        self._clock = clock
 
-    async def _call(self, command: Command, deadline: float) -> Any:
-        work = self._execute(command)
-        return await (work if self._clock is None else self._clock.within(work, deadline))
-
-    async def _execute(self, command: Command) -> Any:
+    async def execute(self, command: Command) -> Any:
         connection = await self._take()
         try:
             with self._copy(connection) as own:
@@ -173,30 +185,37 @@ class AsyncApplicationClient(_Client):
                 await asyncio.sleep(_FULL_POOL_WAIT)
 
 
-class LoopBridge(Target):
-    """Blocking calls without a blocking client: they run on the event loop of the async client, in its own thread.
+def blocking_router(client: Any, clock: ThreadClock) -> Router:
+    """Return the router of a blocking client."""
+    own = ApplicationClient(client, clock)
+    return ApplicationRouter(own.name, clock, own.execute)
+
+
+def loop_router(client: Any, clock: LoopClock) -> Router:
+    """Return the router of an async client, on its event loop."""
+    own = AsyncApplicationClient(client)
+    return ApplicationRouter(own.name, clock, lambda command, deadline: clock.within(own.execute(command), deadline))
+
+
+def bridging_router(client: Any, loops: Iterable[asyncio.AbstractEventLoop], clock: ThreadClock) -> Router:
+    """Return the router of an async client for other threads. Its calls run on the event loop of the client.
 
     The limiter probes the store and returns slots from threads of its own.
     """
+    own = AsyncApplicationClient(client)
 
-    def __init__(
-        self, target: AsyncApplicationClient, loops: Iterable[asyncio.AbstractEventLoop], clock: ThreadClock
-    ) -> None:
-        self.name = target.name
-        self._clock = clock
-        self._target = target
-        self._loops = loops
-
-    async def ask(self, message: Call, deadline: float) -> None:
-        loop = next((each for each in list(self._loops) if each.is_running()), None)
+    async def execute(command: Command, deadline: float) -> Any:
+        loop = next((each for each in list(loops) if each.is_running()), None)
         if loop is None or asyncio._get_running_loop() is loop:
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
-        call = asyncio.run_coroutine_threadsafe(self._target.ask(message, deadline), loop)
+        call = asyncio.run_coroutine_threadsafe(own.execute(command), loop)
         try:
-            self._clock.result(call, deadline)
+            return clock.result(call, deadline)
         except TimeoutError:
             call.cancel()
             raise
+
+    return ApplicationRouter(own.name, clock, execute)
 
 
 def _name(pool: Any) -> str:

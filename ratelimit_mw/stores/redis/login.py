@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import redis
@@ -16,25 +17,21 @@ from hiredis import Reader
 from redis.asyncio import SSLConnection
 from redis.credentials import CredentialProvider
 
-from ....errors import ConfigError
-from ...background import run_once
-from ...budget import LoopClock, ThreadClock
-from ...wire import (
+from ...errors import ConfigError
+from ..background import run_once
+from ..budget import LoopClock, ThreadClock
+from ..wire import (
     MORE,
     BlockingChannel,
     BlockingConnection,
-    Channel,
     LoopChannel,
     LoopConnection,
     Place,
     open_socket,
     open_stream,
 )
-from ..address import Address
-
-Connect = Callable[[Address, str, int, float], Awaitable[Any]]
-"""Return a new connection, logged in, to one of the servers of an address. The deadline is last."""
-OpenChannel = Callable[[Callable[[float], Awaitable[Any]]], Channel]
+from .address import Address
+from .router import Transport
 
 
 class BlockingLogin:
@@ -77,8 +74,8 @@ class UnixLogin(StreamLogin, redis.asyncio.UnixDomainSocketConnection):
     """Over a Unix domain socket."""
 
 
-def blocking_connect(clock: ThreadClock) -> Connect:
-    """Return the function that connects threads."""
+def blocking_transport(clock: ThreadClock) -> Transport:
+    """Return the transport of threads."""
 
     async def connect(address: Address, host: str, port: int, deadline: float) -> BlockingConnection:
         login = _new_login(BlockingTcpLogin, BlockingUnixLogin, address, host, port, deadline, clock)
@@ -90,11 +87,11 @@ def blocking_connect(clock: ThreadClock) -> Connect:
             raise
         return BlockingConnection(opened, _codec(), login.disconnect)
 
-    return connect
+    return Transport(clock, nullcontext, connect, lambda connect: BlockingChannel(connect, clock))
 
 
-def loop_connect(clock: LoopClock) -> Connect:
-    """Return the function that connects the running event loop."""
+def loop_transport(clock: LoopClock) -> Transport:
+    """Return the transport of the running event loop."""
 
     async def connect(address: Address, host: str, port: int, deadline: float) -> LoopConnection:
         reader = asyncio.StreamReader()
@@ -111,15 +108,7 @@ def loop_connect(clock: LoopClock) -> Connect:
         connection.connection_made(transport, login.abort)
         return connection
 
-    return connect
-
-
-def blocking_channel(clock: ThreadClock) -> OpenChannel:
-    return lambda connect: BlockingChannel(connect, clock)
-
-
-def loop_channel(clock: LoopClock) -> OpenChannel:
-    return lambda connect: LoopChannel(connect, clock)
+    return Transport(clock, asyncio.Lock, connect, lambda connect: LoopChannel(connect, clock))
 
 
 def _codec() -> Reader:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from redis import exceptions
 
-from ....errors import ConfigError, RateLimitError, StoreError
+from ...errors import ConfigError, RateLimitError, StoreError
 
 Command = tuple[Any, ...]
 """The name and the arguments of a command: bytes, texts and whole numbers."""

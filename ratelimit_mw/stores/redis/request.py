@@ -1,0 +1,282 @@
+"""The operations of a store, each with a time budget. A request may need several calls.
+
+The limits of each slot are decided together. So are those of a rule whose algorithm has no Lua, in this process. When a
+part rejects, the others are refunded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
+from ...errors import StoreError
+from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
+from ..budget import STARTING
+from .batch import Batches
+from .call import CORRECT, HIT, PEEK, REJECTED, SWAP, Call, Operation, have_lua, swap_arguments, text_of
+from .errors import MovingSlotError, as_store_error
+from .own import OwnCall, rejects
+from .router import Router
+from .script import PACKED, Script
+from .slot_map import Location
+
+_MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
+_LAST: Final = 5  # no attempt starts in this part of the time budget
+_SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
+"""The characters with a meaning in the pattern of SCAN."""
+_Kind = TypeVar("_Kind", bound=Call)
+
+
+class RedisRequest:
+    """A request that starts now.
+
+    Args:
+        way: The connections.
+        prefix: The start of every key in Redis.
+        place: Returns the name of a key in Redis, and its slot: the same for all keys without a cluster.
+        timeout: The time budget in seconds.
+        count_lost: Called with a number of refunds that are not made, or not known to be.
+    """
+
+    now: int | None = None
+    """The time in whole microseconds; None means the server's own time."""
+
+    def __init__(
+        self,
+        way: Router | Batches,
+        prefix: str,
+        place: Callable[[str], tuple[bytes, int]],
+        timeout: float,
+        count_lost: Callable[[int], None],
+    ) -> None:
+        self._way = way
+        self._prefix = prefix
+        self._place = place
+        self._timeout = timeout
+        self._deadline = way.clock.now + timeout
+        self._count_lost = count_lost
+        self.left: list[Correction] = []
+        """The corrections that other processes have prevented."""
+
+    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Decide all hits: those of one slot in one operation, and all slots at once. Then decide those without Lua.
+
+        When a part rejects or fails, the request refunds the others. No limit admits more than it may; another request
+        can be rejected in between.
+        """
+        self.now, kind = now, HIT if consume else PEEK
+        here = [] if have_lua(hits) else _decided_here(hits)
+        there = [i for i in range(len(hits)) if i not in here] if here else range(len(hits))
+        operations = await self._ask_for_hits(self._operations(kind, hits, there))
+        own: list[Operation] = []
+        for operation in self._operations(kind, hits, here):
+            if True in [each.stops for each in operations + own]:
+                operation.kind = kind + REJECTED
+            own += await self._run_here(operation)
+        decided = operations + own
+        if len(decided) > 1 and True in [each.stops for each in decided]:
+            await self._withdraw(operations, own, consume)
+        decisions: list[Any] = [None] * len(hits)
+        for each in _checked(decided):
+            for i, decision in zip(each.positions, each.result, strict=True):
+                decisions[i] = decision
+        return decisions
+
+    async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Correct with one operation for each slot, and in this process for algorithms without Lua."""
+        self.now, times = now, [0] * len(changes)
+        here = [i for i, change in enumerate(changes) if PACKED[change.limit] is None]
+        operations = self._operations(CORRECT, changes, [i for i in range(len(changes)) if i not in here])
+        await self._ask_each(operations)
+        for operation in self._operations(CORRECT, changes, here):
+            operations += await self._run_here(operation)
+        for each in _checked(operations):
+            for i, at in zip(each.positions, each.result, strict=True):
+                times[i] = at
+        return times
+
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Delete keys: one command for each slot."""
+        by_slot: dict[int, tuple[list[str], list[bytes]]] = {}
+        for key in keys:
+            name, slot = self._place(key)
+            group = by_slot.setdefault(slot, ([], []))
+            group[0].append(key)
+            group[1].append(name)
+        calls = [Call(b"DEL", *group, slot) for slot, group in by_slot.items()]
+        await self._ask_each(calls)
+        _checked(calls)
+
+    async def read_record(self, name: str) -> bytes | None:
+        """Return the data of a record."""
+        return await self._ask(self._on_key(b"GET", record_key(name)))  # type: ignore[no-any-return]
+
+    async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
+        """Write or delete a record that still is ``before``."""
+        write = self._on_key(SWAP, record_key(name, data), *swap_arguments(before, data))
+        write.has_text = True  # a write without a reply is then made, too, by a server that lacks the script
+        return bool(await self._ask(write) == 1)
+
+    async def start(self) -> None:
+        """Connect, for longer than a request may take."""
+        self._deadline += max(self._timeout, STARTING) - self._timeout
+        await self.ping()
+
+    async def ping(self) -> None:
+        """Raise ``StoreError`` unless every server of the store takes a write now."""
+        for location in await self._servers():
+            # A server that is full, loading or a replica replies to PING, but takes no hit.
+            if key := self._way.router.map.key_at(location, lambda key: self._place(key)[1]):
+                await self._ask(self._on_key(b"SET", key, b"", b"PX", 1))
+
+    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        """List with SCAN, one server after the other."""
+        number, cursor = numbers_in(place)
+        servers = await self._servers()
+        if number >= len(servers):
+            return KeyPage([], None)
+        pattern = _SPECIAL.sub(r"\\\g<0>", self._place(prefix)[0].decode()) + "*"
+        scan = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT
+        try:
+            following, names = await self._way.router.command(servers[number], self._deadline, *scan)
+        except Exception as error:
+            raise as_store_error(error) from error
+        cursor = int(following)
+        place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
+        is_last = not cursor and number + 1 == len(servers)
+        return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
+
+    async def _servers(self) -> list[Location]:
+        """Return the servers that can have keys of the store: one, if its prefix has ``{braces}``."""
+        router = self._way.router
+        servers, slots = await router.primaries(self._deadline), {self._place(key)[1] for key in "ab"}
+        return servers if len(slots) > 1 else [router.map.owners[slots.pop()] or servers[0]]
+
+    def _on_key(self, verb: bytes | Script, key: str, *arguments: Any) -> Call:
+        name, slot = self._place(key)
+        return Call(verb, [key], [name], slot, *arguments)
+
+    def _operations(self, kind: int, items: Sequence[Any], positions: Sequence[int]) -> list[Operation]:
+        """Return an operation for the items of each slot at these positions."""
+        place, now = self._place, self.now
+        operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
+        for i in positions:
+            item = items[i]
+            name, slot = place(item[1])
+            if (operation := operations.get(slot)) is None:
+                operations[slot] = Operation(kind, [item], [name], slot, now, [i])
+            else:
+                operation.items.append(item)
+                operation.names.append(name)
+                operation.positions.append(i)
+        return list(operations.values())
+
+    async def _ask(self, call: Call) -> Any:
+        return await self._way.ask(call, self._deadline)
+
+    async def _ask_for_hits(self, operations: list[Operation]) -> list[Operation]:
+        """Ask for decisions. Split the operations whose keys are on two servers: they have consumed nothing."""
+        if not operations:
+            return []
+        await self._way.ask_each(operations, self._deadline)
+        moving = [each for each in operations if _is_moving(each)]
+        if not moving:
+            return operations
+        parts = [part for each in moving for part in each.split()]
+        await self._way.ask_each(parts, self._deadline)
+        return [each for each in operations if each not in moving] + parts
+
+    async def _ask_each(self, calls: Sequence[Call]) -> None:
+        """Ask for the results. A call whose keys are on two servers has the results of its parts."""
+        if calls:
+            await self._way.ask_each(calls, self._deadline)
+        for each in calls:
+            if _is_moving(each):
+                parts = each.split()
+                await self._way.ask_each(parts, self._deadline)
+                errors = [part.result for part in parts if isinstance(part.result, StoreError)]
+                values = [part.result if isinstance(part.result, list) else [part.result] for part in parts]
+                each.result = errors[0] if errors else [*chain(*values)]
+
+    async def _run_here(self, operation: Operation) -> list[Operation]:
+        """Run an operation in this process. Return it, or its parts when their slot is moving."""
+        kind, items = operation.kind, operation.items
+        last, is_rejected = self._deadline - self._timeout / _LAST, PEEK < kind < CORRECT
+        own = OwnCall(self._ask, self._place, self._way.clock, last, is_rejected)
+        try:
+            if kind == CORRECT:
+                operation.result, operation.stops = await own.correct(items, self.now), False
+            else:
+                operation.result = await own.apply(items, self.now, kind in (HIT, HIT + REJECTED))
+                operation.stops = rejects(operation.result)
+        except StoreError as error:
+            operation.fail(error)
+        finally:
+            self.left += own.left
+        if not _is_moving(operation):
+            return [operation]
+        return [part for each in operation.split() for part in await self._run_here(each)]
+
+    async def _run_each_here(self, operations: Sequence[Operation]) -> None:
+        for each in operations:
+            await self._run_here(each)
+
+    # -- refunds -------------------------------------------------------------------------------------------------------
+
+    async def _withdraw(self, operations: list[Operation], own: list[Operation], consume: bool) -> None:
+        """Refund what the other parts have consumed, and replace their decisions by a peek: one call for each slot.
+
+        The request is rejected or has failed.
+        """
+        self._deadline = max(self._deadline, self._way.clock.now + min(self._timeout / 5, _MOST_GRACE))
+        decided = operations + own
+        unknown = [each for each in decided if type(each.result) is StoreError]
+        if consume:
+            self._count_lost(count_hits([hit for each in unknown for hit in each.items if hit.cost != 0]))
+        has_failed = any(isinstance(each.result, StoreError) for each in decided)
+        for parts, run in ((operations, self._ask_each), (own, self._run_each_here)):
+            passed = [each for each in parts if not each.stops and each.kind <= PEEK]
+            refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
+            peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
+            await run([*refunds, *(peek for _, peek in peeks)])
+            self._count_lost(sum(len(each.items) for each in refunds if isinstance(each.result, StoreError)))
+            for each, peek in peeks:
+                if not isinstance(peek.result, StoreError):
+                    pairs = zip(each.result, peek.result, strict=True)
+                    each.result = [looked if one.allowed else one for one, looked in pairs]
+
+    def _refund(self, operation: Operation) -> Operation:
+        found = _refunds(operation.result)
+        return Operation(CORRECT, found, [self._place(each.key)[0] for each in found], operation.slot, self.now)
+
+    def _peek(self, operation: Operation) -> Operation:
+        """Look at the limits of a request that is rejected, without a cost."""
+        hits = [hit._replace(cost=0) for hit in operation.items]
+        return Operation(PEEK + REJECTED, hits, operation.names, operation.slot, self.now)
+
+
+def _decided_here(hits: Sequence[Hit]) -> list[int]:
+    """Return the places of hits whose algorithm has no Lua, and of the bans of their rules."""
+    rules = {hit.limit.rule for hit in hits if PACKED[hit.limit] is None}
+    is_here = [PACKED[limit] is None or (isinstance(limit, BanLimit) and limit.rule in rules) for limit, _, _ in hits]
+    return [i for i, here in enumerate(is_here) if here]
+
+
+def _is_moving(call: Call) -> bool:
+    return type(call.result) is MovingSlotError and len(call.items) > 1
+
+
+def _checked(calls: list[_Kind]) -> list[_Kind]:
+    for each in calls:
+        if isinstance(each.result, Exception):  # a ``ConfigError`` too
+            raise each.result
+    return calls
+
+
+def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
+    banned = banned_rules(decisions)  # only in shadow mode
+    consuming = (each for each in decisions if each.allowed and each.hit[2] and not isinstance(each.hit[0], BanLimit))
+    return [Correction.refund(each) for each in consuming if each.rule not in banned]

@@ -1,0 +1,356 @@
+"""Calls to the servers of a store: the map of their slots, redirects, and servers that fail.
+
+Blocking calls and event loops share the code, and so do one server, Sentinel and Cluster. A call is sent again only if
+no server has run it: after NOSCRIPT, a redirect or a failed connect. Replicas are asked for the map only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from hiredis import pack_command
+from redis import ResponseError
+
+from ...clock import monotonic
+from ...errors import ConfigError
+from ..base import Facts
+from ..blocking import run_blocking
+from ..budget import LoopClock, ThreadClock
+from ..wire import Channel, LoopConnection
+from .address import Address
+from .call import Call, SharedCall, calls_of
+from .errors import NotRunError, as_store_error, error_code
+from .slot_map import Location, SlotMap, location_text
+
+Sent = Call | None
+"""A call, or None for an ASKING before it."""
+Calls = dict[Location | None, list[Sent]]
+
+_ASKING: Final = pack_command((b"ASKING",))
+_MOST_HOPS: Final = 6
+_MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
+_UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
+"""Replies of a server that may have lost its slots to another one, and that may not know it."""
+_UNKNOWN: Final = "Redis: no known server of the cluster has the slot of a key"
+_ENDLESS: Final = (
+    f"Redis: the servers of the cluster redirect to each other after {_MOST_HOPS} redirects."
+    " Check remap, or wait until the cluster agrees"
+)
+_FACTS_SECONDS: Final = 1.5
+_FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
+
+
+class Transport(NamedTuple):
+    """How to wait and to connect: for threads, or for the running event loop."""
+
+    clock: ThreadClock | LoopClock
+    """The clock of deadlines."""
+    lock: Callable[[], AbstractAsyncContextManager[Any]]
+    connect: Callable[[Address, str, int, float], Awaitable[Any]]
+    """Returns a new connection, logged in, to one of the servers of an address. The deadline is last."""
+    channel: Callable[[Callable[[float], Awaitable[Any]]], Channel]
+
+
+class Router:
+    """Sends each call to the server that has its slot.
+
+    Args:
+        address: The servers.
+        transport: How to reach them.
+    """
+
+    def __init__(self, address: Address, transport: Transport) -> None:
+        self._address = address
+        self._transport = transport
+        self.clock = transport.clock
+        self.map = SlotMap(address)
+        self._channels: dict[Location, Channel] = {}
+        self._refreshing = transport.lock()
+        self._reads = 0
+        self._next_read = 0.0
+        self._failure = ""
+        """The reason why there is no map yet."""
+
+    @property
+    def router(self) -> Router:
+        """This router, which ``Batches`` of an event loop have as well."""
+        return self
+
+    async def ask(self, call: Call, deadline: float) -> Any:
+        """Return the result of a call. Raises ``StoreError``."""
+        location = self.map.owners[call.slot]
+        if location not in self._channels or self.map.is_stale:
+            await self.ask_each((call,), deadline)
+        else:  # as a rule, and quicker
+            await self._ask_at(location, call, deadline)
+        if isinstance(call.result, Exception):
+            raise call.result
+        return call.result
+
+    async def _ask_at(self, location: Location, call: Call, deadline: float) -> None:
+        """Give a call its result, from a server that was asked before."""
+        try:
+            (reply,) = await (await self._channels[location].send(call.frame, 1, deadline))
+            if isinstance(reply, ResponseError):
+                left: Calls = {}
+                self._redirect(call, reply, location, left)
+                await self.follow(left, deadline)
+            else:
+                call.receive(reply)
+        except NotRunError:  # no connection, so it was not sent
+            self.map.mark_silent(location)
+            await self.ask_each((call,), deadline)
+        except Exception as error:
+            self.fail((call,), error, location)
+
+    async def ask_each(self, calls: Sequence[Call], deadline: float) -> None:
+        """Give each call its result, or its error. All go out at once, those of one server together."""
+        left: Calls = {}
+        try:
+            if self.map.is_stale or not self.map.is_known:
+                await self._refresh(deadline)
+        except Exception as error:
+            fail(calls, error)
+            return
+        owners = self.map.owners
+        for each in calls_of(calls):
+            left.setdefault(owners[each.slot], []).append(each)
+        await self.follow(left, deadline)
+
+    def connection(self, location: Location | None) -> LoopConnection | None:
+        """Return the open connection of an event loop to a server, unless the map has to be read first."""
+        if location is None or self.map.is_stale or not self.map.is_known:
+            return None
+        channel = self._channels.get(location)
+        return None if channel is None else channel.connection
+
+    async def command(self, location: Location, deadline: float, *command: Any) -> Any:
+        """Return the reply of one server to a command. Raises any error."""
+        (reply,) = await (await self._channel(location).send(pack_command(command), 1, deadline))
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    async def primaries(self, deadline: float) -> list[Location]:
+        """Return the servers that have slots, always in one order."""
+        if self.map.is_stale:
+            self._next_read = 0.0  # at once
+        await self._refresh(deadline)
+        return sorted(self.map.primaries)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    # -- calls to several servers --------------------------------------------------------------------------------------
+
+    async def follow(self, left: Calls, deadline: float) -> None:
+        """Send calls to their servers, and then to those that these redirect to."""
+        rerouted: set[Call] = set()
+        for _ in range(_MOST_HOPS):
+            if not left:
+                return
+            left = await self._send(left, rerouted, deadline)
+        for calls in left.values():
+            fail(calls, NotRunError(_ENDLESS))
+
+    async def _send(self, calls: Calls, rerouted: set[Call], deadline: float) -> Calls:
+        """Send calls, then await all replies. Return those that are left. A server that fails fails its own only."""
+        half = (self.clock.now + deadline) / 2
+        flights: list[Any] = []
+        left: Calls = {}
+        for location, sent in calls.items():
+            if location is None:
+                self.map.is_stale = True
+                fail(sent, NotRunError(_UNKNOWN))
+                continue
+            try:
+                flights.append((location, sent, await self._post(location, sent, deadline)))
+            except NotRunError as error:
+                self.map.mark_silent(location)
+                self._go_around(sent, location, error, half, rerouted, left)
+            except Exception as error:
+                self.fail(sent, error, location)
+        for location, sent, flight in flights:
+            try:
+                self.receive(sent, await flight, location, left)
+            except Exception as error:
+                self.fail(sent, error, location)
+        return left
+
+    async def _post(self, location: Location, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+        """Send calls to a server. Return its replies, to be awaited."""
+        return await self._channel(location).send(frame_of(calls), len(calls), deadline)
+
+    def receive(self, calls: Sequence[Sent], replies: Sequence[Any], source: Location, left: Calls) -> None:
+        """Give calls the replies of a server. Add those to ``left`` that have to go out again."""
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                if call is not None:
+                    self._redirect(call, reply, source, left)
+            elif call is not None:
+                try:
+                    call.receive(reply)
+                except Exception as error:  # no reply of this command
+                    self.fail((call,), error, source)
+
+    def fail(self, calls: Sequence[Sent], error: Exception, location: Location) -> None:
+        """Give calls the error of their server. If the server is silent, another server may have its slots."""
+        if not isinstance(error, ResponseError):
+            self.map.mark_silent(location)
+        fail(calls, error)
+
+    def _redirect(self, call: Call, error: ResponseError, source: Location, left: Calls) -> None:
+        """Call the server that an error reply names, or send the script."""
+        code = error_code(error)
+        again: Sequence[Sent] = (call,)
+        if code == "NOSCRIPT":
+            call.has_text = True
+            source = self.map.owners[call.slot] or source  # which sends an ASK again
+        elif code in ("MOVED", "ASK") and self._address.cluster:
+            source = self.map.redirect(error, source, call.slot)
+            again = (call,) if code == "MOVED" else (None, call)
+        elif code == "TRYAGAIN" and isinstance(call, SharedCall):
+            again = call.items
+        else:
+            if code in _UNWELL:
+                self.map.mark_silent(source)
+            call.fail(error)
+            return
+        left.setdefault(source, []).extend(again)
+
+    def _go_around(
+        self,
+        calls: Sequence[Sent],
+        location: Location,
+        failure: Exception,
+        half: float,
+        rerouted: set[Call],
+        left: Calls,
+    ) -> None:
+        """Send to another server, at most once. It redirects to the new owner of the slot.
+
+        A server that is silent for half of the time leaves none for that.
+        """
+        other = None if self.clock.now > half else self.map.other_than(location)
+        for call in calls:
+            if call is None:
+                continue
+            if other is None or call in rerouted:
+                call.fail(failure)
+            else:
+                rerouted.add(call)
+                left.setdefault(other, []).append(call)
+
+    # -- the map -------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self, deadline: float) -> None:
+        """Read the map if it is missing or stale, once in an interval. One of several calls reads it."""
+        slots, reads = self.map, self._reads
+        if slots.is_known and (not slots.is_stale or monotonic() < self._next_read):
+            return
+        slots.is_stale = False
+        async with self._refreshing:
+            if reads == self._reads and (monotonic() >= self._next_read or not (slots.is_known or self._failure)):
+                self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
+                await self._read_map(deadline)
+                self._reads += 1
+        if not slots.is_known:
+            raise NotRunError(self._failure)
+        for location in set(self._channels).difference(slots.servers()):
+            if channel := self._channels.pop(location, None):  # another thread may have taken it
+                channel.close()
+
+    async def _read_map(self, deadline: float) -> None:
+        """Ask one server after another for the map. Without a reply, the old map stays in use."""
+        for location in self.map.sources():
+            now = self.clock.now
+            until = now + (deadline - now) / 2  # leaves time for another server
+            try:
+                self.map.load(await self.command(location, until, *self.map.question), location)
+                return
+            except Exception as error:
+                self.map.mark_silent(location)
+                self._failure = str(as_store_error(error))
+            except BaseException:  # the caller was cancelled
+                self.map.is_stale = True
+                raise
+        if self._address.service:
+            self._failure = f"no sentinel knows the primary of {self._address.service!r}: {self._failure}"
+            self.map.forget_primary()
+
+    # -- servers -------------------------------------------------------------------------------------------------------
+
+    def _channel(self, location: Location) -> Channel:
+        channel = self._channels.get(location)
+        if channel is None:  # another thread may have opened one
+            channel = self._channels.setdefault(location, self._transport.channel(partial(self._connect, location)))
+        return channel
+
+    async def _connect(self, location: Location, deadline: float) -> Any:
+        address = self._address
+        if address.service and location in address.hosts:
+            address = address.sentinels
+        try:
+            return await self._transport.connect(address, *location, deadline)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise NotRunError(str(as_store_error(error))) from error
+
+    def facts(self) -> Iterator[Facts]:
+        """Yield the reply of each server to INFO, and then the facts of sentinels and cluster. Blocking."""
+        address, kind = self._address, "redis"
+        if address.service:
+            for location in address.hosts:
+                yield self._facts_of("sentinel", location, *self.map.question)
+            try:
+                self.map.is_stale = True
+                run_blocking(self._refresh(self.clock.now + _FACTS_SECONDS))
+            except Exception as error:
+                yield Facts("primary", address.service, {}, str(as_store_error(error)), False)
+        for location in sorted(self.map.servers() if address.service else self.map.sources()):
+            is_replica = self.map.is_known and location not in self.map.primaries  # unknown without a map
+            yield self._facts_of("replica" if is_replica else kind, location)
+        if address.cluster:
+            found = (self._facts_of("cluster", each, b"CLUSTER", b"INFO") for each in sorted(self.map.sources()))
+            yield next((facts for facts in found if facts.values), Facts("cluster", ""))
+
+    def _facts_of(self, kind: str, location: Location, *command: bytes) -> Facts:
+        reply = self.command(location, self.clock.now + _FACTS_SECONDS, *(command or (b"INFO",)))
+        try:
+            return Facts(kind, self._name(location), values_of(run_blocking(reply)))
+        except Exception as error:
+            return Facts(kind, self._name(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
+
+    def _name(self, location: Location) -> str:
+        return self._address.path or location_text(location)
+
+
+def frame_of(calls: Sequence[Sent]) -> bytes:
+    """Return the bytes of calls."""
+    frames = [_ASKING if each is None else each.frame for each in calls]
+    return b"".join(frames) if len(frames) > 1 else frames[0]
+
+
+def fail(calls: Sequence[Sent], error: Exception) -> None:
+    for each in calls:
+        if each is not None:
+            each.fail(error)
+
+
+def values_of(reply: Any) -> dict[str, str]:
+    """Return the values in a reply: lines of text, a map, or names and values in turn."""
+    if isinstance(reply, bytes):
+        return dict(_FIELD.findall(reply.decode("utf-8", "replace")))
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    return {_text(name): _text(value) for name, value in fields.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,139 @@
+"""Which server has which slot, as far as it is known. This file opens no connections.
+
+Without a cluster there is one slot. It is at the server of the URL, or at the primary that the sentinels name.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from redis import ResponseError
+
+from ...errors import StoreError
+from .address import Address
+from .errors import error_code
+
+Location = tuple[str, int]
+"""Host and port of a server."""
+
+SLOTS: Final = 16384
+_DOWN: Final = {"s_down", "o_down", "disconnected"}
+
+
+class SlotMap:
+    """Where the slots are. For a cluster and for Sentinel it starts empty, with the servers of the URL."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._seeds = list(address.hosts) or [("", 0)]
+        self.is_fixed = not (address.cluster or address.service)
+        self.primaries: list[Location] = self._seeds if self.is_fixed else []
+        self.owners: list[Location | None] = [*self.primaries] or [None] * (SLOTS if address.cluster else 1)
+        """The server of each slot."""
+        self._replicas: list[Location] = []
+        self._silent: set[Location] = set()
+        self.is_stale = not self.is_fixed
+        self.is_known = self.is_fixed
+        service = address.service.encode()
+        self.question = [b"SENTINEL", b"MASTER", service] if service else [b"CLUSTER", b"SLOTS"]
+        """The command whose reply is the map."""
+
+    def sources(self) -> list[Location]:
+        """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
+        known = self._seeds if self._address.service else [*self.primaries, *self._seeds, *self._replicas]
+        return sorted(dict.fromkeys(known), key=self._silent.__contains__)
+
+    def servers(self) -> set[Location]:
+        """Return the servers in the map."""
+        return {*self.primaries, *self._replicas}
+
+    def other_than(self, location: Location) -> Location | None:
+        """Return a primary other than this one, or None if all others are silent."""
+        return next((one for one in self.primaries if one != location and one not in self._silent), None)
+
+    def load(self, reply: Any, source: Location) -> None:
+        """Take over the reply of a server to the question."""
+        if self._address.service:
+            self.owners[0] = primary = self._address.locate(*primary_in(reply))
+            self.primaries = [primary]
+            self._seeds.sort(key=source.__eq__)  # the next search starts with another sentinel
+        else:
+            self._load_slots(reply, source)
+        self.is_known = True
+        self._silent = self._silent.intersection(self.sources()) - {source}
+
+    def _load_slots(self, reply: Iterable[Any], source: Location) -> None:
+        """Load a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
+        owners: list[Location | None] = [None] * SLOTS
+        primaries: dict[Location, Location] = {}  # reachable address: announced address
+        replicas: dict[Location, None] = {}
+        for first, last, *servers in reply:
+            announced = [(host.decode() if host else "", port) for host, port, *_ in servers]
+            location, *others = (self._location(*server, source) for server in announced)
+            owners[first : last + 1] = [location] * (last + 1 - first)
+            if (other := primaries.setdefault(location, announced[0])) != announced[0]:
+                both = " and ".join(repr(location_text(each)) for each in sorted((other, announced[0])))
+                raise StoreError(f"remap: {both} both go to {location_text(location)}. Write a pair for each server")
+            replicas.update(dict.fromkeys(others))
+        if not primaries:
+            raise StoreError("Redis: the server has left the cluster")
+        self.owners[:], self.primaries, self._replicas = owners, list(primaries), list(replicas)
+
+    def forget_primary(self) -> None:
+        """Record that no sentinel names a primary. The map of a cluster stays."""
+        if self._address.service:
+            self.owners[0], self.primaries, self.is_known = None, [], False
+
+    def mark_silent(self, location: Location) -> None:
+        """Record that another server may have the slots of this one by now."""
+        self._silent.add(location)
+        self.is_stale = not self.is_fixed
+
+    def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
+        """Return the server that a MOVED or ASK of ``source`` names."""
+        host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+        location = self._location(host, port, source)
+        if error_code(error) == "MOVED":
+            self.owners[slot] = location
+            self.is_stale = True  # other slots may have moved too
+        return location
+
+    def _location(self, host: str, port: int | str, source: Location) -> Location:
+        """Return where to reach a server that ``source`` names. A server may have to leave out the host."""
+        return self._address.locate(host if host and host != "?" else source[0], int(port))
+
+    def key_at(self, location: Location, slot: Callable[[str], int]) -> str | None:
+        """Return a key on a server, however few slots it has; None if it can have no key. ``slot`` is that of a key.
+
+        By the arithmetic of the checksum, 14 binary digits after any text have each slot once. Only a prefix with
+        ``{braces}`` has one slot for all.
+        """
+        keys = map("ping{:014b}".format, range(SLOTS if slot("ping0") != slot("ping1") else 1))
+        return next((key for key in keys if self.owners[slot(key)] == location), None)
+
+
+def primary_in(reply: Any) -> Location:
+    """Return the location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    flags = fields[b"flags"].decode()
+    if _DOWN & set(flags.split(",")):
+        raise StoreError(f"the primary is {flags}")
+    return fields[b"ip"].decode(), int(fields[b"port"])
+
+
+def location_text(location: Location) -> str:
+    host, port = location
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def slot_of(name: bytes) -> int:
+    """Return the slot of a key, or of the text in its first braces.
+
+    >>> slot_of(b"123456789") == 0x31C3, slot_of(b"{shop}:a") == slot_of(b"shop")
+    (True, True)
+    """
+    _, _, rest = name.partition(b"{")
+    inside, closed, _ = rest.partition(b"}")
+    return crc_hqx(inside if inside and closed else name, 0) % SLOTS
