@@ -1,4 +1,4 @@
-"""Finding the route of a request: the index of the middleware, beside asking Starlette's own router once more."""
+"""Finding the route of a request: the middleware, beside asking Starlette's own router once more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def asking_the_router(app: Starlette, asked: Callable[[int], list[dict[str, Any]
     return run
 
 
-def asking_the_index(app: Starlette, asked: Callable[[int], list[dict[str, Any]]]) -> Callable[[int], None]:
+def asking_the_middleware(app: Starlette, asked: Callable[[int], list[dict[str, Any]]]) -> Callable[[int], None]:
     routes = RateLimitMiddleware(app, limits="1000000/minute").routes
 
     def run(calls: int) -> None:
@@ -53,8 +53,8 @@ def candidates(size: int) -> dict[str, Callable[[int], None]]:
     never_seen = iter(everything)
     return {
         f"router, {size}": asking_the_router(app, lambda calls: everything[:calls]),
-        f"index, {size}": asking_the_index(app, lambda calls: everything[:calls]),
-        f"new, {size}": asking_the_index(app, lambda calls: list(islice(never_seen, calls))),
+        f"seen, {size}": asking_the_middleware(app, lambda calls: everything[:calls]),
+        f"new, {size}": asking_the_middleware(app, lambda calls: list(islice(never_seen, calls))),
     }
 
 
@@ -62,7 +62,7 @@ def report() -> str:
     times = per_call({name: run for size in SIZES for name, run in candidates(size).items()}, CALLS)
     rows = []
     for size in SIZES:
-        router, known, new = (times[f"{what}, {size}"] for what in ("router", "index", "new"))
+        router, known, new = (times[f"{what}, {size}"] for what in ("router", "seen", "new"))
         rows.append((str(size), *(f"{ns / 1000:.2f}" for ns in (router, known, new)), f"{known / router:.3f}"))
-    head = ("routes", "the router, µs", "the index, µs", "a path never seen, µs", "of the router")
+    head = ("routes", "the router, µs", "a path seen before, µs", "a path never seen, µs", "of the router")
     return table("Finding the route of a request", rows, head)

@@ -18,8 +18,9 @@ from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
-from .http.in_view import NO_STORE, LimitUsage, of_request, on_loops, verdict_by
+from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
 from .http.limits import DECIDED
+from .http.named import LimitUsage
 from .keys.features import checked_name
 from .rules import decorators
 from .rules.decorators import AnyView, call_site, exempt, make_mark, messages

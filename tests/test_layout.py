@@ -23,7 +23,8 @@ from ratelimit_mw.limiter.clients import Clients
 PACKAGE = ROOT / "ratelimit_mw"
 ROOT_ENTRIES = 27
 
-PARTS = ("quota", "decision", "algorithms", "stores", "keys", "rules", "settings", "limiter", "metrics")
+WEB = ("http", "asgi", "wsgi", "starlette", "fastapi", "flask", "django", "operations", "dashboard", "cli")
+PARTS = ("quota", "decision", "algorithms", "stores", "keys", "rules", "settings", "limiter", "metrics", *WEB)
 ACYCLIC = tuple(f"ratelimit_mw.{part}" for part in PARTS)
 
 # One name in every framework: users import it from the module of theirs.

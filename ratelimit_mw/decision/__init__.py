@@ -6,7 +6,6 @@ from .bans import BanLimit as BanLimit
 from .bans import BanTerms as BanTerms
 from .bans import banned_rules as banned_rules
 from .bans import bans_of as bans_of
-from .bans import concerns_ban as concerns_ban
 from .bans import count_hits as count_hits
 from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans

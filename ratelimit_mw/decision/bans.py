@@ -130,6 +130,10 @@ class BanLimit(Limit):
         # Without a period: a change of the option lifts no ban.
         self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
 
+    @property
+    def concerns_ban(self) -> bool:
+        return True
+
     def lasting(self, us: int) -> BanLimit:
         """Return the ban whose ``charge`` bans a client at once, for some microseconds."""
         return BanLimit(self.terms._replace(after=0, first=us), self.shown)
@@ -145,11 +149,6 @@ class BanLimit(Limit):
 def count_hits(hits: Sequence[Hit]) -> int:
     """Return the number of hits, without those of ``BeforeHit`` and those on bans."""
     return sum(not isinstance(hit, BeforeHit) and not isinstance(hit.limit, BanLimit) for hit in hits)
-
-
-def concerns_ban(limit: Limit) -> bool:
-    """Return whether a rejection by a limit concerns a ban: the limit is one, or its rule has one."""
-    return limit.ban is not None or isinstance(limit, BanLimit)
 
 
 def bans_of(decisions: Iterable[Decision]) -> dict[str, Decision]:

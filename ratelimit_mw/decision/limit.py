@@ -382,6 +382,11 @@ class Limit:
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
+    @property
+    def concerns_ban(self) -> bool:
+        """Whether a rejection concerns a ban: the rule has one, or the limit is one."""
+        return self.ban is not None
+
     def show_as(self, name: str) -> None:
         """Set the name of the rule that clients see, ``shown_rule``, and with it that of the limit, ``policy``."""
         self.policy = name + self.policy.removeprefix(self.shown_rule)

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
-from .bans import banned_rules, concerns_ban, count_rejections, show_bans
+from .bans import banned_rules, count_rejections, show_bans
 from .limit import UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
 from .receipt import Due, Receipt, cost_due, lock, refund_due
 
@@ -398,7 +398,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
             writes.append((hit, kept))
         if not decision.allowed:
             allowed = allowed and hit[0].shadow
-            has_ban = has_ban or concerns_ban(hit[0])
+            has_ban = has_ban or hit[0].concerns_ban
     if allowed and not has_ban:
         return decisions, writes
     writes = _withdraw(hits, states, now, decisions, writes, allowed)
@@ -419,7 +419,7 @@ def _withdraw(
 
     They are the hits of a rejected request, and of a rule from which the client is banned.
     """
-    banned = banned_rules(decisions)
+    banned = banned_rules(decisions) if allowed else ()  # all of a rejected request look only
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if decisions[i].allowed and (not allowed or hit[0].rule in banned):

@@ -128,9 +128,11 @@ class FlaskAdmission(WSGIAdmission):
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return cast(RateLimitExceeded, self.http_error(verdict, RAISED))
 
-    def http_error(self, verdict: Verdict, kinds: Mapping[int, type[Rejected]] = HANDLED) -> Rejected:
+    def http_error(
+        self, verdict: Verdict, kinds: Mapping[int, type[Rejected]] = HANDLED, description: str | None = None
+    ) -> Rejected:
         """Return a rejection as the error of Werkzeug that error handlers for its status receive."""
-        error = kinds[verdict.status](RateLimitExceeded.describe(verdict))
+        error = kinds[verdict.status](description or RateLimitExceeded.describe(verdict))
         error.verdict, error.respond = verdict, self.response_to
         if self.limits.reject:
             error.code = None  # your function responds, and no error handler
@@ -253,7 +255,9 @@ class FlaskHooks:
         # Code may reject a request before ``decide``.
         admission = _admission() or self._admit(self.limits.in_force, request, Plan([]), Verdict())
         admission.verdict = error.verdict
-        return self._app.handle_http_exception(admission.http_error(error.verdict))
+        rejected = admission.http_error(error.verdict, description=getattr(error, "description", None))
+        response = self._app.handle_http_exception(rejected)
+        return rejected.get_response() if response is rejected else response  # Flask would call it as an application
 
     def handle_exception(self, make_error: Callable[..., Response], *context: Any) -> Response:
         """Run for an error that an error handler has raised, or a function before or after the request.

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from ..decision import CombinedVerdict, RateLimitExceeded, RuleVerdict, Verdict, combine_verdicts
+from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
-from ..rules.costs import HeaderCost, number_of
+from ..rules.costs import HeaderCost
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
@@ -20,7 +20,7 @@ from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import DECIDED, HttpLimits
 from .rejection import PreparedRejection, Rejection
 from .request import Request
-from .warnings import warn
+from .true_costs import settle_by_headers
 
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
@@ -294,14 +294,9 @@ class Admission:
         Returns:
             The names of the headers that the client must not receive, in lower case.
         """
-        values: dict[str, list[str]] = {}
-        for name, value in headers:
-            values.setdefault(_text(name).lower(), []).append(_text(value))
         # Outer middleware does not see the headers that are removed here.
-        for each in (*(self.outer or {}).values(), self):
-            for rule, source in each.true_costs:
-                if source.header in values:
-                    _settle(each, rule, source.header, values[source.header])
+        layers = (*(self.outer or {}).values(), self)
+        settle_by_headers([(each.verdicts, each.true_costs) for each in layers], headers)
         return {source.header for _, source in self.true_costs if source.remove}
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -384,16 +379,3 @@ class Admission:
         if self.limits.is_observed:
             request = self.request
             self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
-
-
-def _settle(admission: Admission, rule: str, header: str, lines: Iterable[str]) -> None:
-    """Settle a rule. Of several lines the largest number counts, because each may be from another layer."""
-    costs = [cost for line in lines if (cost := number_of(line, infinite=None)) is not None]
-    if not costs:
-        warn(f"rule {rule}: the header {header} is not a number from 0, so its responses keep their estimated cost")
-        return
-    RuleVerdict(admission.verdicts, rule).settle(max(costs))
-
-
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

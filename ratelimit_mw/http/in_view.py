@@ -1,56 +1,28 @@
-"""``check`` and ``usage``: decide rules by their names in a view, and show what is left. The same for all frameworks.
-
-Each is one coroutine, which a thread runs and an event loop awaits. A framework only finds its request.
-"""
+"""The functions ``check``, ``usage`` and ``verdict`` of all frameworks, each of which only finds its request."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from difflib import get_close_matches
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from ..decision import Decision, Verdict
-from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
-from ..keys.features import checked_name, is_email
-from ..keys.forms import normalized_email
-from ..rules.compiled import CompiledRule
+from ..decision import Verdict
+from ..errors import ConfigError
 from ..rules.names import printable
-from ..rules.plan import Plan
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
-from ..testmode import testmode
-from .admission import Admission
-from .body import UnreadBodyError
-from .features import FeatureReader
-from .limits import DECIDED, HttpLimits
+from . import named
+from .named import Usages, Values, verdict_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 T = TypeVar("T")
 V = TypeVar("V")
 N = TypeVar("N")
-_Values = Mapping[str, Any]
 Work = Coroutine[Any, Any, T]
-Asked = tuple[_Values, tuple[str, ...], _Values]
+Asked = tuple[Values, tuple[str, ...], Values]
 """The ASGI scope or WSGI environ of a request, names of rules, and features."""
 NO_STORE: Final = {"Cache-Control": "no-store"}
 """The headers of a response with usage, which differs from client to client."""
-_SIMILAR: Final = 0.75
-
-
-class LimitUsage(TypedDict):
-    """The rest of one rule for a client: of the limit with the smallest share left, where the rule has several.
-
-    ``limit`` and ``remaining`` are in units of the limit. ``reset_after`` is in seconds, until all of it is left again.
-    """
-
-    limit: int
-    remaining: int
-    reset_after: float
-
-
-Usages = dict[str, LimitUsage]
 
 
 class _InView(Generic[P]):
@@ -91,7 +63,7 @@ class Check(_InView[P], Generic[P, V, N]):
     """
 
     def __call__(self, *request_and_rule: P.args, **features: P.kwargs) -> V:
-        return cast(V, self._run(_check, self._find(*request_and_rule, **features)))
+        return cast(V, self._run(named.check, self._find(*request_and_rule, **features)))
 
     def reset(self, *request_and_rule: P.args, **features: P.kwargs) -> N:
         """Reset the counts of this client under the rule. An unreachable store is logged.
@@ -103,7 +75,7 @@ class Check(_InView[P], Generic[P, V, N]):
         Raises:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
-        return cast(N, self._run(_reset, self._find(*request_and_rule, **features)))
+        return cast(N, self._run(named.reset, self._find(*request_and_rule, **features)))
 
 
 class UsageReader(_InView[P], Generic[P, V]):
@@ -132,7 +104,7 @@ class UsageReader(_InView[P], Generic[P, V]):
     respond: Callable[[Usages], Any]
 
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
-        return cast(V, self._run(_usage, self._find(*request_and_rules, **features)))
+        return cast(V, self._run(named.usage, self._find(*request_and_rules, **features)))
 
     def view(self, *rules: str) -> Callable[..., Any]:
         """Return a view that responds with the usage as JSON.
@@ -155,15 +127,7 @@ class UsageReader(_InView[P], Generic[P, V]):
         return usage if self._call is blocking_call else ausage
 
 
-def verdict_of(scope: _Values) -> Verdict:
-    """Return the verdict on a request, by its ASGI scope or WSGI environ."""
-    admissions: list[Admission] = list(scope.get(DECIDED, {}).values())
-    if not admissions and not testmode.off:
-        raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
-    return admissions[-1].shown if admissions else Verdict()
-
-
-def verdict_by(scope_of: Callable[[Any], _Values]) -> Callable[[Any], Verdict]:
+def verdict_by(scope_of: Callable[[Any], Values]) -> Callable[[Any], Verdict]:
     """Return the function ``verdict``, which finds a request by its argument."""
 
     def verdict(request: Any) -> Verdict:
@@ -198,7 +162,7 @@ class RulesOfRequest(Protocol):
     def __call__(self, request: Any, /, *rules: str, **features: Any) -> Asked: ...
 
 
-def of_request(scope_of: Callable[[Any], _Values]) -> tuple[RuleOfRequest, RulesOfRequest]:
+def of_request(scope_of: Callable[[Any], Values]) -> tuple[RuleOfRequest, RulesOfRequest]:
     """Return the functions that find a request by the first argument of ``check`` and of ``usage``."""
 
     def find_rule(request: Any, rule: str, /, **features: Any) -> Asked:
@@ -246,137 +210,3 @@ def _require_loop(name: str, work: Work[T]) -> Work[T]:
         blocking = f"anyio.from_thread.run({name}, request, RULE)"
         raise ConfigError(f"the function that calls it is not async. Write async def, or call {blocking}", name)
     return work
-
-
-async def _check(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> Verdict:
-    for admission, _ in _find_admissions(scope, rules, "check"):
-        plan = admission.limits.rules.plan_named(rules[0], admission.lists)
-        with _placed("check", rules):
-            given = _checked(features, plan, admission.limits.reader)
-        with _naming("check", rules):
-            return cast(Verdict, await call(admission, "check", plan, given))
-    return Verdict()  # while limits are off
-
-
-async def _reset(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> None:
-    for admission, _ in _find_admissions(scope, rules, "check"):
-        limits = admission.limits
-        plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
-        with _placed("check", rules):
-            given = _checked(features, plan, limits.reader)
-        with _naming("check", rules):
-            read = await call(admission, "read", plan, admission.now, given)
-        await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
-
-
-async def _usage(call: Call, scope: _Values, rules: tuple[str, ...], features: _Values) -> Usages:
-    verdicts: list[Verdict] = []
-    for admission, names in _find_admissions(scope, rules, "usage"):
-        limits, request, found = admission.limits, admission.now, []
-        compiled = (limits.rules.by_name[name] for name in names)
-        shown = [rule for rule in compiled if not rule.shadow]
-        if not rules:
-            shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
-        with _placed("usage", rules):
-            read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
-        for rule in shown:
-            with _leaving_out(is_named=bool(rules)):
-                read = await call(admission, "read", limits.peek_plan((rule,)), request, read)
-                found.append(rule)
-        plans = _keyed_plans(limits, found, read)
-        verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]
-    return _in_order(verdicts, rules)
-
-
-def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: _Values) -> list[Plan]:
-    """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
-    keyed = [rule for rule in rules if rule.key.build(features) is not None]
-    alone = [(rule,) for rule in keyed if rule.lookups]
-    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookups), *alone]))
-
-
-def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
-    found: dict[str, Decision] = {}
-    for decision in (decision for verdict in verdicts for decision in verdict.decisions):
-        other = found.get(decision.rule)
-        if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
-            found[decision.rule] = decision
-    shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
-    names = {rule: rule for rule in rules} or shown
-    return {
-        names[rule]: {"limit": of.limit, "remaining": of.remaining, "reset_after": of.reset_after}
-        for rule in names
-        if (of := found.get(rule)) is not None
-    }
-
-
-@contextmanager
-def _leaving_out(is_named: bool) -> Iterator[None]:
-    """Leave out a rule by a field of a body that was not read.
-
-    Without names, leave out a rule by a feature whose function raises an error, too: it may need its own routes.
-    """
-    try:
-        yield
-    except UnreadBodyError:
-        pass
-    except ConfigError:
-        raise
-    except Exception:
-        if is_named:
-            raise
-
-
-def _find_admissions(scope: _Values, rules: tuple[str, ...], called: str) -> list[tuple[Admission, list[str]]]:
-    """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
-
-    The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
-    have all their rules.
-    """
-    admissions: Mapping[object, Admission] = scope.get(DECIDED, {})
-    if not admissions:
-        if testmode.off:
-            return []
-        raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
-    by_rule: dict[str, Admission] = {}
-    for admission in admissions.values():
-        left = by_rule.keys() - {name for name, outer in by_rule.items() if name in outer.decided_rules}
-        by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
-    for name in rules:
-        if name not in by_rule:
-            raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
-        by_rule[name].limits.owner.named.add(name)
-    found: dict[Admission, list[str]] = {}
-    for name in rules or by_rule:
-        if by_rule[name].limits.rules.enabled and not testmode.off:
-            found.setdefault(by_rule[name], []).append(name)
-    return list(found.items())
-
-
-def _placed(called: str, rules: Iterable[str]) -> AbstractContextManager[None]:
-    """Name the call in an error."""
-    return error_path(f"{called}({', '.join(map(repr, rules))})")
-
-
-@contextmanager
-def _naming(called: str, rules: Iterable[str]) -> Iterator[None]:
-    """Name the call in the error of a body that was not read ahead. Only ASGI has such bodies."""
-    try:
-        yield
-    except UnreadBodyError:
-        with _placed(called, rules):
-            raise
-
-
-def _checked(given: _Values, plan: Plan, reader: FeatureReader) -> dict[str, Any]:
-    """Return features by canonical name; ``ConfigError`` for one that a rule needs and that has another name here."""
-    features = {checked_name(name): value for name, value in given.items()}
-    for name in plan.needs:
-        close = [] if name in features else get_close_matches(name, features.keys() - {*plan.needs}, 1, _SIMILAR)
-        if close or not (name in features or reader.provides(name)):
-            hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
-            raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
-    return {
-        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
-        for name, value in features.items()
-    }

@@ -90,13 +90,12 @@ class HttpLimits:
         given = {every.rule_of(mark): names for mark, names in app.provided.items()}
         if "ip" not in owner.functions.may_provide:  # it may be anything
             _check_addresses(rules, http.ipv6_prefix, given)
-        needs = {part: need for part, need in needs_of_lists(rules.lists).items() if knows(part)}
-        for rule in rules.rules:
-            if not (rule in foreign or rule.source.matches.is_only_named):
-                captured = frozenset() if app.has_routes else rule.captures.names
-                needs = {**_needs_besides({*given.get(rule, ()), *captured}, rule), **needs}
         # Your code passes the features of a rule that only it decides.
-        passed = [part for rule in rules.rules if rule.source.matches.is_only_named for part in rule.source.parts]
+        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
+        decided = [rule for rule in rules.rules if rule not in foreign and rule not in named]
+        needs = {part: need for part, need in needs_of_lists(rules.lists).items() if knows(part)}
+        needs = {**_needs(decided, given, app), **needs}
+        passed = [part for rule in named for part in rule.source.parts]
         self.reader = build_reader(needs, routes=app.has_routes, passed=passed)
         self.left = frozenset(rule.name for rule in rules.rules if rule in foreign or OF_USER & {*rule.source.needs})
         """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""
@@ -291,9 +290,17 @@ def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
     return not rule.source.matches.views and all(map(knows, rule.source.parts))
 
 
-def _needs_besides(names: Collection[str], rule: CompiledRule) -> dict[str, Need]:
-    """Return the needs of a rule without those that its view or its path provides."""
-    return {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in names}
+def _needs(
+    rules: Iterable[CompiledRule], given: Mapping[CompiledRule, Collection[str]], app: AppFacts
+) -> dict[str, Need]:
+    """Return the needs of rules without the features that their views or their paths provide. The first rule counts."""
+    needs: dict[str, Need] = {}
+    for rule in rules:
+        captured = frozenset() if app.has_routes else rule.captures.names
+        names = {*given.get(rule, ()), *captured}
+        own = {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in names}
+        needs = {**own, **needs}
+    return needs
 
 
 def requires_user(rule: CompiledRule) -> bool:

@@ -18,7 +18,7 @@ from ...algorithms.concurrency import Concurrency
 from ...algorithms.fixed_window import FixedWindow, IntervalTokenBucket
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
-from ...decision import Ban, Limit, concerns_ban
+from ...decision import Ban, Limit
 
 
 @dataclass(frozen=True, eq=False)  # there is one object of each, so a set of them hashes as fast as one of numbers
@@ -95,7 +95,7 @@ class PackedLimits(dict[Limit, Any]):
             fields["shadow"] = True
         if limit.held:
             fields["held"] = limit.held
-        if concerns_ban(limit):
+        if limit.concerns_ban:
             fields["rule"] = limit.rule
         return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))
 
