@@ -20,7 +20,7 @@ from typing import Any
 URL = "http://localhost"
 CLIENT = "192.0.2.7"
 START = 1_767_268_830.0  # half a minute after a full one: no window ends without a pause
-LIBRARIES = ("httpx", "flask_limiter", "slowapi", "django_ratelimit", "rest_framework", "django.http")
+LIBRARIES = ("httpx", "flask_limiter", "slowapi", "django_ratelimit", "rest_framework", "django.http", "pyrate_limiter")
 
 now = START
 
@@ -57,8 +57,11 @@ def main() -> None:
     time.time = lambda *_: now  # before the import of a module that reads it, or has it as a method
     for name in LIBRARIES:
         importlib.import_module(name)
+    from pyrate_limiter import MonotonicClock
+
     from ratelimit_mw import clock
 
+    MonotonicClock.now = lambda _: int(now * 1000)
     clock.machine.monotonic_ns = lambda: int(now * 1e9) - clock._WALL_AT_ZERO
     asked = json.load(sys.stdin)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:

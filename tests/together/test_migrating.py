@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import axes
 import django_ratelimit.core
 import django_ratelimit.decorators
 import django_ratelimit.middleware
@@ -25,6 +26,7 @@ import rest_framework
 import slowapi
 from django_ratelimit.core import is_ratelimited
 from django_ratelimit.decorators import ratelimit
+from fastapi_limiter.depends import RateLimiter, WebSocketRateLimiter
 from folders import ROOT, SUPPORT
 from served_examples import running
 from tables import each
@@ -40,6 +42,8 @@ PACKAGES = {
     "slowapi": "app",
     "django_ratelimit": "application",
     "rest_framework": "application",
+    "django_axes": "application",
+    "fastapi_limiter": "app",
 }
 
 
@@ -67,6 +71,10 @@ get, post = functools.partial(ask, "GET"), functools.partial(ask, "POST")
 ANN, BOB = {"X-API-Key": "ann"}, {"X-API-Key": "bob"}
 MONITORING = {"X-API-Key": "monitoring"}
 RIGHT = {"password": "secret"}
+KNOWN = {"username": "ann", "password": "secret"}
+WRONG, OTHER = ({"username": name, "password": "guess"} for name in ("ann", "bob"))
+LIMITED = {"django_ratelimit": get("/search?q=tea"), "django_axes": post("/login", data=WRONG)}
+"""The request that an example limits, where it is not ``GET /``."""
 LATE_BURST = [*get("/"), *get("/", after=55), *get("/", 2), *get("/", after=6), *get("/")]
 
 SCENES: dict[str, dict[str, Scene]] = {
@@ -180,6 +188,56 @@ SCENES: dict[str, dict[str, Scene]] = {
             "consumes nothing",
         ),
     },
+    "django_axes": {
+        "a page without a password": Scene(get("/", 9), [200] * 9),
+        "a success starts again at zero": Scene(
+            [*post("/login", 2, data=WRONG), *post("/login", data=KNOWN)] * 3, [401, 401, 200] * 3
+        ),
+        "three passwords are tried": Scene(
+            [*post("/login", 4, data=WRONG), *post("/login", data=KNOWN), *post("/login", data=OTHER)],
+            [401, 401, 429, 429, 429, 401],
+            [401, 401, 401, 429, 429, 401],
+            "the third failure",
+        ),
+        "the cool-off": Scene(
+            [*post("/login", 2, data=WRONG), *post("/login", data=WRONG, after=3_601)], [401, 401, 401]
+        ),
+        "a reset by code": Scene(
+            [*post("/login", 2, data=WRONG), *get("/unlock/ann"), *post("/login", 2, data=WRONG)],
+            [401, 401, 200, 401, 401],
+        ),
+        "attempts while locked": Scene(
+            [
+                *post("/login", 4, data=WRONG),
+                *post("/login", data=WRONG, after=1_800),
+                *post("/login", data=KNOWN, after=1_900),
+            ],
+            [401, 401, 429, 429, 429, 429],
+            [401, 401, 401, 429, 429, 200],
+            "do not extend",
+        ),
+        "spellings of a name": Scene(
+            [*post("/login", 2, data=WRONG), *post("/login", 2, data={**WRONG, "username": "Ann"})],
+            [401] * 4,
+            [401, 401, 401, 429],
+            "one spelling",
+        ),
+    },
+    "fastapi_limiter": {
+        "a limit of a dependency": Scene([*get("/", 5), *get("/", after=61)], [200] * 4 + [429, 200]),
+        "two rates": Scene(
+            [*get("/search", 2), *get("/search", 2, after=2), *get("/search", 2, after=2)], [200] * 5 + [429]
+        ),
+        "a rejected request": Scene([*get("/search", 3), *get("/search", after=2)], [200, 200, 429, 200]),
+        "a key of one's own": Scene(get("/items", 3, headers=ANN), [200, 200, 429]),
+        "an exempt route": Scene(get("/health", 9), [200] * 9),
+        "two clients": Scene(
+            [*get("/items", 2, headers=ANN), *get("/items", headers=BOB)],
+            [200, 200, 429],
+            [200, 200, 200],
+            "one bucket for all clients",
+        ),
+    },
 }
 
 
@@ -236,8 +294,9 @@ def test_an_example_runs_with_its_command(name: str) -> None:
     """It serves and rejects over real HTTP, and reports the remaining requests after the migration."""
     (command,) = re.findall(r"^# Run it: (.+)$", (FOLDER / f"{name}.py").read_text(), re.MULTILINE)
     with running(command) as address, httpx.Client(base_url=address, trust_env=False, timeout=180) as client:
-        responses = [client.get("/search?q=tea" if "django" in name else "/") for _ in range(9)]
-    assert responses[0].status_code == 200
+        (step,) = LIMITED.get(name.rpartition("_")[0], get("/"))
+        responses = [client.request(**{key: step[key] for key in step if key != "after"}) for _ in range(9)]
+    assert responses[0].status_code in (200, 401)
     assert 429 in [response.status_code for response in responses]
     assert ("x-ratelimit-remaining" in responses[0].headers) == name.endswith("_after")
 
@@ -253,6 +312,7 @@ def settings_in(module: Any) -> set[str]:
     return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
 
 
+_AXES = (Path(axes.__file__).parent / "conf.py").read_text()
 _THROTTLING = re.findall(
     r"^class \w+|^    (\w+) =|^    def (?!__)(\w+)",
     (Path(rest_framework.__file__).parent / "throttling.py").read_text(),  # its import would need settings of Django
@@ -267,6 +327,8 @@ TO_BE_SAID = {
     | settings_in(django_ratelimit.core)
     | settings_in(django_ratelimit.decorators)
     | settings_in(django_ratelimit.middleware),
+    "django_axes": set(re.findall(r"^settings\.(AXES_\w+) =", _AXES, re.MULTILINE)),
+    "fastapi_limiter": arguments(RateLimiter.__init__, WebSocketRateLimiter.__call__) - {"ws", "context_key"},
     "rest_framework": {name for names in _THROTTLING for name in names if name}
     | {"DEFAULT_THROTTLE_CLASSES", "DEFAULT_THROTTLE_RATES", "NUM_PROXIES", "throttle_classes", "throttle_scope"},
 }
