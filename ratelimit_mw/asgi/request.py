@@ -55,7 +55,7 @@ class ASGIRequest(Request):
         self.ahead = None
 
     @cached_property
-    def own(self) -> Any:
+    def passed(self) -> Any:
         """The request of Starlette or FastAPI, without a body to read; this one where none of them is used."""
         framework = sys.modules.get("starlette.applications")
         if self.index is None and not (framework and isinstance(self.native.get("app"), framework.Starlette)):
@@ -124,11 +124,11 @@ class ASGIRequest(Request):
         return self.native[BODY] if self.native["type"] == "http" else None
 
 
-def asgi_user(request: Request, limits: HttpLimiter) -> Any:
+def asgi_user(request: Request, owner: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
-    if "user" not in request.native and limits.in_force.without_user:
-        warn_of_user(limits, _NO_USER)
+    if "user" not in request.native and owner.in_force.without_user:
+        warn_of_user(owner, _NO_USER)
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
@@ -242,7 +242,7 @@ class ASGIAdmission(Admission):
         """Return the response of your function, else that of an error handler; None where none of them responds."""
         request, verdict = self.request, self.verdict
         if self.limits.reject is not None:
-            response = self.limits.reject(request.own, verdict)
+            response = self.limits.reject(request.passed, verdict)
             return await response if inspect.isawaitable(response) else response
         response = None
         if request.index is not None and self.native["type"] == "http":

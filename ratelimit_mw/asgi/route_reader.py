@@ -75,7 +75,7 @@ class RouteReader:
 
     def _read_route(self, entry: Any, made: Any, place: RouterPlace) -> AppRoute:
         """Return a route; for a mount, with the routes of the application below it."""
-        matches, is_own = _matches_of(entry, made)
+        matches, is_plain = _matches_of(entry, made)
         if not hasattr(entry, "param_convertors"):  # of another class, which may match any path
             return AppRoute("/**", f"{place.pattern}/**", entry, place, matches, False, str(UNMATCHED), entry)
         is_host = hasattr(entry, "host_regex")
@@ -88,7 +88,7 @@ class RouteReader:
             entry,
             place,
             matches,
-            is_own,
+            is_plain,
             target=entry.app if is_mount else entry.endpoint,
             parameters=place.parameters.union(entry.param_convertors)
             - ({"path"} if is_mount and not is_host else set()),
@@ -126,9 +126,9 @@ def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
 def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
     """Return a function that asks a route whether it matches, and whether it is the framework's own."""
     asked = made if getattr(entry, "original_route", None) is made else entry  # included, of FastAPI's class
-    is_own = is_of_framework(next(cls for cls in type(asked).__mro__ if "matches" in vars(cls)))
-    if is_own or asked is entry:
-        return entry.matches, is_own
+    is_plain = is_of_framework(next(cls for cls in type(asked).__mro__ if "matches" in vars(cls)))
+    if is_plain or asked is entry:
+        return entry.matches, is_plain
     context = {"effective_route_context": entry}
     return lambda scope: made.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
 

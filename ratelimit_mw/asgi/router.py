@@ -74,7 +74,7 @@ class AppRoute:
     """The framework's own object."""
     place: RouterPlace
     matches: Callable[[Scope], tuple[Any, Scope]]
-    is_own: bool = True
+    is_plain: bool = True
     """Whether its ``matches`` is the framework's, which asks for nothing but path, method and host."""
     endpoint: str = ""
     target: object = None
@@ -103,7 +103,7 @@ class AppRoute:
         match = self._matches.get(key)
         if match is None:
             if method is None:
-                marks, deferred = _PARTIAL_MARKS if self.is_own else ViewMarks(), []
+                marks, deferred = _PARTIAL_MARKS if self.is_plain else ViewMarks(), []
             else:
                 marks = self.views.for_method(method)
                 deferred = [limit.mark for limit in self.limits if limit.provides]
@@ -143,7 +143,7 @@ class RouteTable:
         partial: RouteFound | None = None
         for number in self._candidates(path_below(scope.get("root_path", ""), scope["path"])):
             route = self._routes[number]
-            is_cacheable = is_cacheable and route.is_own
+            is_cacheable = is_cacheable and route.is_plain
             try:
                 quality, child = route.matches(scope)
             except ValueError:  # more digits than Python converts: the application responds with an error

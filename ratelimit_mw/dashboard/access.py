@@ -54,7 +54,9 @@ class Mount(NamedTuple):
 
     def ask(self, request: Request) -> bool | Awaitable[bool]:
         """Return the answer of ``allow``, or its awaitable. Without a function, the request needs the password."""
-        return has_token(request, start_token(), "bearer", "basic") if self.allow is None else self.allow(request.own)
+        return (
+            has_token(request, start_token(), "bearer", "basic") if self.allow is None else self.allow(request.passed)
+        )
 
 
 @cache

@@ -60,7 +60,7 @@ class OwnFunctions:
 
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
-    return lambda request: read(request.own)
+    return lambda request: read(request.passed)
 
 
 async def awaited(features: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Identify:
         def read(request: Request) -> Any:
             holder = request.first or request
             if holder.identified is None:
-                features = self._function(request.own)
+                features = self._function(request.passed)
                 holder.identified = _Call(features) if inspect.isawaitable(features) else _checked(features)
             features = holder.identified
             if isinstance(features, _Call):

@@ -55,7 +55,7 @@ class Request(Mapping[str, Any]):
         return NO_CONVERSIONS
 
     @property
-    def own(self) -> Any:
+    def passed(self) -> Any:
         """The request that your functions receive: the framework's own, else this one."""
         return self.framework_request or self
 

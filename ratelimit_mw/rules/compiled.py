@@ -156,15 +156,12 @@ class CompiledRule:
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"
-        function: Any = source.options["per_key"] if own else source.function
+        function = source.options.get(option, source.limits)
         if not callable(function):
             return None
-        values = (self.key if own else KeyMaker(source.arguments)).values
         effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
         name = f"rule {self.name!r}: {option}"
-        return LimitsLookup(
-            function, values, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect
-        )
+        return LimitsLookup(function, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect)
 
     def _parse_own(self, result: object) -> Limits | None:
         return None if result is None else self.parse(result)
@@ -217,8 +214,8 @@ class CompiledRule:
             features: Features, _key: str, now: int, found: Found | None
         ) -> Limits | list[Limits] | LimitsCall | None:
             if found is None:
-                return lookup.recall(lookup.values(features), now)
-            return found[lookup] if lookup in found else lookup.find(lookup.values(features), found)
+                return lookup.recall(self.key.values(features), now)
+            return found[lookup] if lookup in found else lookup.find(self.key.values(features), found)
 
         return choose
 
@@ -249,7 +246,7 @@ class CompiledRule:
         if self.estimate is not None:
             estimate = self.estimate.read(self.captures.add(features))
             return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
-        asked = features if request is None else getattr(request, "own", request)
+        asked = features if request is None else getattr(request, "passed", request)
         cost = self.source.cost(asked)  # type: ignore[operator]
         with self.located("cost"):
             checked_cost(cost)

@@ -48,8 +48,7 @@ class AlgorithmTable(TypedDict, total=False):
 
 if TYPE_CHECKING:
     FixedLimits = str | Quota | Iterable[str | Quota] | tuple[int, int]
-    LimitsFunction = Callable[..., FixedLimits | Awaitable[FixedLimits]]
-    Limits = FixedLimits | LimitsFunction | Mapping[str, LimitsFunction]
+    Limits = FixedLimits | Callable[..., FixedLimits | Awaitable[FixedLimits]]
     FoundLimits = FixedLimits | None
     LimitsOfKey = str | Mapping[str, FixedLimits] | Callable[[Any], FoundLimits | Awaitable[FoundLimits]]
     Match = Mapping[str, str | int | Iterable[str | int]]

@@ -17,7 +17,6 @@ from ..quota import Quota, parse_quotas
 from .captures import Captures
 from .costs import FeatureCost, HeaderCost
 from .declaration import checked_call, decode, defaults_of, document
-from .lookup import function_of, value_of
 from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import Outcomes, without_statuses
@@ -69,8 +68,6 @@ class Rule:
     mode: str
     on_store_error: str | None
     quotas: tuple[Quota, ...]  # empty for limits from a function
-    function: Callable[..., Any] | None  # of ``limits``
-    arguments: tuple[tuple[str, ...], ...]  # the parts that the function is passed, with their alternatives
     entries: tuple[tuple[str, ...], ...]
     matches: Match
     tables: Tables
@@ -114,10 +111,7 @@ class Rule:
     def _combine(self, decoded: Mapping[str, Any]) -> None:
         """Set and check what depends on several options."""
         with error_path("limits"):
-            matched = (name for name, _ in self.matches.features)
-            function, arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
-            self._keep(function=function, arguments=arguments)
-            self._keep(quotas=() if function else self.parse_limits(self.limits))
+            self._keep(quotas=() if callable(self.limits) else self.parse_limits(self.limits))
         outcomes, excluded = decoded["count_when"] or Outcomes(), decoded["count_unless"]
         statuses = outcomes.statuses
         if excluded is not None:
@@ -141,9 +135,10 @@ class Rule:
             self._keep(timezone=UTC)
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
-        if callable(own := decoded["per_key"]):
-            with error_path("per_key"):
-                checked_call(own, *map(value_of, self.entries))
+        for name, value in (("limits", self.limits), ("per_key", decoded["per_key"])):
+            with error_path(name):
+                if callable(value):
+                    checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
 
     def parse_limits(self, limits: object) -> tuple[Quota, ...]:
         """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
@@ -235,7 +230,7 @@ class Rule:
     @property
     def _has_functions(self) -> bool:
         """Whether functions return limits, which may be of any kind."""
-        return self.function is not None or callable(self.options["per_key"])
+        return callable(self.limits) or callable(self.options["per_key"])
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -256,8 +251,7 @@ class Rule:
     @property
     def _parts_without_cost(self) -> tuple[str, ...]:
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
-        passed = itertools.chain(*self.entries, *self.arguments)
-        return (*passed, *others, *((PRIORITY,) if self.reserve else ()))
+        return (*itertools.chain(*self.entries), *others, *((PRIORITY,) if self.reserve else ()))
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -1,0 +1,67 @@
+"""Describes the response of limited operations in the OpenAPI document of FastAPI."""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from ..http.limits import HttpLimiter, HttpLimits
+from .rejections import ErrorHandlers
+from .router import AppRoute
+
+_STATUS: Final = 429
+_HEADERS: Final = {
+    "X-RateLimit-Limit": ("The maximum number of requests that the limit allows at once.", "integer"),
+    "X-RateLimit-Remaining": ("The requests that remain.", "integer"),
+    "X-RateLimit-Reset": ("Seconds until the limit is fully reset.", "integer"),
+    "RateLimit-Policy": ("The limits: quota (q) per window in seconds (w).", "string"),
+    "RateLimit": ("The limits that reject: the remaining quota (r) and the seconds to wait (t).", "string"),
+    "Retry-After": ("Seconds until the same request is allowed.", "integer"),
+}
+_EPOCH: Final = {"X-RateLimit-Reset": ("When the limit is fully reset, in seconds since 1970.", "integer")}
+_STRING: Final = {"type": "string"}
+_MEMBERS: Final = dict.fromkeys(("type", "title", "detail"), _STRING) | {
+    "status": {"type": "integer"},
+    "retry-after": {"type": "integer"},
+    "violated-policies": {"type": "array", "items": _STRING},
+}
+_PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "properties": _MEMBERS}}}
+
+
+class OpenAPIWithLimits:
+    """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
+
+    def __init__(self, app: Any, owner: HttpLimiter, routes: Collection[AppRoute]) -> None:
+        self.described: Callable[[], dict[str, Any]] = getattr(app.openapi, "described", app.openapi)
+        self._app = app
+        self._owner = owner
+        self._routes = routes
+
+    def __call__(self) -> dict[str, Any]:
+        schema, limits = self.described(), self._owner.in_force
+        handlers = ErrorHandlers.of(self._app)
+        own_body = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
+        headers = [name.decode("ascii") for name in limits.writer.names]
+        response = _describe_response(headers, own_body, limits.settings.reset)
+        for route in self._routes:
+            described = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
+            for method in route.methods or ():
+                if method.lower() in described and _is_limited(limits, route, method):
+                    described[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
+        return schema
+
+
+def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
+    """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
+    match = route.match_for(method)
+    plan = limits.rules.plan(method, route.endpoint, "", match)
+    return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)
+
+
+def _describe_response(headers: Collection[str], own_body: bool, reset: str) -> dict[str, Any]:
+    """Return the response to a rejection, with the package's own body or without a description of it."""
+    described = {
+        title: {"description": meaning, "schema": {"type": kind}}
+        for title, (meaning, kind) in (_HEADERS | (_EPOCH if reset == "epoch" else {})).items()
+        if title.lower() in (*headers, "retry-after")
+    }
+    response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}
+    return response | {"content": _PROBLEM} if own_body else response
