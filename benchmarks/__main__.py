@@ -32,6 +32,7 @@ PARTS = {
     "cluster": "cluster",
     "leases": "leases",
     "lmdb": "lmdb_store",
+    "stores": "servers_compared",
     "traffic": "traffic",
     "capacity": "capacity",
     "capacity-check": "capacity.check",

@@ -16,7 +16,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis_profiles import MOST
 from redis_handles import client
-from servers import Server, memcached_running, redis_running
+from servers import PostgresServer, Server, memcached_running, postgres_running, redis_running
 
 from ratelimit_mw import clock
 from ratelimit_mw.limiter.overrides import RecordFollower
@@ -30,7 +30,7 @@ for profile in ("quick", "usual"):
     settings.register_profile(profile, settings.get_profile("full"), max_examples=MOST[profile])
 settings.load_profile("usual")
 
-SERVERS = {"redis_server", "own_server", "server", "memcached_server"}
+SERVERS = {"redis_server", "own_server", "server", "memcached_server", "postgres_server"}
 
 gc.disable()  # thousands of tests are collected and kept, so there is nothing to collect until they are there
 
@@ -88,6 +88,13 @@ def server(own_server: Server) -> Iterator[redis.Redis]:
 def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Memcached for all tests that do not hurt it; they use keys of their own."""
     with memcached_running(tmp_path_factory.mktemp("memcached")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests that do not hurt it; they use keys of their own."""
+    with postgres_running() as server:
         yield server
 
 

@@ -219,6 +219,16 @@ def _lmdb(values: Mapping[str, Any]) -> list[_Check]:
     ]
 
 
+def _postgresql(values: Mapping[str, Any]) -> list[_Check]:
+    used, most, size = values["connections"], int(values["max_connections"]), _mib(values["size"])
+    text = f"PostgreSQL {values['version'].split()[0]}, the table has {size}, {used} of {most} connections are in use"
+    return [
+        (True, FACT, text),
+        _clock(values["time"], "The clock of the server decides"),
+        (used > most * 0.9, NOTE, f"{used} of {most} connections are in use. Raise max_connections, or use a pooler"),
+    ]
+
+
 def _own(values: Mapping[str, Any]) -> list[_Check]:
     return [(True, FACT, ", ".join(f"{name} {value}" for name, value in values.items()))]
 
@@ -227,6 +237,7 @@ _PARTS: Final = {
     "cluster": _Part("cluster", _cluster, "", ""),
     "lmdb": _Part("files", _lmdb, PROBLEM, ""),
     "memcached": _Part("server", _memcached, PROBLEM, "Start it. No other server takes over its keys"),
+    "postgresql": _Part("server", _postgresql, PROBLEM, "Start it, or check the network and the login"),
     "primary": _Part("primary", _own, PROBLEM, "Check the sentinels and the service"),
     "redis": _Part("server", _primary, PROBLEM, "Start it, or check the network and the login"),
     "replica": _Part("replica", _redis, NOTE, "Start it, or check the network and the login"),

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from .bytestore import ByteStore
     from .lmdb.store import LmdbStore
     from .memcached.store import MemcachedStore
+    from .postgres.store import PostgresStore
     from .redis.store import RedisStore
 
-__all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "RedisStore", "Store"]
+__all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "PostgresStore", "RedisStore", "Store"]
 __all__ += ["check_store_url", "decide_all", "open_store"]
 
 # Imported at their first use, because their libraries may not be installed.
@@ -23,6 +24,7 @@ _LAZY: Final = {
     "ByteStore": "bytestore",
     "LmdbStore": "lmdb.store",
     "MemcachedStore": "memcached.store",
+    "PostgresStore": "postgres.store",
     "RedisStore": "redis.store",
 }
 

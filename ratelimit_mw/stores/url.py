@@ -18,6 +18,7 @@ _FAMILIES: Final = {
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
     "redis": ("redis.address", "redis.store", "redis"),
     "memcached": ("memcached.address", "memcached.store", ""),
+    "postgres": ("postgres.address", "postgres.store", "postgres"),
 }
 _SCHEMES: Final = {
     "memory": "memory",
@@ -25,6 +26,7 @@ _SCHEMES: Final = {
     **dict.fromkeys(("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel"), "redis"),
     **dict.fromkeys(("redis+cluster", "rediss+cluster"), "redis"),
     **dict.fromkeys(("memcached", "memcacheds"), "memcached"),
+    "postgresql": "postgres",
 }
 _PATHS: Final = ("lmdb", "unix")
 """The schemes with the path of a file."""
@@ -37,6 +39,7 @@ _ALIASES: Final = {
     "valkeys": "rediss",
     "valkey+sentinel": "redis+sentinel",
     "valkey+cluster": "redis+cluster",
+    "postgres": "postgresql",
 }
 
 

@@ -151,12 +151,12 @@ class Server:
 
 
 @contextmanager
-def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[Server]:
+def running(command: Callable[[int], Sequence[str]], folder: Path, kind: type[Server] = Server) -> Iterator[Server]:
     """Run a server on a free port, or on another port when a process took the first one."""
     for attempt in range(5):
         port = free_port()
         try:
-            server = Server(command(port), port, folder)
+            server = kind(command(port), port, folder)
             break
         except ChildProcessError:
             if attempt == 4:
@@ -211,6 +211,85 @@ def memcached_command(port: int, *options: str) -> list[str]:
 def memcached_running(folder: Path, *options: str) -> Iterator[Server]:
     with running(lambda port: memcached_command(port, *options), folder) as server:
         yield server
+
+
+class PostgresServer(Server):
+    """A PostgreSQL, which has a process for each connection."""
+
+    def pause(self) -> None:
+        for pid in [self.process.pid, *self._children()]:
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda pid=pid: _state_of(pid) in "TZ", "a process to stop")
+
+    def resume(self) -> None:
+        for pid in [*self._children(), self.process.pid]:
+            os.kill(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End all processes at once, as when the machine fails: the next start recovers, and empties unlogged tables.
+
+        A killed main process would leave its children, and no start succeeds while one is left.
+        """
+        if not self.ended():
+            self.resume()
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait()
+
+    def listens(self) -> bool:
+        """Return whether it accepts clients: it listens before it is ready."""
+        ready = [str(postgres_program("pg_isready")), "-q", "-U", "postgres", "-h", HOST, "-p", str(self.port)]
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def _children(self) -> list[int]:
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+
+def _state_of(pid: int) -> str:
+    """Return the letter of a process; the name before it may have any characters."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # a connection that has ended
+        return "Z"
+
+
+def postgres_program(name: str) -> Path:
+    """Return a program of the newest PostgreSQL. Debian has them in a folder of the version, and not on the path."""
+
+    def newest() -> list[Path]:
+        return sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+
+    if not newest():
+        _install(name, "postgresql")
+    found = [*map(Path, filter(None, [shutil.which(name)])), *newest()]
+    if not found:
+        pytest.exit(f"the tests need {name}: sudo apt-get install postgresql", returncode=3)
+    return found[-1]
+
+
+@contextmanager
+def postgres_running(*options: str) -> Iterator[PostgresServer]:
+    """Run a PostgreSQL with the user "postgres". It does not run as root: then it runs as "nobody"."""
+    is_root = os.geteuid() == 0
+    whom = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"] if is_root else []
+    with tempfile.TemporaryDirectory(prefix="ratelimit_mw-postgres-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "data").mkdir(0o700)
+        if is_root:
+            shutil.chown(folder / "data", "nobody", "nogroup")
+        create = ["-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
+        command = [*whom, str(postgres_program("initdb")), *create]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+        def serve(port: int) -> list[str]:
+            own = ["-c", f"listen_addresses={HOST}", "-c", f"unix_socket_directories={folder / 'data'}"]
+            quiet = ["-c", "fsync=off", "-c", "log_min_messages=fatal", "-c", "max_connections=200"]
+            program = str(postgres_program("postgres"))
+            return [*whom, program, "-D", str(folder / "data"), "-p", str(port), *own, *quiet, *options]
+
+        with running(serve, folder, PostgresServer) as server:
+            yield server  # type: ignore[misc]
 
 
 @contextmanager

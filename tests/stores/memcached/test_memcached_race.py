@@ -1,64 +1,25 @@
 """Four processes race for the same keys: exactly the limit is allowed."""
 
-import asyncio
-import multiprocessing
 import threading
 from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, address, hit, opened
 from servers import Server, wait_for
+from store_races import FORK, raced
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.decision import Limit
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.store_suite import limit_of
 
 pytestmark = pytest.mark.slow
 
-FORK = multiprocessing.get_context("fork")
-HITS = 1_500
-TOGETHER = 50  # requests at a time on an event loop
 SLOTS = Rule(name="slots", limits="20 concurrent")
 CLIENT = {"ip": "192.0.2.7"}
 RACED: list[Any] = [
     "sliding-window-counter",
     *(pytest.param(spec, marks=pytest.mark.thorough) for spec in ("sliding-window-log", "tiered-window", "gcra")),
 ]
-
-
-def count(place: str, limits: list[Limit], way: str, hits: int, results: Any) -> None:
-    """Count the allowed requests of one process, each with all limits."""
-    store = open_store(place, PATIENT)
-    request = [hit(limit) for limit in limits]
-
-    async def awaiting() -> int:
-        passed = 0
-        for _ in range(hits // TOGETHER):
-            found = await asyncio.gather(*(store.aapply(request, NOW) for _ in range(TOGETHER)))
-            passed += sum(all(d.allowed for d in decisions) for decisions in found)
-        await store.aclose()
-        return passed
-
-    if way == "async":
-        results.put(asyncio.run(awaiting()))
-        return
-    results.put(sum(all(d.allowed for d in store.apply(request, NOW)) for _ in range(hits)))
-    store.close()
-
-
-def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
-    """Count the allowed requests of four processes, two of them on event loops."""
-    results: Any = FORK.Queue()
-    ways = ("sync", "async", "sync", "async")
-    workers = [FORK.Process(target=count, args=(place, limits, way, hits, results)) for way in ways]
-    for worker in workers:
-        worker.start()
-    passed = sum(results.get(timeout=200) for _ in workers)
-    for worker in workers:
-        worker.join()
-    return passed
 
 
 @pytest.mark.parametrize("spec", RACED)

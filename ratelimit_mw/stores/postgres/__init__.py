@@ -1,0 +1,1 @@
+"""The PostgreSQL store: all machines of an application count together in one table."""

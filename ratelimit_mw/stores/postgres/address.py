@@ -1,0 +1,50 @@
+"""The parts of ``postgresql://user:password@host:5432/database?table=ratelimit``, checked without psycopg."""
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, unquote
+
+from ...errors import ConfigError
+
+_LIBPQ: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "application_name")
+"""The options that libpq gets as they are."""
+OPTIONS: Final = ("table", *_LIBPQ)
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
+_TABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?", re.ASCII)
+_DEFAULT: Final = "ratelimit_mw"
+
+
+class PostgresAddress(NamedTuple):
+    """The parameters of libpq, and the table, perhaps with its schema."""
+
+    parameters: dict[str, str]
+    table: str = _DEFAULT
+
+
+def parse_address(split: SplitResult, options: dict[str, str]) -> PostgresAddress:
+    """Parse a store URL. No message shows the login."""
+    login, _, hosts = split.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    parameters = {"user": user, "password": password, "dbname": split.path.removeprefix("/")}
+    parameters = {name: unquote(text) for name, text in parameters.items() if text}
+    if hosts:
+        if "host" in options:
+            raise ConfigError("a postgresql:// URL has its host either before the path, or in the option host")
+        parameters |= _parse_servers(hosts)
+    table = options.pop("table", _DEFAULT)
+    if not _TABLE.fullmatch(table):
+        expected = "a name of small letters, digits and _, perhaps after its schema and a dot"
+        raise ConfigError(f"postgresql:// option table: expected {expected}; got {table[:99]!r}")
+    if options.get("sslmode", "prefer") not in _SSL_MODES:
+        raise ConfigError(f"sslmode is one of {', '.join(_SSL_MODES)}; got {options['sslmode']!r}")
+    return PostgresAddress({"application_name": "ratelimit_mw", **parameters, **options}, table)
+
+
+def _parse_servers(text: str) -> dict[str, str]:
+    """Return the hosts and the ports, as libpq takes them. It tries one after the other."""
+    servers = [_SERVER.fullmatch(part) for part in text.split(",")]
+    found = [server.groups() for server in servers if server is not None]
+    if len(found) < len(servers):
+        raise ConfigError('expected servers such as "10.0.0.1:5432,10.0.0.2" in a postgresql:// URL')
+    return {"host": ",".join(host.strip("[]") for host, _ in found), "port": ",".join(port or "" for _, port in found)}

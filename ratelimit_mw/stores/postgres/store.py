@@ -1,0 +1,247 @@
+"""``PostgresStore``: the states of all clients in one unlogged table, behind compare-and-swap.
+
+A request reads its states with one statement and writes them with another. Each row has a version, which every write
+increases. A write with an old version is lost. One statement writes all states of a request or none.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from importlib.resources import files
+from itertools import count
+from typing import Any, Final
+
+from psycopg.errors import DuplicateTable, UniqueViolation
+
+from ...algorithms.window_log import SlidingWindowLog, TieredWindow
+from ...decision import Limit
+from ...errors import ConfigError, StoreError
+from ...forksafe import CHANCE
+from ..base import LOOKED_AT, Facts, KeyPage
+from ..blocking import forms, run_blocking
+from ..bytestore import DAY, ByteStore, EventLoop, Threads, TimedCall, Write
+from ..url import check_store_url, redacted_url
+from .address import PostgresAddress
+from .sessions import LOST, Connection, LoopSessions, ServerError, ThreadSessions, connect
+
+_MOST_ENTRIES: Final = 5_000  # A hit writes the whole state, 16 bytes for each entry.
+_LONGEST_NAME: Final = 500  # bytes; an index takes a few more
+_HASHED: Final = b"\xff"
+"""The start of the names that are not listed. No text in UTF-8 begins with the byte 255."""
+_LONGEST: Final = 1 << 62
+_TOMBSTONE_US: Final = 60_000_000
+"""How long the row of a deleted state stays, so that a write with an older version is lost."""
+_SWEPT_EVERY: Final = 16  # writes
+_SWEPT_AT_ONCE: Final = 64  # rows
+_FACTS_SECONDS: Final = 1.5
+_BYTEA, _BIGINT = 17, 20  # the numbers of the types
+_NULL: Final = b"\xff" * 4
+_CONNECT_SECONDS: Final = "2"  # the thread that connects ends then
+_STATEMENT: Final = re.compile(r"^-- (\w+)$", re.MULTILINE)
+
+
+def _statements_on(table: str) -> dict[str, str]:
+    """Return the statements by their names."""
+    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
+    _, *parts = _STATEMENT.split(text.replace("{table}", table))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _array(kind: int, values: Sequence[bytes | None]) -> bytes:
+    """Return an array in the binary form of PostgreSQL."""
+    items = [_NULL if value is None else len(value).to_bytes(4, "big") + value for value in values]
+    return struct.pack(">iiiii", 1, None in values, kind, len(values), 1) + b"".join(items)
+
+
+def _integer(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)
+
+
+def _number(data: bytes | None) -> int:
+    return int.from_bytes(data or b"", "big", signed=True)
+
+
+def _name_of(key: str) -> bytes:
+    """Return the name of a key in the table. The name of the empty key, which ``ping`` writes, is not listed."""
+    name = key.encode("utf-8", "surrogatepass")
+    return name if 0 < len(name) <= _LONGEST_NAME else _HASHED + blake2b(name, digest_size=32).digest()
+
+
+class PostgresCall(TimedCall):
+    """One call."""
+
+    title = "PostgreSQL"
+
+    def __init__(self, store: PostgresStore, way: Threads | EventLoop, seconds: float) -> None:
+        super().__init__(way, seconds)
+        self._store = store
+        self._versions: dict[str, int] = {}
+        self._at = 0  # the time of the server
+
+    async def _ask(self, name: str, *parameters: bytes) -> list[list[bytes | None]]:
+        """Return the rows of a statement. A lost race raises ``ServerError``."""
+        result = await self.way.connections.ask(name, parameters, self.due)
+        if isinstance(result, ServerError):
+            raise result
+        self.way.replies += 1
+        columns = range(result.nfields)
+        return [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
+        names = [_name_of(key) for key in keys]
+        rows = await self._ask("load", _array(_BYTEA, names))
+        self._at = _number(rows[0][0])
+        found = {name: (data, _number(version)) for _, name, data, version in rows}
+        for key, name in zip(keys, names, strict=True):
+            # A new row begins with a version that no row of this name had before.
+            self._versions[key] = found[name][1] if name in found else -1 - CHANCE.getrandbits(61)
+        return [found[name][0] if name in found else None for name in names], self._at
+
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        columns = [
+            _array(_BYTEA, [_name_of(write.key) for write in writes]),
+            _array(_BYTEA, [write.data for write in writes]),
+            _array(_BIGINT, [_integer(self._versions[write.key]) for write in writes]),
+            _array(_BIGINT, [_integer(self._expiry(write)) for write in writes]),
+        ]
+        try:
+            rows = await self._ask("swap" if len(writes) == 1 else "swap_all", *columns)
+        except ServerError as error:
+            if error.state not in LOST:
+                raise
+            rows = [[None]]
+        if _number(rows[0][0]) != len(writes):
+            return [write.key for write in writes]
+        if next(self._store.writes) % _SWEPT_EVERY == 0:
+            with suppress(ServerError, ConnectionError, TimeoutError):  # the request is counted
+                await self._ask("sweep", _integer(self._at), _integer(_SWEPT_AT_ONCE))
+        return ()
+
+    def _expiry(self, write: Write) -> int:
+        """Return the time of expiry, later by up to an eighth: a write that leaves it alone leaves the index alone."""
+        lasts = _TOMBSTONE_US if write.data is None else min(max(write.lasts_us, 0), _LONGEST)
+        step = 1 << max(0, lasts.bit_length() - 4)
+        return self._at + lasts + step - (self._at + lasts) % step
+
+    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
+        begin, after = (text.encode("utf-8", "surrogatepass") for text in (prefix, place))
+        rows = await self._ask("list", begin, after, _integer(LOOKED_AT))
+        keys = [(name or b"").decode("utf-8", "surrogatepass") for (name,) in rows]
+        return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
+
+    async def facts(self) -> list[bytes | None]:
+        """Return the values of the server."""
+        (row,) = await self._ask("facts")
+        return row
+
+    async def ping(self) -> None:
+        """Write a row: reading may work where writing does not."""
+        await self.load([""])
+        await self.swap([Write("", b"-", None, DAY)])
+
+
+class PostgresStore(ByteStore):
+    """Keep states in a PostgreSQL that all processes share.
+
+    Args:
+        url: A store URL such as ``postgresql://user:password@host/database``. docs/postgresql.md lists its options.
+        timeout_us: The time budget of a call in microseconds.
+
+    Raises:
+        ConfigError: The URL or an option cannot be used.
+
+    Example:
+        ``limiter = Limiter(rules, store=PostgresStore("postgresql://app@db/shop"))``
+    """
+
+    def __init__(self, url: str | PostgresAddress, timeout_us: int = 50_000) -> None:
+        if type(timeout_us) is not int or timeout_us < 1:
+            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
+        address = url if isinstance(url, PostgresAddress) else _parse(url)
+        if isinstance(url, str):
+            self.name = redacted_url(url)
+        self._statements = _statements_on(".".join(f'"{part}"' for part in address.table.split(".")))
+        parameters = {"connect_timeout": _CONNECT_SECONDS, **address.parameters}
+        self._connect = partial(connect, parameters, partial(_set_up, self._statements))
+        self.writes = count(1)
+        self._parents: list[Threads | None] = []
+        super().__init__(timeout_us)
+
+    def check(self, limit: Limit) -> None:
+        algorithm = limit.algorithm
+        if isinstance(algorithm, TieredWindow) and min(limit.limit, algorithm.span) > _MOST_ENTRIES:
+            is_log = isinstance(algorithm, SlidingWindowLog)
+            advice = 'Use algorithm = "tiered-window"' if is_log else "Use a larger precision"
+            most = f"{algorithm.name} keeps at most {_MOST_ENTRIES:,} entries per key on PostgreSQL"
+            raise ConfigError(f"{most}; got '{limit.quota}'. {advice}")
+
+    list_keys, alist_keys = forms(PostgresCall.list_keys, ByteStore.list_keys)
+
+    def facts(self) -> Iterator[Facts]:
+        try:
+            values = run_blocking(self._begin(self._threads, _FACTS_SECONDS).facts())
+        except Exception as error:
+            yield Facts("postgresql", self.name, {}, str(self._as_error(error)), isinstance(error, ServerError))
+            return
+        version, size, most, clients, clock = values
+        numbers = {"size": _number(size), "connections": _number(clients), "time": _number(clock)}
+        texts = {"version": (version or b"").decode(), "max_connections": (most or b"").decode()}
+        yield Facts("postgresql", self.name, {**texts, **numbers})
+
+    def close(self) -> None:
+        super().close()
+        self._threads.connections.close()
+
+    async def aclose(self) -> None:
+        self._loops.get().connections.close()
+        await super().aclose()
+
+    def _begin(self, way: Any, seconds: float) -> PostgresCall:
+        return PostgresCall(self, way, seconds)
+
+    def _open_threads(self) -> Threads:
+        self._parents.append(self.__dict__.get("_threads"))  # a forked child must not even close its connections
+        threads = super()._open_threads()
+        threads.connections = ThreadSessions(self._connect, self._statements, threads.clock)
+        return threads
+
+    def _open_loop(self) -> EventLoop:
+        loop = super()._open_loop()
+        loop.connections = LoopSessions(self._connect, self._statements, loop.clock)
+        return loop
+
+    def _as_error(self, error: Exception) -> Exception:
+        if isinstance(error, (StoreError, ConfigError)):
+            return error
+        if isinstance(error, TimeoutError):
+            return StoreError("PostgreSQL did not reply within the time budget")
+        verb = " replied" if isinstance(error, ServerError) else ""
+        kind = "" if isinstance(error, (OSError, ServerError)) else f"{type(error).__name__}: "
+        return StoreError(f"PostgreSQL{verb}: {kind}{error}")
+
+
+def _set_up(statements: Mapping[str, str], connection: Connection) -> None:
+    """Prepare a connection, and create the table if there is none."""
+    connection.execute(statements["setup"])
+    if connection.execute(statements["find"]).fetchone() == (None,):
+        with suppress(DuplicateTable, UniqueViolation):  # another process has just created it
+            connection.execute(statements["create"])
+
+
+def _parse(url: str) -> PostgresAddress:
+    split, address = check_store_url(url)
+    if not isinstance(address, PostgresAddress):
+        raise ConfigError(
+            f"expected a URL such as postgresql://host/database; got {split.scheme}://. Use open_store(url)"
+        )
+    return address
+
+
+def open_address(parsed: PostgresAddress, timeout_us: int) -> PostgresStore:
+    return PostgresStore(parsed, timeout_us)

@@ -1,0 +1,254 @@
+"""The table of the PostgreSQL store: all or nothing, races, expiry, and the connections of processes and loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from postgres_handles import NOW, PATIENT, address, ask, hit, opened
+from servers import PostgresServer, wait_for
+from store_races import raced
+from tables import each
+
+from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import check_store_url, open_store
+from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.bytestore import decide_bytes
+from ratelimit_mw.stores.postgres.store import PostgresStore
+from ratelimit_mw.testing.store_suite import limit_of
+
+
+@pytest.fixture
+def store(postgres_server: PostgresServer) -> Iterator[PostgresStore]:
+    with opened(postgres_server) as found:
+        yield found
+
+
+def remaining(store: PostgresStore, *hits: Hit) -> list[int]:
+    return [decision.remaining for decision in store.apply([each._replace(cost=0) for each in hits], NOW)]
+
+
+class Slow:
+    """A request that has read its states and writes them later."""
+
+    def __init__(self, store: PostgresStore, *hits: Hit) -> None:
+        self.call: Any = store._begin(store._threads, 10.0)
+        loaded, _ = run_blocking(self.call.load([each.key for each in hits]))
+        self.decisions, self.writes = decide_bytes(hits, loaded, NOW, NOW, "a test")
+
+    def lost(self) -> list[str]:
+        return list(run_blocking(self.call.swap(self.writes)))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_write_is_lost_when_one_of_its_keys_has_changed(store: PostgresStore, is_new: bool) -> None:
+    """None of the keys is written then, whether the changed one was there before or not."""
+    first, second = hit(limit_of("9/minute")), hit(limit_of("9/minute", "gcra"))
+    if not is_new:
+        store.apply([first, second], NOW)
+    before = remaining(store, first, second)
+    slow = Slow(store, first, second)
+    store.apply([second], NOW)
+    assert slow.lost() == [first.key, second.key]
+    assert remaining(store, first, second) == [before[0], before[1] - 1]
+    assert Slow(store, first, second).lost() == []
+
+
+def test_a_key_that_is_created_during_a_write_undoes_it(postgres_server: PostgresServer, store: PostgresStore) -> None:
+    """The write waits for the other transaction, and then finds a row that it has not seen."""
+    known, new = hit(limit_of("9/minute")), hit(limit_of("9/minute", "gcra"))
+    store.apply([known], NOW)
+    slow = Slow(store, known, new)
+    with psycopg.connect(address(postgres_server)) as other, ThreadPoolExecutor(1) as pool:
+        row = new.key.encode(), new.limit.algorithm.dump((NOW, 3, 0, NOW)), 1, 1 << 60
+        other.execute("INSERT INTO ratelimit_mw VALUES (%s, %s, %s, %s)", row)
+        writing = pool.submit(slow.lost)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_for(lambda: ask(postgres_server, waiting), "the write to wait")
+        other.commit()
+        assert writing.result() == [known.key, new.key]
+    assert remaining(store, known, new) == [8, 6]
+
+
+def test_a_reset_is_not_undone_by_an_older_write(store: PostgresStore) -> None:
+    """A request that has read its state before a reset does not bring the count back."""
+    one = hit(limit_of("9/minute"))
+    store.apply([one], NOW)
+    slow = Slow(store, one)
+    store.forget([one.key])
+    assert slow.lost() == [one.key]
+    assert remaining(store, one) == [9]
+    assert store.list_keys(one.limit.prefix).keys == []
+
+
+@pytest.mark.parametrize("specs", [("sliding-window-counter",), ("gcra", "fixed-window")])
+def test_four_processes_pass_exactly_the_limit(postgres_server: PostgresServer, specs: tuple[str, ...]) -> None:
+    """No more, and no fewer, with one limit and with several."""
+    limits = [limit_of("300/day", spec) for spec in specs]
+    assert raced(address(postgres_server), limits, 600) == 300
+
+
+def test_processes_that_start_together_create_one_table(postgres_server: PostgresServer) -> None:
+    """The table is not logged. A schema may be named, and applications with tables of their own share nothing."""
+    ask(postgres_server, "CREATE SCHEMA IF NOT EXISTS limits")
+    ready, one = threading.Barrier(8), hit(limit_of("1/minute"))
+
+    def start(table: str) -> bool:
+        with opened(postgres_server, f"?table={table}") as store:
+            ready.wait()
+            store.start()
+            return store.apply([one], NOW)[0].allowed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(start, ["limits.shop", "blog"] * 4)) == 2
+    kinds = ask(postgres_server, "SELECT relpersistence FROM pg_class WHERE relname IN ('shop', 'blog')")
+    assert kinds == [("u",), ("u",)]
+
+
+def test_expired_rows_are_deleted(postgres_server: PostgresServer) -> None:
+    """Every sixteenth write deletes up to 64 of them. Others stay."""
+    with opened(postgres_server, "?table=swept") as store:
+        store.start()
+        rows = "INSERT INTO swept SELECT ('old' || n)::bytea, 'x', 1, n FROM generate_series(1, 100) n"
+        ask(postgres_server, rows)
+        left = []
+        for _ in range(32):
+            store.apply([hit(limit_of("9/minute"))])
+            left.append(ask(postgres_server, "SELECT count(*) FROM swept WHERE expires <= 100")[0][0])
+        assert sorted(set(left)) == [0, 36, 100]
+        assert len(store.list_keys("1|").keys) == 32
+
+
+@pytest.mark.parametrize(("quota", "seconds"), [("5/minute", 60), ("1/366d", 366 * 86_400)])
+def test_a_state_stays_until_its_reset(
+    postgres_server: PostgresServer, store: PostgresStore, quota: str, seconds: int
+) -> None:
+    """And at most an eighth longer. A debt of any size fits."""
+    limit, before = limit_of(quota, "gcra"), time.time()
+    store.apply([hit(limit, limit.limit)])
+    find = "SELECT expires FROM ratelimit_mw WHERE key = %s"
+    ends = ask(postgres_server, find, hit(limit).key.encode())[0][0] / 1e6
+    assert before + seconds - 1 <= ends <= time.time() + seconds * 9 / 8 + 1
+    limiter = Limiter([Rule(name=limit.rule, limits="1000/minute", algorithm="gcra")], store)
+    limiter.settle(limiter.hit({"ip": "192.0.2.7"}), 10**12)
+    assert not limiter.peek({"ip": "192.0.2.7"})
+
+
+def test_a_damaged_state_is_an_error_of_the_store(postgres_server: PostgresServer, store: PostgresStore) -> None:
+    """The error names the key, so the limiter can delete it."""
+    one = hit(limit_of("5/hour", "gcra"))
+    store.apply([one], NOW)
+    ask(postgres_server, "UPDATE ratelimit_mw SET data = 'nonsense' WHERE key = %s", one.key.encode())
+    with pytest.raises(StoreError, match="PostgreSQL: a damaged state") as error:
+        store.apply([one], NOW)
+    assert error.value.keys == (one.key,)  # type: ignore[attr-defined]
+
+
+def test_plans_use_the_index(postgres_server: PostgresServer, store: PostgresStore) -> None:
+    """No statement of a request reads the whole table, even if it had no rows when the plan was made."""
+    limit = limit_of("9/minute")
+    for i in range(40):
+        store.apply([hit(limit, client=f"{i}"), hit(limit_of("9/minute"))])
+    scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'ratelimit_mw'"
+    with psycopg.connect(address(postgres_server), autocommit=True) as other:
+        other.execute("SELECT pg_stat_force_next_flush()")
+    before = ask(postgres_server, scans)
+    for i in range(40):
+        store.apply([hit(limit, client=f"{i}"), hit(limit_of("9/minute"))])
+    store.close()
+    assert ask(postgres_server, scans) == before
+
+
+# -- processes and loops ---------------------------------------------------------------------------------------
+
+
+def test_a_forked_worker_has_connections_of_its_own(postgres_server: PostgresServer, store: PostgresStore) -> None:
+    """The parent opened a connection before the fork. No process reads the replies of the other one."""
+    one = hit(limit_of("100000/minute"))
+    store.apply([one], NOW)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if all(store.apply([one], NOW)[0].allowed for _ in range(100)) else 2
+        finally:
+            os._exit(code)
+    assert all(store.apply([one], NOW)[0].allowed for _ in range(100))
+    assert os.waitpid(child, 0)[1] == 0
+    assert remaining(store, one) == [100_000 - 201]
+
+
+def test_each_event_loop_has_a_connection_of_its_own(postgres_server: PostgresServer) -> None:
+    """One limiter may serve several event loops, one after the other, and closes the connections of each."""
+    rule = Rule(name=f"loops-{time.time_ns()}", limits="100/minute")
+    query = "?application_name=loops"
+    limiter = Limiter([rule], address(postgres_server, query), settings=Settings(store_timeout=PATIENT / 1e6))
+
+    async def many() -> list[bool]:
+        found = await asyncio.gather(*(limiter.ahit({"ip": "192.0.2.7"}) for _ in range(10)))
+        await limiter.aclose()
+        return list(map(bool, found))
+
+    assert [asyncio.run(many()) for _ in range(3)] == [[True] * 10] * 3
+    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 70
+    limiter.close()
+    left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'loops'"
+    wait_for(lambda: not ask(postgres_server, left), "the connections to close")
+
+
+# -- URLs ------------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "postgresql:///shop?host=/run/postgresql": {"dbname": "shop", "host": "/run/postgresql"},
+    "postgres://app:p%40ss@db/shop?sslmode=require": {
+        "user": "app",
+        "password": "p@ss",
+        "dbname": "shop",
+        "host": "db",
+        "port": "",
+        "sslmode": "require",
+    },
+    "postgresql://a:1,[::1]:2,c/shop": {"dbname": "shop", "host": "a,::1,c", "port": "1,2,"},
+}
+BAD = {
+    "postgresql://db/shop?table=a;b": "Write them as %23",
+    "postgresql://db/shop?table=Shop": "option table: expected a name of small letters",
+    "postgresql://db/shop?sslmode=on": "sslmode is one of disable",
+    "postgresql://db/shop?host=/run": "either before the path, or in the option host",
+    "postgresql://a b/shop": "expected servers such as",
+    "postgresql://db/shop?prefix=a": "has no option 'prefix'. Its options are table, host, sslmode",
+}
+
+
+@each(("url", "parameters"), list(GOOD.items()))
+def test_a_url_has_the_parameters_of_libpq(url: str, parameters: dict[str, str]) -> None:
+    """Servers in turn, a socket, and a login with escaped characters."""
+    assert check_store_url(url)[1].parameters == {"application_name": "ratelimit_mw", **parameters}
+
+
+@each(("url", "message"), list(BAD.items()))
+def test_a_url_that_cannot_be_used_is_an_error(url: str, message: str) -> None:
+    """The message names the option."""
+    with pytest.raises(ConfigError) as error:
+        open_store(url)
+    assert message in str(error.value)
+
+
+def test_a_store_needs_a_url_of_its_own() -> None:
+    """The class is for one kind of server."""
+    with pytest.raises(ConfigError, match="expected a URL such as postgresql://host/database; got redis://"):
+        PostgresStore("redis://cache")
+    with pytest.raises(ConfigError, match="timeout_us"):
+        PostgresStore("postgresql://db/shop", timeout_us=0)
+    with pytest.raises(ConfigError, match="at most 5,000 entries per key on PostgreSQL; got '6000/hour'"):
+        PostgresStore("postgresql://db/shop").check(limit_of("6000/hour", "sliding-window-log"))
+    assert repr(PostgresStore("postgresql://app:secret@db/shop")) == "<PostgresStore postgresql://db/shop>"
