@@ -28,6 +28,8 @@ MORE: Final = object()
 _CHUNK: Final = 65_536
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
+_MAYBE_TLS: Final = " (for a server with TLS, write rediss:// or memcacheds://)"
+_TLS_ALERT: Final = b"\x15\x03"
 _LOST: Final = "the connection was lost"
 _UNASKED: Final = "the server sent a reply without a command"
 _CONNECTING: Final = 0.9
@@ -180,6 +182,11 @@ def _naming_plain_servers(encrypted: socket.socket) -> Iterator[None]:
         raise ConnectionError(_NO_HANDSHAKE % reason) from error
 
 
+def _hint_of(plain: socket.socket) -> str:
+    """Return the likely reason why a server ends a connection before its first reply."""
+    return "" if isinstance(plain, ssl.SSLSocket) or plain.family == socket.AF_UNIX else _MAYBE_TLS
+
+
 def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
     """Return each address with the number of addresses that are left, itself included."""
     return zip(range(len(addresses), 0, -1), addresses, strict=True)
@@ -216,6 +223,7 @@ class DeadlineSocket:
         self.deadline = deadline
         self._clock = clock
         self._socket = connected
+        self.hint = _hint_of(connected)
         self._seconds = -1.0
         self._readable = getattr(selectors, "PollSelector", selectors.SelectSelector)()
         self._readable.register(connected.fileno(), selectors.EVENT_READ)
@@ -257,6 +265,7 @@ class BlockingConnection:
     def __init__(self, opened: DeadlineSocket, codec: Codec, close: Callable[[], Any]) -> None:
         self.close = close
         self.is_quiet = opened.is_quiet
+        self._hint = opened.hint
         self._socket = opened
         self._codec = codec
 
@@ -268,8 +277,13 @@ class BlockingConnection:
         feed, gets = self._codec.feed, self._codec.gets
         replies: list[Any] = []
         while len(replies) < count:
-            if not (data := self._socket.recv(_CHUNK)):
-                raise ConnectionError("the server closed the connection")
+            try:
+                data = self._socket.recv(_CHUNK)
+            except ConnectionError as error:
+                raise ConnectionError(f"{error}{self._hint}") from error
+            if not data or (self._hint and data.startswith(_TLS_ALERT)):
+                raise ConnectionError(f"the server closed the connection{self._hint}")
+            self._hint = ""  # it has replied
             feed(data)
             while (reply := gets()) is not MORE:
                 replies.append(reply)
@@ -362,6 +376,7 @@ class LoopConnection(asyncio.Protocol):
         self._codec = codec
         self._flights: deque[_Flight] = deque()
         self._is_checked = False
+        self._hint = ""
         self._transport: Any = None
         self._abort: Callable[[], None] | None = None
         self.is_usable = True
@@ -370,6 +385,7 @@ class LoopConnection(asyncio.Protocol):
     def connection_made(self, transport: Any, abort: Callable[[], None] | None = None) -> None:
         """Use an open transport. ``abort`` closes it."""
         self._transport, self._abort = transport, abort or transport.abort
+        self._hint = "" if transport.get_extra_info("sslcontext") else _hint_of(transport.get_extra_info("socket"))
         transport.set_protocol(self)
 
     def send(self, frame: bytes, replies: int, deadline: float, done: Any = None) -> asyncio.Future[list[Any]]:
@@ -397,6 +413,10 @@ class LoopConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         flights, finished = self._flights, list[_Flight]()
+        if self._hint and data.startswith(_TLS_ALERT):
+            self._fail(ConnectionError(f"{_LOST}: closed by the server{self._hint}"))
+            return
+        self._hint = ""  # the server has replied
         try:
             self._codec.feed(data)
             while (reply := self._codec.gets()) is not MORE:
@@ -415,7 +435,7 @@ class LoopConnection(asyncio.Protocol):
                 done.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}"))
+        self._fail(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}{self._hint}"))
 
     def _fail(self, error: Exception) -> None:
         self.close()

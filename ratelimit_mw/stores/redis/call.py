@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import msgspec
 from hiredis import pack_command
@@ -23,11 +23,24 @@ from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
 if TYPE_CHECKING:
     import asyncio
 
-HIT: Final = 1
-PEEK: Final = 2
-REJECTED: Final = 2
-"""Added to the kind of hits in one slot of a request that another slot rejects."""
-CORRECT: Final = 5
+
+class Kind(NamedTuple):
+    """A kind of operation: hits or corrections.
+
+    Args:
+        number: The number of the kind in the script.
+        consumes: Whether hits consume; a peek does not.
+        is_rejected: Whether the hits are in one slot of a request that another slot rejects.
+    """
+
+    number: int
+    consumes: bool = True
+    is_rejected: bool = False
+
+
+HIT: Final = Kind(1)
+PEEK: Final = Kind(1, consumes=False)
+CORRECT: Final = Kind(2)
 SWAP: Final = read_script("swap.lua")
 """Reads values, or writes those that are still as they were read: each key with old value, new one and milliseconds."""
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
@@ -111,7 +124,7 @@ class Operation(Call):
     """One part of a call of the shell, whose keys are in one slot. Alone, it is the call.
 
     Args:
-        kind: The number of the operation in the script.
+        kind: The kind.
         items: The hits or the corrections.
         names: The names of their keys in Redis.
         slot: The slot of the keys: 0 without a cluster.
@@ -125,7 +138,7 @@ class Operation(Call):
 
     def __init__(
         self,
-        kind: int,
+        kind: Kind,
         items: Sequence[Any],
         names: Sequence[bytes],
         slot: int,
@@ -270,7 +283,7 @@ def pack_operations(operations: Sequence[Operation]) -> tuple[Script, bytes]:
     numbers: list[Any] = []
     for each in operations:
         # The second lets a server that is held up in the middle of a script find all that the script has written.
-        numbers += (each.kind, each.now, 1_000 if each.now is None else _DAY_MS, len(each.items))
+        numbers += (*each.kind, each.now, 1_000 if each.now is None else _DAY_MS, len(each.items))
         for item in each.items:
             limit, cost = item[0], item[2]
             if (number := known.get(limit)) is None:

@@ -16,7 +16,7 @@ from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
 from ..budget import STARTING
 from .batch import Batches
-from .call import CORRECT, HIT, PEEK, REJECTED, SWAP, Call, Operation, have_lua, swap_arguments, text_of
+from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
 from .errors import MovingSlotError, as_store_error
 from .own import OwnCall, rejects
 from .router import Router
@@ -74,7 +74,7 @@ class RedisRequest:
         own: list[Operation] = []
         for operation in self._operations(kind, hits, here):
             if True in [each.stops for each in operations + own]:
-                operation.kind = kind + REJECTED
+                operation.kind = kind._replace(is_rejected=True)
             own += await self._run_here(operation)
         decided = operations + own
         if len(decided) > 1 and True in [each.stops for each in decided]:
@@ -159,7 +159,7 @@ class RedisRequest:
         name, slot = self._place(key)
         return Call(verb, [key], [name], slot, *arguments)
 
-    def _operations(self, kind: int, items: Sequence[Any], positions: Sequence[int]) -> list[Operation]:
+    def _operations(self, kind: Kind, items: Sequence[Any], positions: Sequence[int]) -> list[Operation]:
         """Return an operation for the items of each slot at these positions."""
         place, now = self._place, self.now
         operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
@@ -204,13 +204,13 @@ class RedisRequest:
     async def _run_here(self, operation: Operation) -> list[Operation]:
         """Run an operation in this process. Return it, or its parts when their slot is moving."""
         kind, items = operation.kind, operation.items
-        last, is_rejected = self._deadline - self._timeout / _LAST, PEEK < kind < CORRECT
-        own = OwnCall(self._ask, self._place, self._way.clock, last, is_rejected)
+        last = self._deadline - self._timeout / _LAST
+        own = OwnCall(self._ask, self._place, self._way.clock, last, kind.is_rejected)
         try:
             if kind == CORRECT:
                 operation.result, operation.stops = await own.correct(items, self.now), False
             else:
-                operation.result = await own.apply(items, self.now, kind in (HIT, HIT + REJECTED))
+                operation.result = await own.apply(items, self.now, kind.consumes)
                 operation.stops = rejects(operation.result)
         except StoreError as error:
             operation.fail(error)
@@ -238,7 +238,7 @@ class RedisRequest:
             self._count_lost(count_hits([hit for each in unknown for hit in each.items if hit.cost != 0]))
         has_failed = any(isinstance(each.result, StoreError) for each in decided)
         for parts, run in ((operations, self._ask_each), (own, self._run_each_here)):
-            passed = [each for each in parts if not each.stops and each.kind <= PEEK]
+            passed = [each for each in parts if not (each.stops or each.kind.is_rejected)]
             refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
             peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
             await run([*refunds, *(peek for _, peek in peeks)])
@@ -255,7 +255,7 @@ class RedisRequest:
     def _peek(self, operation: Operation) -> Operation:
         """Look at the limits of a request that is rejected, without a cost."""
         hits = [hit._replace(cost=0) for hit in operation.items]
-        return Operation(PEEK + REJECTED, hits, operation.names, operation.slot, self.now)
+        return Operation(PEEK._replace(is_rejected=True), hits, operation.names, operation.slot, self.now)
 
 
 def _decided_here(hits: Sequence[Hit]) -> list[int]:

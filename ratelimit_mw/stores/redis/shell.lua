@@ -1,13 +1,14 @@
 -- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of call.py.
 --
 -- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
--- An operation starts with its kind, its time (nil: the time of the server), the least milliseconds that its keys stay,
--- and the count of its keys. The numbers of each key follow. The reply has, for each operation, its time and the values
--- of its keys, or the text of its error. STATE and a number: that key of the operation holds no state of its algorithm.
--- Times and amounts are whole numbers below 2^53: Lua is exact there.
+-- There are two kinds of operation: hits, which are applied, and corrections. One starts with its kind, whether hits
+-- consume, whether another part of their request rejects them, its time (nil: the time of the server), the least
+-- milliseconds that its keys stay, and the count of its keys. The numbers of each key follow. The reply has, for each
+-- operation, its time and the values of its keys, or the text of its error. STATE and a number: that key of the operation
+-- holds no state of its algorithm. Times and amounts are whole numbers below 2^53: Lua is exact there.
 
-local HIT, PEEK, HIT_REJECTED, CORRECT = 1, 2, 3, 5 -- 4: PEEK_REJECTED
-local NUMBERS = {2, 2, 2, 2, 5} -- of each key: limit and cost; CORRECT also time, cost, delay of the charge
+local HITS = 1
+local HEAD, NUMBERS = 6, {2, 5} -- of each key: limit and cost; of a correction also time, cost, delay of the charge
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -16,24 +17,23 @@ local cursor, keys_read = 1, 0
 local current = 0 -- the key of the running operation that is read
 local reply, length = {}, 0
 
--- The twin of _decide_leaving in limit.py.
-local function decide_leaving(limit, state, now, cost)
-  local decide, held, whole = KINDS[limit.kind][1].decide, limit.held, cost
-  if type(cost) == 'table' then whole = cost[1] end
-  local kept, allowed, remaining, retry, reset, at, delay = decide(limit, state, now, cost)
-  if whole ~= 0 and not (allowed and remaining >= held) then
-    kept = state
-    local _
-    _, allowed, remaining, retry, reset, at, delay = decide(limit, state, now, whole + held)
-  end
-  return kept, allowed, max(0, remaining - held), retry, reset, at, delay
-end
-
 for _, limit in ipairs(limits) do
   local kind = KINDS[limit.kind]
   limit.read, limit.write = kind[2].read, kind[2].write
   setmetatable(limit, kind[1])
-  if limit.held then limit.decide = decide_leaving end
+  if limit.held then -- the twin of _decide_leaving in limit.py
+    function limit:decide(state, now, cost)
+      local decide, held, whole = kind[1].decide, self.held, cost
+      if type(cost) == 'table' then whole = cost[1] end
+      local kept, allowed, remaining, retry, reset, at, delay = decide(self, state, now, cost)
+      if whole ~= 0 and not (allowed and remaining >= held) then
+        kept = state
+        local _
+        _, allowed, remaining, retry, reset, at, delay = decide(self, state, now, whole + held)
+      end
+      return kept, allowed, max(0, remaining - held), retry, reset, at, delay
+    end
+  end
 end
 
 -- The time of the server, the same for all operations of a call.
@@ -59,16 +59,28 @@ local function add_decision(remaining, retry, reset, at, delay)
   length = length + 5
 end
 
--- The same as apply for one hit, without the agreement of others.
+-- The error of an operation, as it is replied.
+local function failure(problem)
+  problem = type(problem) == 'table' and problem.err or problem
+  if problem == 'STATE' or string.find(problem, 'WRONGTYPE', 1, true) then return 'STATE ' .. current end
+  return problem
+end
+
+-- A lone hit needs no agreement of others, and none of the functions below.
 local function apply_one(now, min_ttl, consume)
-  local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + 1]
+  local limit, cost, key = limits[numbers[HEAD + 1]], numbers[HEAD + 2], KEYS[1]
   current = 1
   local state = limit.read(limit, key)
   local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
-  if consume and kept ~= state then
-    limit.write(limit, key, kept, expires_at(reset, min_ttl))
-  end
-  add_decision(remaining, retry, reset, at, delay)
+  if consume and kept ~= state then limit.write(limit, key, kept, expires_at(reset, min_ttl)) end
+  return {now, remaining, retry or -1, reset, at, delay or 0}
+end
+
+if numbers[1] == HITS and numbers[HEAD] == 1 and not (numbers[3] or numbers[HEAD + 3]) then
+  local ok, result = pcall(apply_one, numbers[4] or time(), numbers[5], numbers[2])
+  if ok then return result end
+  result = failure(result)
+  return string.find(result, 'READONLY', 1, true) and redis.error_reply(result) or {result}
 end
 
 -- All hits at one instant, all or none: decide_all of verdict.py. A hit that is rejected elsewhere is not allowed.
@@ -130,34 +142,31 @@ local function correct(count, now, min_ttl)
   end
 end
 
-local function run(kind, explicit_now, min_ttl, count)
+local function run(kind, consume, is_rejected, explicit_now, min_ttl, count)
   local now = explicit_now or time()
   length = length + 1
   reply[length] = now
-  if kind == CORRECT then
-    correct(count, now, min_ttl)
-  elseif count == 1 and kind <= PEEK then
-    apply_one(now, min_ttl, kind == HIT)
+  if kind == HITS then
+    apply(count, now, min_ttl, consume, not is_rejected)
   else
-    apply(count, now, min_ttl, kind == HIT or kind == HIT_REJECTED, kind <= PEEK)
+    correct(count, now, min_ttl)
   end
 end
 
 while numbers[cursor] do
-  local kind, explicit_now, min_ttl, count = unpack(numbers, cursor, cursor + 3)
-  local before, next_cursor = length, cursor + 4 + count * NUMBERS[kind]
-  cursor = cursor + 4
-  local ok, problem = pcall(run, kind, explicit_now, min_ttl, count)
+  local first, before = cursor, length
+  local kind, count = numbers[first], numbers[first + HEAD - 1]
+  cursor = first + HEAD
+  local ok, problem = pcall(run, unpack(numbers, first, first + HEAD - 1))
   if not ok then
-    problem = type(problem) == 'table' and problem.err or problem
+    problem = failure(problem)
     if string.find(problem, 'READONLY', 1, true) then return redis.error_reply(problem) end
-    if problem == 'STATE' or string.find(problem, 'WRONGTYPE', 1, true) then problem = 'STATE ' .. current end
     for i = length, before + 1, -1 do
       reply[i] = nil
     end
     length = before + 1
     reply[length] = problem -- the error of this operation only
   end
-  cursor, keys_read = next_cursor, keys_read + count
+  cursor, keys_read = first + HEAD + count * NUMBERS[kind], keys_read + count
 end
 return reply

@@ -134,6 +134,16 @@ def test_nonsense_is_an_error() -> None:
             handle.close()
 
 
+def test_a_server_that_may_want_tls_is_named_so() -> None:
+    """It hangs up, or sends an alert of TLS, before its first reply. Redis and Memcached, blocking and on a loop."""
+    for scheme, reply, way in itertools.product(("redis", "memcached"), (b"", b"\x15\x03\x03\x00\x02\x02\x46"), WAYS):
+        with talking(reply) as port:
+            handle = WAYS[way](open_store(f"{scheme}://{HOST}:{port}", 500_000))
+            with pytest.raises(StoreError, match=r"for a server with TLS, write rediss:// or memcacheds://"):
+                handle.hit(limit_of("5/minute"))
+            handle.close()
+
+
 def test_no_listener_is_an_error() -> None:
     """A port without a listener, and a path without a socket."""
     for place in (f"redis://{HOST}:{free_port()}/0", "unix:///nowhere/redis.sock"):

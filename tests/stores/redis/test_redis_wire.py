@@ -18,6 +18,7 @@ from servers import HOST, Server, wait_for
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.testing.store_suite import WAYS
 
 
 @pytest.fixture
@@ -120,6 +121,18 @@ def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy) -> None:
     assert store.apply([hit(limit)])[0].allowed
     assert len(idle) == 1
     store.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, way: str) -> None:
+    """It is cut in a later call, so the server speaks without TLS."""
+    handle, limit = WAYS[way](open_store(address(proxy), PATIENT)), limit_of("100/hour")
+    handle.hit(limit)
+    proxy.hears = lambda _: proxy.cut()
+    with pytest.raises(StoreError) as caught:
+        handle.hit(limit)
+    assert "TLS" not in str(caught.value)
+    handle.close()
 
 
 def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
