@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import memcached_handles
-import postgres_handles
 import pytest
 import redis_handles
 from servers import HOST, STEADY, Server, cluster_running
@@ -22,7 +21,7 @@ URLS: dict[str, Callable[[Callable[[str], Any], Path], str]] = {
     "redis": lambda server, folder: redis_handles.address(server("redis_server")),
     "cluster": lambda server, folder: f"redis+cluster://{HOST}:{server('nodes')[0].port}",
     "memcached": lambda server, folder: memcached_handles.address(server("memcached_server")),
-    "postgres": lambda server, folder: postgres_handles.address(server("postgres_server")),
+    "postgres": lambda server, folder: f"postgresql://postgres@{HOST}:{server('postgres_server').port}/postgres",
 }
 
 
