@@ -1,11 +1,12 @@
 -- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of call.py.
 --
 -- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
--- There are two kinds of operation: hits, which are applied, and corrections. One starts with its kind, whether hits
--- consume, whether another part of their request rejects them, its time (nil: the time of the server), the least
--- milliseconds that its keys stay, and the count of its keys. The numbers of each key follow. The reply has, for each
--- operation, its time and the values of its keys, or the text of its error. STATE and a number: that key of the operation
--- holds no state of its algorithm. Times and amounts are whole numbers below 2^53: Lua is exact there.
+-- There are two kinds of operation: hits, which are applied, and corrections. One starts with its kind, and with two
+-- flags: hits consume, another part of their request rejects them. Then follow its time (nil: the time of the server),
+-- the least milliseconds that its keys stay, and the count of its keys. The numbers of each key are last.
+-- The reply has, for each operation, its time and the values of its keys, or the text of its error. STATE and a number:
+-- that key of the operation holds no state of its algorithm.
+-- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
 local HITS = 1
 local HEAD, NUMBERS = 6, {2, 5} -- of each key: limit and cost; of a correction also time, cost, delay of the charge
