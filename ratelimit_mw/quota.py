@@ -26,6 +26,8 @@ _UNITS: Final[dict[str, int]] = {
     **dict.fromkeys(("month", "months"), 30 * _DAY),
     **dict.fromkeys(("year", "years"), 360 * _DAY),
 }
+_CALENDAR: Final = {"day": _DAY, "week": 7 * _DAY, "month": 30 * _DAY, "year": 365 * _DAY}
+"""The usual lengths of the periods of a calendar. The real ones differ, and depend on the time zone."""
 _NAMED: Final = {_UNITS[name]: name for name in ("week", "day", "hour", "minute", "second")}
 _SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1000))
 
@@ -33,6 +35,7 @@ _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 # "5per minute" and "5 perminute" are valid in the package limits.
 _PERIOD = rf"\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?"
 _QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
+_BY_CALENDAR = re.compile(rf"\s*(\d{{1,18}})\s*(?:/|per)\s*calendar\s+({'|'.join(_CALENDAR)})s?\s*", re.A | re.I)
 _LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_NUMBER})?\s*([a-z]+))?\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
@@ -45,13 +48,17 @@ _USE_DENY = ". To reject all requests of a client, use lists.deny"
 class Quota:
     """An amount per period, with an optional burst for buckets. "10 concurrent" limits concurrent requests.
 
+    "10000 per calendar month" begins anew at midnight of the first, by the time zone of its rule.
+
     Args:
         amount: The amount, a whole number up to 10**12, or the whole quota as text.
         period: The period in seconds or as text such as "15 minutes", from 1 microsecond to 366 days.
         burst: The capacity of a bucket. Default: the amount.
 
     Attributes:
-        period_us: The period in whole microseconds; 0 for a concurrency limit.
+        period_us: The period in whole microseconds; 0 for a concurrency limit. A calendar month has 30 days here.
+        calendar: The period of the calendar, such as "month"; "" for a period of one length.
+        zone: The name of the time zone of the calendar. The rule sets it.
 
     Raises:
         ConfigError: The text cannot be parsed, or a number is out of range.
@@ -67,6 +74,8 @@ class Quota:
     period_us: int
     burst: int | None
     concurrent: bool
+    calendar: str
+    zone: str
 
     def __init__(self, amount: int | str, period: float | str | None = None, burst: int | None = None) -> None:
         if isinstance(amount, str) and period is None and burst is None:
@@ -91,7 +100,15 @@ class Quota:
         quota._keep(amount, period_us, burst, concurrent)
         return quota
 
-    def _keep(self, amount: Any, period_us: int, burst: int | None, concurrent: bool = False) -> None:
+    def _keep(
+        self,
+        amount: Any,
+        period_us: int,
+        burst: int | None,
+        concurrent: bool = False,
+        calendar: str = "",
+        zone: str = "",
+    ) -> None:
         _whole("amount", amount, 1, MAX_AMOUNT, instead=_USE_DENY * (amount == 0))
         if burst is not None:
             _whole("burst", burst, 1, MAX_AMOUNT)
@@ -101,7 +118,8 @@ class Quota:
             _whole("period of a concurrency limit", period_us, 0, 0)
         else:
             _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
-        for name, value in zip(self.__slots__, (amount, period_us, burst, concurrent), strict=True):
+        values = (amount, period_us, burst, concurrent, calendar, zone)
+        for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -109,13 +127,18 @@ class Quota:
         """Return the quota that a text describes.
 
         Args:
-            text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, or ``AMOUNT concurrent``.
+            text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, ``AMOUNT per calendar PERIOD`` with
+                a day, week, month or year, or ``AMOUNT concurrent``.
 
         Raises:
             ConfigError: The text cannot be parsed. The message shows the text.
         """
         if not isinstance(text, str):
             raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
+        if by_calendar := _BY_CALENDAR.fullmatch(text):
+            quota, unit = cls.__new__(cls), by_calendar[2].lower()
+            quota._keep(int(by_calendar[1]), _CALENDAR[unit], None, calendar=unit, zone="UTC")
+            return quota
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
             close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
@@ -129,6 +152,32 @@ class Quota:
         except ConfigError as error:
             raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 
+    def with_amount(self, amount: int, burst: int | None = None) -> Quota:
+        """Return a quota of the same period, or of concurrent requests, with another amount and burst.
+
+        Args:
+            amount: The amount.
+            burst: The capacity of a bucket. Default: the amount.
+
+        Raises:
+            ConfigError: A number is out of range.
+        """
+        quota = self.__class__.__new__(self.__class__)
+        quota._keep(amount, self.period_us, burst, self.concurrent, self.calendar, self.zone)
+        return quota
+
+    def in_zone(self, zone: str) -> Quota:
+        """Return the quota with the time zone of its calendar; the same quota without a calendar.
+
+        Args:
+            zone: The name of the time zone, such as "Europe/Berlin".
+        """
+        if not self.calendar or self.zone == zone:
+            return self
+        quota = self.with_amount(self.amount)
+        object.__setattr__(quota, "zone", zone)
+        return quota
+
     @property
     def period(self) -> float:
         """The period in seconds; 0.0 for a concurrency limit."""
@@ -140,6 +189,8 @@ class Quota:
     def __str__(self) -> str:
         if self.concurrent:
             return f"{self.amount} concurrent"
+        if self.calendar:
+            return f"{self.amount} per calendar {self.calendar}"
         burst = "" if self.burst is None else f" burst {self.burst}"
         return f"{self.amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
 
@@ -174,9 +225,9 @@ def parse_quotas(limits: object) -> tuple[Quota, ...]:
         raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_USE_PER * callable(limits)}")
     if not quotas:
         raise ConfigError(f"a rule needs at least one limit. Expected {_EXPECTED}.")
-    periods = [quota.period_us for quota in quotas]
-    for quota in quotas:
-        if periods.count(quota.period_us) > 1:  # they would share one key
+    periods = [(quota.period_us, quota.calendar) for quota in quotas]
+    for quota, period in zip(quotas, periods, strict=True):
+        if periods.count(period) > 1:  # they would share one key
             raise ConfigError(f"two limits have the period of {str(quota)!r}. Remove one, or write two rules")
     return tuple(quotas)
 

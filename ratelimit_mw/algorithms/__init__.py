@@ -12,7 +12,7 @@ from ..errors import ConfigError, error_path, suggestion
 from ..quota import Quota, parse_duration
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from .concurrency import Concurrency
-from .fixed_window import FixedWindow, IntervalTokenBucket
+from .fixed_window import CalendarWindow, FixedWindow, IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
@@ -105,7 +105,7 @@ def build(spec: object, quota: Quota) -> Algorithm:
 
 
 def build_limit(rule: str, number: int, quota: Quota, algorithm: object, *options: Any, **named: Any) -> Limit:
-    """Return a limit, whose algorithm is that of ``build``, or slots for a quota of concurrent requests.
+    """Return a limit, whose algorithm is that of ``build``; that of the quota for a calendar and concurrent requests.
 
     Args:
         rule: The name of the rule.
@@ -118,7 +118,8 @@ def build_limit(rule: str, number: int, quota: Quota, algorithm: object, *option
     Raises:
         ConfigError: The quota does not fit the algorithm, or there is none of this name.
     """
-    build = Concurrency if quota.concurrent else checked_spec(algorithm)
+    own = Concurrency if quota.concurrent else CalendarWindow if quota.calendar else None
+    build = checked_spec(algorithm) if own is None else own
     return Limit(rule, number, quota, build, *options, **named)
 
 

@@ -378,7 +378,7 @@ class Limit:
         # The cost that a process leases at once. A lease of one saves no round trip.
         share = self.limit * lease // 100
         self.local = False
-        self.lease = share if share > 1 and not quota.concurrent else 0
+        self.lease = share if share > 1 and not (quota.concurrent or quota.calendar) else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
@@ -421,7 +421,7 @@ class Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
         burst = self.quota.burst and -(-self.quota.burst // parts)
         amount = -(-self.quota.amount // parts)
-        quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
+        quota = self.quota.with_amount(amount, burst)
         options = (self.build, self.shadow, self.statuses, self.on_store_error)
         limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
         limit.shown_rule, limit.policy, limit.values_of = self.shown_rule, self.policy, self.values_of
@@ -432,7 +432,9 @@ class Limit:
     @property
     def text(self) -> str:
         """The quota with its unit, unless that is "requests": "1000 tokens/minute"."""
-        return str(self.quota) if self.unit == "requests" else str(self.quota).replace("/", f" {self.unit}/", 1)
+        text, amount = str(self.quota), str(self.quota.amount)
+        is_plain = self.unit == "requests" or self.quota.concurrent
+        return text if is_plain else f"{amount} {self.unit}{text.removeprefix(amount)}"
 
     def key_of(self, limit: Limit, key: str) -> str:
         """Return the key of a client, from its key under another limit."""

@@ -223,5 +223,5 @@ def _policy_item(limit: Limit) -> str:
         return item + _POLICY_UNIT.format(unit=_CONCURRENT)
     item += _POLICY_UNIT.format(unit=limit.unit) * (limit.unit != _REQUESTS)
     seconds, rest = divmod(limit.quota.period_us, SECOND)
-    # The draft has no fractions of a second, so such a window is left out.
-    return item if rest else item + _POLICY_WINDOW.format(window=seconds)
+    # The draft has no fractions of a second and no calendar, so such a window is left out.
+    return item if rest or limit.quota.calendar else item + _POLICY_WINDOW.format(window=seconds)

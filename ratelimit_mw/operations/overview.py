@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
-from ..decision import BanTerms
+from ..decision import BanTerms, Limit
 from ..http.routes import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
@@ -81,7 +81,8 @@ class Overview:
             "limits": function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
-            **({"schedule": _texts_of(source.schedule.limits), "timezone": zone} if source.schedule else {}),
+            **({"schedule": _texts_of(source.schedule.limits)} if source.schedule else {}),
+            **({"timezone": zone} if source.schedule or source.has_calendar else {}),
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
             **consistency_of(rule),
@@ -171,7 +172,8 @@ def algorithm_of(rule: CompiledRule) -> str:
     if not rule.limits:  # those of a function
         return str(name_of_spec(rule.source.algorithm))
     limit = rule.limits[0]
-    name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(rule.source.algorithm)
+    is_own = limit.quota.concurrent or limit.quota.calendar
+    name = limit.algorithm.name if is_own else name_of_spec(rule.source.algorithm)
     return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
 
 
@@ -211,7 +213,7 @@ def _exemption(view: ViewMarks) -> str:
 
 def _limits(rule: CompiledRule) -> list[str]:
     options = rule.source.options
-    lines = [function_name(rule.source.limits)] if not rule.limits else [limit.text for limit in rule.limits]
+    lines = [function_name(rule.source.limits)] if not rule.limits else list(map(_limit, rule.limits))
     lines += [f"key: {own}"] if (own := function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
@@ -220,6 +222,10 @@ def _limits(rule: CompiledRule) -> list[str]:
     for text, limits in rule.ranges.items():
         lines.append(f"{text} ({options['timezone']}): {_line(map(str, (limit.quota for limit in limits)))}")
     return [*lines, *([ban_text(rule.source.ban)] if rule.source.ban else [])]
+
+
+def _limit(limit: Limit) -> str:
+    return f"{limit.text} ({limit.quota.zone})" if limit.quota.calendar else limit.text
 
 
 def ban_text(ban: BanTerms) -> str:

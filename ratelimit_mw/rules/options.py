@@ -93,7 +93,10 @@ BanOption = Annotated[
 
 
 TimezoneOption = Annotated[
-    str, option('The time zone of `schedule`, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone)
+    str,
+    option(
+        'The time zone of `schedule` and of calendar quotas, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone
+    ),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Any, Final, Unpack, cast
@@ -128,9 +128,10 @@ class Rule:
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
             self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
-        if not (scheduled or self._has_functions):
+        if not (scheduled or self._has_functions or self.has_calendar):
             if "timezone" in self.given:
-                raise ConfigError("nothing depends on the time zone. Add a schedule, or remove timezone", "timezone")
+                fix = "Add a schedule or a limit per calendar month, or remove timezone"
+                raise ConfigError(f"nothing depends on the time zone. {fix}", "timezone")
             self.options["timezone"] = _DEFAULTS["timezone"]
             self._keep(timezone=UTC)
         if self.wait_us and not self._may_hold_slots:
@@ -152,7 +153,7 @@ class Rule:
         Raises:
             ConfigError: The limits cannot be parsed, or the algorithm of the rule cannot have them.
         """
-        quotas = parse_quotas(limits)
+        quotas = tuple(quota.in_zone(str(self.timezone)) for quota in parse_quotas(limits))
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
                 build_limit("", 0, quota, self.algorithm)
@@ -212,8 +213,8 @@ class Rule:
         if self.mode == "shadow" or counts_otherwise:
             others = 'mode = "shadow", ban, reserve, count_when, count_unless or an algorithm with options'
             problem = f"{option} cannot be combined with {others}"
-        elif self.quotas and all(quota.concurrent for quota in self.quotas):
-            problem = f"concurrency limits are always exact. Remove {option}"
+        elif self.quotas and all(quota.concurrent or quota.calendar for quota in self.quotas):
+            problem = f"concurrency limits and calendar quotas are always exact. Remove {option}"
         if problem and (is_own or percent is not None):
             raise ConfigError(problem, name)
         if problem:
@@ -222,10 +223,19 @@ class Rule:
         return "leased", percent or _LEASE_PERCENT
 
     @property
-    def _may_hold_slots(self) -> bool:
+    def _every_quota(self) -> Iterable[Quota]:
+        """The quotas of all clients and times, as far as they are known."""
         tables = (quotas for _, table in self.tables for quotas in table.values())
-        quotas = itertools.chain(self.quotas, *tables, *(self.schedule.limits.values() if self.schedule else ()))
-        return self._has_functions or any(quota.concurrent for quota in quotas)
+        return itertools.chain(self.quotas, *tables, *(self.schedule.limits.values() if self.schedule else ()))
+
+    @property
+    def has_calendar(self) -> bool:
+        """Whether a quota of the rule is one of a calendar."""
+        return any(quota.calendar for quota in self._every_quota)
+
+    @property
+    def _may_hold_slots(self) -> bool:
+        return self._has_functions or any(quota.concurrent for quota in self._every_quota)
 
     @property
     def _has_functions(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
+from ..algorithms.fixed_window import CalendarWindow
 from ..clock import SECOND
 from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
@@ -19,6 +20,7 @@ from .store_suite import (
     Spec,
     StoreHandle,
     StoreSuite,
+    calendar_limit,
     hits_of,
     label,
     limit_of,
@@ -106,6 +108,25 @@ class StoreCompliance(StoreSuite):
         for seed, quota in enumerate(("5/minute", "200/hour", "7/10s")):
             limits = [limit_of(quota, spec), limit_of("9/minute", spec, shadow=seed % 2 == 1)]
             self._compare(store, limits, NOW, seed, [spec])
+
+    @store_test
+    def test_a_calendar_quota_ends_at_midnight(self, store: StoreHandle) -> None:
+        """A day of 23 hours ends at its midnight, and random traces over other edges give equal decisions."""
+        limit = calendar_limit("2 per calendar day", "Europe/Berlin")
+        start = 1_774_738_800 * SECOND  # 2026-03-29 in Berlin, when the clocks go forward
+        end = start + 23 * 3600 * SECOND
+        decisions = [store.hit(limit, at) for at in (start, start + SECOND, end - 1, end, end + 1, end + 2)]
+        check_equal([d.retry_us for d in decisions], [0, 0, 1, 0, 0, DAY - 2], "the waits around the end of the day")
+        check_equal(decisions[0].reset_us, 23 * 3600 * SECOND, "the length of the day")
+        own = store.hit(calendar_limit("2 per calendar month", "Europe/Berlin"), None)
+        check_equal(
+            own.at_us + own.reset_us, CalendarWindow(own.quota).end_of(own.at_us), "the end by the store's own clock"
+        )
+        for seed, (period, zone) in enumerate(
+            (("day", "America/Sao_Paulo"), ("week", "UTC"), ("month", "Asia/Kolkata"))
+        ):
+            limit = calendar_limit(f"4 per calendar {period}", zone)
+            self._compare(store, [limit], start - 5 * SECOND, seed, ["fixed-window"])
 
     @store_test
     def test_the_largest_numbers_are_exact(self, store: StoreHandle, spec: Spec) -> None:

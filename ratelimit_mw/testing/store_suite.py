@@ -192,6 +192,11 @@ def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule
     return build_limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
 
 
+def calendar_limit(quota: str, zone: str) -> Limit:
+    """Build a limit of a calendar in a time zone."""
+    return build_limit(f"{uuid4().hex[:12]}{next(_numbers)}", 0, Quota.parse(quota).in_zone(zone), "gcra")
+
+
 def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> tuple[BanLimit, Limit, Limit]:
     """Build a rule of two limits with a ban."""
     first = limit_of("3/minute", spec, shadow)

@@ -315,7 +315,10 @@ def test_a_consistency_that_cannot_be_kept_is_an_error() -> None:
             {"consistency": "leased", "mode": "shadow"},
             'consistency: consistency = "leased" cannot be combined with mode = "shadow"',
         ),
-        ({"consistency": "leased", "limits": "2 concurrent"}, "concurrency limits are always exact"),
+        (
+            {"consistency": "leased", "limits": "2 concurrent"},
+            "concurrency limits and calendar quotas are always exact",
+        ),
         ({"consistency": "leased", "count_when": {"status": 401}}, 'consistency = "leased" cannot be combined'),
     ):
         expect_error(message, Rule, **{"limits": "100/minute", **options})

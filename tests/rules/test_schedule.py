@@ -186,7 +186,7 @@ def test_a_time_zone_without_a_schedule_is_an_error() -> None:
     """It would have no effect. Settings may change that of a decorator, whose schedule they may also remove."""
     for limits in ("9/minute", ["9/minute", "20/hour"]):
         expect_error(
-            r"^timezone: nothing depends on the time zone\. Add a schedule, or remove",
+            r"^timezone: nothing depends on the time zone\. Add a schedule or a limit per calendar month, or remove",
             Rule,
             limits=limits,
             timezone="Asia/Tokyo",

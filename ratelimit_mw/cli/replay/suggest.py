@@ -77,4 +77,4 @@ def _scaled(quota: Quota, amount: int) -> Quota:
     unit = 10 ** max(0, len(str(amount)) - 2)
     amount = -(-amount // unit) * unit
     burst = quota.burst and max(1, round(quota.burst * amount / quota.amount))
-    return Quota.exact(amount, quota.period_us, burst)
+    return quota.with_amount(amount, burst)

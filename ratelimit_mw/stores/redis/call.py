@@ -17,6 +17,7 @@ from redis import ResponseError
 from ...decision import Decision, Hit, SlotCost
 from ...errors import StateError, StoreError
 from ..base import RECORDS
+from ..bytestore import wall_us
 from .errors import Command, as_store_error, error_code
 from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
 
@@ -263,7 +264,8 @@ def _ends_of(operation: Operation) -> tuple[bytes, bytes] | None:
         return None
     key = (operation.kind, *map(_limit_and_cost, operation.items))
     if (ends := _ends.get(key)) is None:
-        if any(hit.limit.quota.concurrent for hit in operation.items):  # the cost of slots has their id
+        # The cost of slots has their id, and a calendar the windows of the time.
+        if any(hit.limit.quota.concurrent or hit.limit.quota.calendar for hit in operation.items):
             return None
         if len(_ends) >= _MOST_PACKED:
             _ends.clear()
@@ -288,9 +290,13 @@ def pack_operations(operations: Sequence[Operation]) -> tuple[Script, bytes]:
             limit, cost = item[0], item[2]
             if (number := known.get(limit)) is None:
                 packed, lua = PACKED[limit]
+                if limit.quota.calendar:
+                    packed = packed | {"bounds": limit.algorithm.bounds(wall_us() if each.now is None else each.now)}
                 limits.append(packed)
                 algorithms.add(lua)
-                number = known[limit] = len(limits)
+                number = len(limits)
+                if not limit.quota.calendar:  # operations may have several times
+                    known[limit] = number
             numbers += (number, cost)
             if each.kind == CORRECT:
                 at, consumed, delay = item[3] or (None, None, None)

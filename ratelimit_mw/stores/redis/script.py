@@ -15,7 +15,7 @@ import msgspec
 from ...algorithms import Algorithm
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from ...algorithms.concurrency import Concurrency
-from ...algorithms.fixed_window import FixedWindow, IntervalTokenBucket
+from ...algorithms.fixed_window import CalendarWindow, FixedWindow, IntervalTokenBucket
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...decision import Ban, Limit
@@ -40,6 +40,7 @@ _MOST_LIMITS: Final = 10_000
 _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
     FixedWindow: _WINDOW,
     IntervalTokenBucket: _WINDOW,
+    CalendarWindow: _WINDOW,
     SlidingWindowCounter: LuaAlgorithm("SlidingWindowCounter", "sliding_window_counter", "Packed"),
     Bucket: _BUCKET,
     TokenBucket: _BUCKET,
@@ -82,7 +83,10 @@ def _script(text: str) -> Script:
 
 
 class PackedLimits(dict[Limit, Any]):
-    """A cache: the fields of a limit that its Lua needs, packed, and the Lua. None for an algorithm without Lua."""
+    """A cache: the fields of a limit that its Lua needs, packed, and the Lua. None for an algorithm without Lua.
+
+    The fields of a calendar are not packed, because each call adds the windows around its time.
+    """
 
     def __missing__(self, limit: Limit) -> Any:
         if len(self) >= _MOST_LIMITS:
@@ -97,7 +101,9 @@ class PackedLimits(dict[Limit, Any]):
             fields["held"] = limit.held
         if limit.concerns_ban:
             fields["rule"] = limit.rule
-        return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))
+        fields["kind"] = lua.name
+        packed = fields if limit.quota.calendar else msgspec.Raw(msgspec.msgpack.encode(fields))
+        return self.setdefault(limit, (packed, lua))
 
 
 PACKED: Final = PackedLimits()

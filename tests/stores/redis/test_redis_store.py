@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import build_limit
-from ratelimit_mw.decision import Charge, Correction, Decision
+from ratelimit_mw.algorithms.fixed_window import CalendarWindow
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.bytestore import wall_us
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, label
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, calendar_limit, label
 
 WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
@@ -106,6 +109,21 @@ def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> No
     else:
         seconds, us = server.time()
         assert expires_at >= seconds * 1_000_000 + us + max(86_000_000_000, decision.reset_us - 400_000_000)
+
+
+def test_a_clock_that_is_days_off_is_an_error_of_a_calendar(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has only the windows around the time of this process. A difference of hours is no problem."""
+    limit = calendar_limit("5 per calendar day", "Europe/Berlin")
+    one = Hit(limit, limit.prefix + "ip=192.0.2.7", 1)
+    for hours, is_known in ((-20, True), (20, True), (-60, False), (60, False)):
+        moved = partial(lambda hours: wall_us() + hours * 3_600_000_000, hours)
+        monkeypatch.setattr("ratelimit_mw.stores.redis.call.wall_us", moved)
+        if is_known:
+            (decision,) = store.apply([one])
+            assert decision.at_us + decision.reset_us == CalendarWindow(limit.quota).end_of(wall_us())
+        else:
+            with pytest.raises(StoreError, match="the clocks of Redis and of this process differ by days"):
+                store.apply([one._replace(key=f"{one.key}{hours}")])
 
 
 def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis.Redis) -> None:
