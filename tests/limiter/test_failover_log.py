@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,19 @@ def test_failures_among_successes_are_logged_once(hit: Hit, caplog: pytest.LogCa
 
 
 def test_a_server_without_a_free_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Redis has one connection fewer than the process has threads. The line has the reason that Redis gives."""
+    """Another client takes the last connection. The line has the reason that Redis gives."""
     with redis_running(tmp_path, "--maxclients", "2") as server, redis.Redis(host=HOST, port=server.port) as other:
-        store: Any = RedisStore(f"redis://{HOST}:{server.port}", timeout_us=5_000_000)
-        mine = limiter(store, [rule("deny")])
+        mine = limiter(RedisStore(f"redis://{HOST}:{server.port}", timeout_us=5_000_000), [rule("deny")])
         wait_for(lambda: len(other.client_list()) == 1, "the start to be over")
         assert not mine.hit(WHO).unavailable
-        pool = store._blocking.target._pool
-        used = pool._take()
-        assert mine.hit(WHO).unavailable
-        pool._idle.append(used)
+        for client in other.client_list():
+            if int(client["id"]) != other.client_id():
+                other.client_kill(client["addr"])
+        with socket.create_connection((HOST, server.port)) as third:
+            third.sendall(b"PING\r\n")
+            assert third.recv(7) == b"+PONG\r\n"
+            assert mine.hit(WHO).unavailable
+        wait_for(lambda: len(other.client_list()) == 1, "the end of the third connection")
         assert not mine.hit(WHO).unavailable
         (message,) = [record.getMessage() for record in caplog.records]
         mine.close()
