@@ -56,6 +56,7 @@ LINKS: Final = {
     "unit": "[costs](#costs)",
     "ban": "[bans](bans.md)",
     "reserve": "[priorities](load.md#priorities)",
+    "target": "[adaptive concurrency](load.md#adaptive-concurrency)",
     "priorities": "[priorities](load.md#priorities)",
     "schedule": "[schedules](schedules.md)",
     "count_when": "[outcomes](#outcomes)",

@@ -36,6 +36,7 @@ _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 _PERIOD = rf"\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?"
 _QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
 _BY_CALENDAR = re.compile(rf"\s*(\d{{1,18}})\s*(?:/|per)\s*calendar\s+({'|'.join(_CALENDAR)})s?\s*", re.A | re.I)
+_ADAPTIVE = re.compile(r"\s*adaptive\s+(\d{1,18})\s*\.\.\s*(\d{1,18}\b.*)", re.A | re.I)
 _LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_NUMBER})?\s*([a-z]+))?\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
@@ -48,6 +49,7 @@ _USE_DENY = ". To reject all requests of a client, use lists.deny"
 class Quota:
     """An amount per period, with an optional burst for buckets. "10 concurrent" limits concurrent requests.
 
+    "adaptive 5..200 concurrent" limits them to an amount within these bounds, which follows their times.
     "10000 per calendar month" begins anew at midnight of the first, by the time zone of its rule.
 
     Args:
@@ -59,6 +61,7 @@ class Quota:
         period_us: The period in whole microseconds; 0 for a concurrency limit. A calendar month has 30 days here.
         calendar: The period of the calendar, such as "month"; "" for a period of one length.
         zone: The name of the time zone of the calendar. The rule sets it.
+        floor: The smallest amount of an adaptive limit, whose largest one is ``amount``; None for other limits.
 
     Raises:
         ConfigError: The text cannot be parsed, or a number is out of range.
@@ -76,6 +79,7 @@ class Quota:
     concurrent: bool
     calendar: str
     zone: str
+    floor: int | None
 
     def __init__(self, amount: int | str, period: float | str | None = None, burst: int | None = None) -> None:
         if isinstance(amount, str) and period is None and burst is None:
@@ -108,6 +112,7 @@ class Quota:
         concurrent: bool = False,
         calendar: str = "",
         zone: str = "",
+        floor: int | None = None,
     ) -> None:
         _whole("amount", amount, 1, MAX_AMOUNT, instead=_USE_DENY * (amount == 0))
         if burst is not None:
@@ -118,7 +123,11 @@ class Quota:
             _whole("period of a concurrency limit", period_us, 0, 0)
         else:
             _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
-        values = (amount, period_us, burst, concurrent, calendar, zone)
+        if floor is not None:
+            if not concurrent:
+                raise ConfigError('only concurrency limits are adaptive, such as "adaptive 5..200 concurrent"')
+            _whole("smallest amount", floor, 1, amount)
+        values = (amount, period_us, burst, concurrent, calendar, zone, floor)
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -128,7 +137,7 @@ class Quota:
 
         Args:
             text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, ``AMOUNT per calendar PERIOD`` with
-                a day, week, month or year, or ``AMOUNT concurrent``.
+                a day, week, month or year, ``AMOUNT concurrent``, or ``adaptive FLOOR..CEILING concurrent``.
 
         Raises:
             ConfigError: The text cannot be parsed. The message shows the text.
@@ -138,6 +147,10 @@ class Quota:
         if by_calendar := _BY_CALENDAR.fullmatch(text):
             quota, unit = cls.__new__(cls), by_calendar[2].lower()
             quota._keep(int(by_calendar[1]), _CALENDAR[unit], None, calendar=unit, zone="UTC")
+            return quota
+        if adaptive := _ADAPTIVE.fullmatch(text):
+            quota, limit = cls.__new__(cls), cls.parse(adaptive[2])
+            quota._keep(limit.amount, limit.period_us, limit.burst, limit.concurrent, floor=int(adaptive[1]))
             return quota
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
@@ -163,7 +176,7 @@ class Quota:
             ConfigError: A number is out of range.
         """
         quota = self.__class__.__new__(self.__class__)
-        quota._keep(amount, self.period_us, burst, self.concurrent, self.calendar, self.zone)
+        quota._keep(amount, self.period_us, burst, self.concurrent, self.calendar, self.zone, self.floor)
         return quota
 
     def in_zone(self, zone: str) -> Quota:
@@ -187,6 +200,8 @@ class Quota:
         return f"Quota({str(self)!r})"
 
     def __str__(self) -> str:
+        if self.floor is not None:
+            return f"adaptive {self.floor}..{self.amount} concurrent"
         if self.concurrent:
             return f"{self.amount} concurrent"
         if self.calendar:

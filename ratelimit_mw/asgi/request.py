@@ -175,7 +175,7 @@ class ASGIAdmission(Admission):
             if self.counts_outcomes:
                 if self.true_costs:
                     message = self._without_costs(message)
-                verdict = verdict.after(self.status)
+                verdict = self.outcome(self.status or ERROR)
             added = self._headers or limits.writer.headers(verdict)
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}

@@ -12,12 +12,15 @@ from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
 from .limit import BANNED as BANNED
 from .limit import FORMAT as FORMAT
+from .limit import SHED as SHED
+from .limit import UNAVAILABLE as UNAVAILABLE
 from .limit import Algorithm as Algorithm
 from .limit import Charge as Charge
 from .limit import Correction as Correction
 from .limit import Decision as Decision
 from .limit import Hit as Hit
 from .limit import Limit as Limit
+from .limit import PlaceCost as PlaceCost
 from .limit import SlotCost as SlotCost
 from .limit import build_denial as build_denial
 from .limit import client_of as client_of

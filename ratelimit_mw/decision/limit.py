@@ -25,6 +25,8 @@ UNAVAILABLE: Final = "unavailable"
 """Why a limit rejected: the store, or the function of the limits, gave no result."""
 BANNED: Final = "banned"
 """Why a limit decided so: the client is banned from the rule."""
+SHED: Final = "shed"
+"""Why an adaptive limit rejected: the service cannot bear more requests."""
 _SLOT_BITS: Final = 50
 """Ids of slots are exact numbers in Lua, and smaller than the times that stores name slots by."""
 _ESCAPES: Final = {ord(character): f"%{ord(character):X}" for character in "%|{}"}
@@ -58,13 +60,19 @@ class SlotCost(int):
 
 def name_slots(hits: Iterable[Hit]) -> list[Hit]:
     """Give the slots that these hits take an id, which no other hit has."""
-    return [hit._replace(cost=_slot_cost(hit.cost)) if hit.limit.quota.concurrent else hit for hit in hits]
+    return [hit._replace(cost=_slot_cost(hit.cost)) if hit.limit.holds_slots else hit for hit in hits]
 
 
 def _slot_cost(cost: int) -> SlotCost:
     named = SlotCost(cost)
     named.slot = 1 + randbits(_SLOT_BITS)
     return named
+
+
+class PlaceCost(int):
+    """The cost of a hit on an adaptive limit. ``limit`` is the amount that the limit had for it."""
+
+    limit: int
 
 
 class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the time of a dataclass
@@ -81,7 +89,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
         at_us: The time of the hit by the store's clock, in microseconds since 1970.
         delay_us: Microseconds to wait before you continue (leaky-bucket queue).
         hit: The limit, key and cost that were decided. Internal; the store sets it.
-        why: The reason for a decision other than the count: ``"unavailable"`` or ``"banned"``. Internal.
+        why: The reason for a decision other than the count: ``"unavailable"``, ``"banned"`` or ``"shed"``. Internal.
     """
 
     allowed: bool
@@ -120,8 +128,12 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
     @property
     def limit(self) -> int:
-        """The largest cost that can pass at once: the amount of the quota, or the capacity of a bucket."""
-        return self.hit[0].limit
+        """The largest cost that can pass at once: the amount of the quota, or the capacity of a bucket.
+
+        Of an adaptive limit it is the amount at the time of the decision.
+        """
+        cost = self.hit[2]
+        return cost.limit if isinstance(cost, PlaceCost) else self.hit[0].limit
 
     @property
     def unit(self) -> str:
@@ -142,6 +154,11 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
     def banned(self) -> bool:
         """True when the client is banned from the rule."""
         return self.why == BANNED
+
+    @property
+    def shed(self) -> bool:
+        """True when an adaptive limit rejected the request, because the service cannot bear more of them."""
+        return self.why == SHED
 
     @property
     def local(self) -> bool:
@@ -339,8 +356,10 @@ class Limit:
     ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
     returns the values in a key after the prefix, by feature, and ``names_client`` whether one of them is the client's
     own. ``ban`` is the ban of the rule. ``by_class`` has the limit of each class of requests, for a rule with a
-    reserve. ``status`` is the status of its rejections. With ``shares``, new clients may
-    share a state while the store is full. ``build`` makes the algorithm of a quota.
+    reserve or an adaptive limit. A limit that ``sheds`` is adaptive: this process decides it, with ``target`` as the
+    longest time of a request in microseconds. Headers leave out a limit that is ``hidden``. ``status`` is the status
+    of its rejections. With ``shares``, new clients may share a state while the store is full. ``build`` makes the
+    algorithm of a quota.
     """
 
     values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
@@ -352,6 +371,7 @@ class Limit:
     held = 0
     """The part of the quota that these requests leave to the classes above theirs, and its percent."""
     held_percent = 0
+    target = 0
 
     def __init__(
         self,
@@ -368,6 +388,8 @@ class Limit:
         self.rule = self.shown_rule = rule
         self.quota = quota
         self.shadow = shadow
+        self.sheds = quota.floor is not None
+        self.hidden = shadow or self.sheds
         self.statuses = statuses
         self.on_store_error = on_store_error
         self.unit = unit
@@ -386,6 +408,11 @@ class Limit:
     def concerns_ban(self) -> bool:
         """Whether a rejection concerns a ban: the rule has one, or the limit is one."""
         return self.ban is not None
+
+    @property
+    def holds_slots(self) -> bool:
+        """Whether a request holds slots in the store."""
+        return self.quota.concurrent and not self.sheds
 
     def show_as(self, name: str) -> None:
         """Set the name of the rule that clients see, ``shown_rule``, and with it that of the limit, ``policy``."""

@@ -180,7 +180,9 @@ class Receipt:
     def _open_charges(self) -> list[tuple[Decision, list[OpenCharge]]]:
         """The charges of each decision that consumed. Built on first use."""
         if self._charges is None:
-            decisions = [d for d in self._verdict.decisions if d.allowed and self._verdict.allowed]
+            decisions = [
+                d for d in self._verdict.decisions if d.allowed and self._verdict.allowed and not d.hit[0].sheds
+            ]
             self._charges = [(d, [OpenCharge(*charge_of(d))]) for d in decisions]
         return self._charges
 

@@ -11,7 +11,7 @@ import msgspec
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
 from .bans import banned_rules, count_rejections, show_bans
-from .limit import UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
+from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
 from .receipt import Due, Receipt, cost_due, lock, refund_due
 
 
@@ -169,6 +169,11 @@ class Verdict(msgspec.Struct, eq=False):
         return False
 
     @property
+    def shed(self) -> bool:
+        """True when the request is rejected by an adaptive limit, because the service cannot bear more of them."""
+        return any(decision.shed for decision in self.rejected_by)
+
+    @property
     def banned(self) -> bool:
         """True when the request is rejected because its client is banned from a rule."""
         return any(decision.banned for decision in self.rejected_by)
@@ -182,14 +187,15 @@ class Verdict(msgspec.Struct, eq=False):
     def status(self) -> int:
         """The HTTP status of a rejection; 200 when allowed.
 
-        429 for a limit, 403 for a deny list (``denied``), 503 for an unreachable store (``unavailable``).
+        429 for a limit, 403 for a deny list (``denied``), 503 for an unreachable store (``unavailable``) and
+        for a service that cannot bear more requests (``shed``).
         For a ban, the ``status`` of the option ``ban``, by default 429.
         """
         if self.allowed or not self.decisions:
             return 200 if self.allowed else 403
         status = 429
         for decision in self.decisions:
-            if decision.why == UNAVAILABLE:
+            if decision.why == UNAVAILABLE or (decision.why == SHED and not decision.hit[0].shadow):
                 return 503
             if decision.why and not decision.hit[0].shadow and (ban := decision.hit[0].ban):
                 status = ban.status

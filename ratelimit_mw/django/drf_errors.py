@@ -28,7 +28,7 @@ class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
 
 
 class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
-    """A 503, for an unreachable store and ``on_store_error = "deny"``."""
+    """A 503, for an unreachable store and ``on_store_error = "deny"``, and for an adaptive limit."""
 
     status_code = 503
     default_detail = "The service is busy. Try again later."
@@ -38,4 +38,8 @@ def api_error(verdict: Verdict) -> RateLimitExceeded:
     """Return the error for a rejection."""
     if verdict.status == ClientDenied.status_code:
         return ClientDenied(verdict)
-    return StoreUnavailable(verdict) if verdict.unavailable else RequestThrottled(verdict, verdict.retry_after)
+    return (
+        StoreUnavailable(verdict)
+        if verdict.status == StoreUnavailable.status_code
+        else RequestThrottled(verdict, verdict.retry_after)
+    )

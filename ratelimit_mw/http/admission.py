@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
+from ..limiter.gates import respond
 from ..rules.costs import HeaderCost
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
@@ -164,7 +165,7 @@ class Admission:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
         self.true_costs += plan.true_costs
-        self.counts_outcomes |= plan.counts_outcomes or bool(plan.true_costs)
+        self.counts_outcomes |= plan.counts_outcomes or plan.sheds or bool(plan.true_costs)
         if plan.has_slots:
             self.has_slots = True
             limits.limiter.hold(verdict, limits.rules)
@@ -264,8 +265,13 @@ class Admission:
         if self.first is not None:
             self.first.verdict = self.verdict
             return []
-        verdict = self.verdict.after(status) if self.counts_outcomes else self.verdict
+        verdict = self.outcome(status) if self.counts_outcomes else self.verdict
         return self._headers or self.limits.writer.headers(verdict)
+
+    def outcome(self, status: int) -> Verdict:
+        """Note the status of the response, and return the verdict as it is after it."""
+        respond(self.verdict, status)
+        return self.verdict.after(status)
 
     def text_headers(self, status: int) -> list[TextHeader]:
         """Return the headers as text in the title case of the standards."""

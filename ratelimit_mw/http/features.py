@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from operator import attrgetter
@@ -18,13 +19,14 @@ from ..keys.values import parameter
 from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule
 from ..rules.costs import FeatureCost
-from ..rules.plan import Plan
+from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
 from .client_ip import ClientIP, key_without_address
 from .functions import OwnFunctions, Read
 from .region import Region
 from .request import Request
 
+_TIME: Final = re.compile(r"(?:t=)?(\d{10,16}(?:\.\d{1,9})?)", re.ASCII)
 _MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
@@ -82,6 +84,7 @@ class FeatureReader:
             "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
             **({PRIORITY: self._priority} if priority_header else {}),
+            **({REQUEST_START: self._request_start} if client_ip.reads_header else {}),
         }
         self._priority_header = priority_header
         if priority_header and not client_ip.reads_header:
@@ -148,6 +151,12 @@ class FeatureReader:
         """Return the class that a trusted proxy has written. Of two lines, one is the client's own."""
         lines = request.proxy_lines(self._priority_header) if self._client_ip.trusts(request.peer) else []
         return lines[0] if len(lines) == 1 else None
+
+    def _request_start(self, request: Request) -> float | None:
+        """Return the time in ``X-Request-Start`` of a trusted proxy: seconds, milliseconds or microseconds."""
+        lines = request.proxy_lines("x-request-start") if self._client_ip.trusts(request.peer) else []
+        match = _TIME.fullmatch(lines[0]) if len(lines) == 1 else None
+        return None if match is None else float(match[1]) / 1000 ** ((len(match[1].partition(".")[0]) - 9) // 3)
 
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))

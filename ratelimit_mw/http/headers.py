@@ -92,7 +92,7 @@ class HeaderWriter:
             return []
         decisions = verdict.decisions
         limits: list[Limit] | None = None  # of a single decision, the most common case
-        if len(decisions) != 1 or decisions[0].hit[0].shadow:
+        if len(decisions) != 1 or decisions[0].hit[0].hidden:
             decisions, limits = _shown(decisions, allowed)
             if not decisions:
                 wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
@@ -177,7 +177,7 @@ def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decis
     slots: list[Decision] = []
     for decision in decisions:
         limit = decision.hit[0]
-        if not limit.shadow:
+        if not limit.hidden:
             (slots if limit.quota.concurrent and decision.allowed else rates).append(decision)
     shown = rates or slots
     limits = [decision.hit[0] for decision in shown]

@@ -155,6 +155,8 @@ def build_template(verdict: Verdict, form: int, wait: int | None) -> RejectionTe
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
         reason = "You are banned." if isinstance(verdict, BannedVerdict) else "Too many of your requests were rejected."
         kind, before = _BANNED, f"{reason} {before}"
+    elif verdict.shed:
+        before = f"The service is busy. {before}"
     before = _concurrency(verdict) + before
     media, page, _ = _FORMS[form]
     if page is None:
@@ -173,7 +175,7 @@ def _concurrency(verdict: Verdict) -> str:
     slots = [
         decision.limit
         for decision in verdict.rejected_by
-        if decision.hit[0].quota.concurrent and not (decision.unavailable or decision.banned)
+        if decision.source.holds_slots and not (decision.unavailable or decision.banned)
     ]
     if not slots:
         return ""

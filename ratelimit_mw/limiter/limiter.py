@@ -17,7 +17,7 @@ from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import Found, LimitsCall, arun, run
-from ..rules.plan import Plan
+from ..rules.plan import REQUEST_START, Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
@@ -27,6 +27,7 @@ from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twi
 from ..testmode import process_clock, testmode
 from .clients import Clients
 from .clocks import Clocks
+from .gates import Gates, leave, respond
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
@@ -69,6 +70,7 @@ class Limiter:
         clients: The ``Clients``: its methods show, reset and ban single clients, and override their limits.
         reloads: The rules and the settings, and what reads them again.
         slots: The slots of the requests that run in this process.
+        gates: The adaptive limits of this process.
         settlement: What settles verdicts.
         clocks: The times of the limiter.
         observers: The observers.
@@ -102,6 +104,7 @@ class Limiter:
         self._counts: Counts = self.remote or cast(MemoryStore, self._memory)
         self._tasks = Tasks(self.waits)
         self.slots = Slots(self._counts, clocks, self._tasks)
+        self.gates = Gates(clocks.own)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
         with reloads.located(*arguments):
             with error_path("observers"):
@@ -327,6 +330,8 @@ class Limiter:
             hits = self._prepare(plan, features, cost, consume, request)
         if not isinstance(hits, list):
             return cast(Verdict, hits)
+        if plan.sheds:
+            return run_blocking(self._pass_gates(blocking_call, plan, hits, features, consume))
         if plan.waits and consume:
             return run_blocking(self.slots.decide_in_turn(blocking_call, plan, hits))
         return self._apply(plan, hits, consume)
@@ -343,6 +348,11 @@ class Limiter:
             return self.decide(plan, features, cost, consume, request)
         if not isinstance(hits, list):
             return cast(Verdict, hits)
+        if plan.sheds:
+            return await self._pass_gates(async_call, plan, hits, features, consume)
+        return await self._adecide_hits(plan, hits, consume)
+
+    async def _adecide_hits(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
         if plan.waits and consume:
             return await self.slots.decide_in_turn(async_call, plan, hits)
         if not self.waits:
@@ -350,6 +360,29 @@ class Limiter:
         deciding = self._counts.aapply(hits, self._now(), consume)
         decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
+
+    async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
+        """Decide the limits that follow the load of this process, and then ask the store about the others."""
+        others = [hit for hit in hits if not hit.limit.sheds]
+        here = self.gates.enter(hits, features.get(REQUEST_START)) if consume else []
+        held = Verdict(here, all(decision.allowed or decision.shadow for decision in here))
+        if not (held.allowed and others):
+            return held
+        try:
+            if call is async_call:
+                verdict = await self._adecide_hits(plan, others, consume)
+            elif plan.waits and consume:
+                verdict = await self.slots.decide_in_turn(call, plan, others)
+            else:
+                verdict = self._apply(plan, others, consume)
+        except BaseException:
+            leave(held)
+            raise
+        if verdict.allowed:
+            verdict.decisions = [*here, *verdict.decisions]
+        else:
+            leave(held)
+        return verdict
 
     def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
         if len(hits) == 1 and consume and self._memory is not None and not (plan.adds_hits or hits[0].limit.shadow):
@@ -582,8 +615,15 @@ class Slot:
         self._held.append(verdict)
         return verdict
 
-    def __exit__(self, *_: object) -> None:
-        self._limiter.conclude(self._held.pop(), None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._limiter.conclude(self._end(kind), None)
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._limiter.aconclude(self._held.pop(), None)
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._limiter.aconclude(self._end(kind), None)
+
+    def _end(self, kind: type[BaseException] | None) -> Verdict:
+        """Return the verdict that is held. A block that was cancelled, or timed out, was dropped by the service."""
+        verdict = self._held.pop()
+        if kind is None or (issubclass(kind, Exception) and not issubclass(kind, TimeoutError)):
+            respond(verdict, 200)
+        return verdict

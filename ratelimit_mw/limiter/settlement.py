@@ -20,6 +20,7 @@ from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .clocks import Clocks
+from .gates import leave
 from .reloads import Reloads
 from .slots import Counts, Slots
 from .tasks import Tasks
@@ -47,6 +48,7 @@ class Settlement:
         """Refund all of the cost that a verdict consumed."""
         for part in verdict.parts:
             self._slots.release(part)
+            leave(part)
             for rule in part.rules:
                 part.state(rule, refund_due)
         await self._correct(call, verdict)
@@ -75,6 +77,7 @@ class Settlement:
         for part in verdict.parts:
             self._slots.release(part)
             part.receipt.has_ended, part.receipt.status = True, status
+            leave(part, status)
         await self._correct(call, verdict)
 
     def forget(self, verdict: Verdict, rule: str) -> None:

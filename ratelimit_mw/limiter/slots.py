@@ -85,7 +85,7 @@ class Slots:
 
     def hold(self, verdict: Verdict, rules: RuleSet) -> None:
         """Renew the slots of a verdict until ``release``, each for at most the ``hold_at_most`` of its rule."""
-        names = {decision.rule for decision in verdict.decisions if decision.quota.concurrent}
+        names = {decision.rule for decision in verdict.decisions if decision.source.holds_slots}
         if names:
             self.renewed.hold(verdict)
         for name in names & rules.by_name.keys():

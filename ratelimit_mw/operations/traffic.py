@@ -17,7 +17,7 @@ from .declare import operation
 from .times import minute_text
 from .traffic_report import missing_text, report_json, top_json
 
-_PARTS: Final = ("banned", "denied", "unavailable")
+_PARTS: Final = ("banned", "denied", "unavailable", "shed")
 """The parts of ``rejected`` that have a column if there are any."""
 
 

@@ -60,6 +60,7 @@ class CompiledRule:
         self.source = rule
         self.priorities = priorities
         self._held = priorities.held(rule.reserve) if rule.reserve else {}
+        self._has_classes = bool(rule.reserve or rule.target_us)
         self.name = name
         self.shown = shown or name
         """The name that clients see."""
@@ -133,8 +134,11 @@ class CompiledRule:
             ban = BanLimit(rule.ban, limits[0])
             for limit in limits:
                 limit.ban = ban
-        for limit in limits if self._held else ():
-            limit.by_class = {name: limit.leaving(percent) for name, percent in self._held.items()}
+        for limit in limits:
+            held = self._held
+            if limit.sheds:
+                limit.target, limit.statuses, held = rule.target_us, None, self.priorities.shed
+            limit.by_class = {name: limit.leaving(percent) for name, percent in held.items()}
         return limits
 
     def _build_tables(self) -> list[tuple[tuple[Part, ...], dict[str, Limits]]]:
@@ -184,6 +188,8 @@ class CompiledRule:
         limits = self._build(quotas)
         self.check_cost(limits)
         for limit in limits:
+            if limit.sheds and not self.source.target_us:
+                raise ConfigError(f"{str(limit.quota)!r} needs the option target")
             if limit.quota.concurrent and not self.may_hold_slots:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)
@@ -196,7 +202,7 @@ class CompiledRule:
         """The ways to find the limits of a client, in their order."""
         if limits is not None:
             self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
-        self.varies = len(self.choosers) > 1 or bool(self.lookups or self._held)
+        self.varies = len(self.choosers) > 1 or bool(self.lookups or self._has_classes)
         """Whether the limits of a client may be others than those of the rule."""
 
     def _choosers(self) -> Iterator[Chooser]:
@@ -259,9 +265,9 @@ class CompiledRule:
         limits = self.limits_of(features, key, found, choosers)
         if limits is None and not self.shadow:
             return decide_without_store(False, self.placeholder, clock(), unavailable=True)
-        if self._held and limits and not isinstance(limits, LimitsCall):
+        if self._has_classes and limits and not isinstance(limits, LimitsCall):
             name = self.priorities.class_of(features)
-            return tuple(limit.by_class[name] for limit in limits)
+            return tuple(limit.by_class.get(name, limit) for limit in limits)
         return limits or ()
 
     def all_limits(self, now: int | None = None) -> list[Limit]:

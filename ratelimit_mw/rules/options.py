@@ -17,7 +17,7 @@ from .names import checked_rule_name
 from .outcomes import CountUnless, CountWhen, parse_count_unless, parse_count_when
 from .priorities import parse_reserve
 from .schedule import parse_timezone
-from .values import checked_algorithm, checked_table, checked_unit, parse_hold, parse_share
+from .values import checked_algorithm, checked_table, checked_unit, parse_hold, parse_positive_duration, parse_share
 
 AlgorithmName = Literal[
     "sliding-window",
@@ -180,6 +180,12 @@ class RuleOptions(TypedDict, total=False):
             'The share of the quota that is kept for a class and those above it, such as `{critical = "20%"}`.',
             {},
             read=parse_reserve,
+        ),
+    ]
+    target: Annotated[
+        str | float | None,
+        option(
+            "The time within which 90% of the requests of an adaptive limit should end.", read=parse_positive_duration
         ),
     ]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]

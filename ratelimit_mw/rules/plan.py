@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from ..clock import SECOND, Clock, now_us
 from ..decision import BannedVerdict, Hit, Limit, Verdict, decide_without_store, make_hit
@@ -12,8 +12,13 @@ from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
+from .priorities import PRIORITY
 from .schedule import Schedule
 
+REQUEST_START: Final = "request_start"
+"""The feature with the time at which a proxy received the request, in seconds since 1970."""
+OPTIONAL: Final = (PRIORITY, REQUEST_START)
+"""The features that a plan with adaptive limits reads where something provides them."""
 Choose = Callable[[Features, Clock], tuple[Limit, str, int] | None]
 
 
@@ -34,6 +39,10 @@ class Plan:
         self.looks_up = calls_functions or any(rule.ranges for rule in rules)
         """Whether limits depend on the time, or come from functions, which may return any."""
         self.has_slots = calls_functions or any(limit.quota.concurrent for limit in every)
+        self.sheds = any(limit.sheds for limit in every) or any(r.lookups and r.source.target_us for r in rules)
+        """Whether this process decides limits that follow the load, before the store is asked."""
+        if self.sheds:
+            self.needs = (*self.needs, *(name for name in OPTIONAL if name not in self.needs))
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
@@ -57,7 +66,7 @@ class Plan:
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
-        if rule.source.reserve:
+        if rule.source.reserve or self.sheds:
             return None
         key_of = rule.key.with_prefix(limit.prefix)
         if rule.overrides is not None:
@@ -75,7 +84,7 @@ class Plan:
         build_key, choosers, cost = rule.build_key, rule.choosers, rule.fixed_cost
         if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.captures.names:
             return None
-        if rule.source.reserve:
+        if rule.source.reserve or self.sheds:
             return None
         if rule.source.schedule is not None and len(choosers) == 2 and not rule.lookups:
             return _choose_by_time(rule, rule.source.schedule, cost)

@@ -4,12 +4,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
 from ..keys.features import Features, checked_name
-from .declaration import decode, option
+from .declaration import as_given, decode, option
 from .values import checked_table
 
 PRIORITY: Final = "priority"
@@ -51,6 +51,15 @@ class PriorityTable(TypedDict, total=False):
         str,
         option("The header with the class of a request. It needs `trusted_proxies`.", "", parse=_header_name),
     ]
+    shed: Annotated[
+        Mapping[str, str],
+        option(
+            "The share of an adaptive limit that each class may take. Default: 100% for the first class, 60% for the"
+            " last one, 90% for the others.",
+            {},
+            read=as_given,
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,13 @@ class Priorities:
 
     order: tuple[str, ...] = ("critical", "normal", "background")
     header: str = ""
+    shares: tuple[int, ...] = (100, 90, 60)
+    """The percent of an adaptive limit that each class may take."""
+
+    @property
+    def shed(self) -> dict[str, int]:
+        """The percent of an adaptive limit that each class leaves to others."""
+        return {name: 100 - share for name, share in zip(self.order, self.shares, strict=True)}
 
     def class_of(self, features: Features) -> str:
         """Return the class of a request. One that has no class of the list is of the middle class."""
@@ -87,18 +103,31 @@ DEFAULT_PRIORITIES: Final = Priorities()
 
 def parse_priorities(table: Any) -> Priorities:
     """Return the classes of the setting ``priorities``."""
-    return Priorities(**decode(PriorityTable, table, 'a table such as {order = ["critical", "normal"]}'))
+    options = decode(PriorityTable, table, 'a table such as {order = ["critical", "normal"]}')
+    classes = Priorities(options["order"], options["header"], ())
+    shares = dict.fromkeys(classes.order, 90) | {classes.order[-1]: 60} | {classes.order[0]: 100}
+    with error_path("shed"):
+        shares |= _percents(options["shed"], 100)
+        classes.check(shares)
+        if sorted(shares.values(), reverse=True) != [*shares.values()]:
+            raise ConfigError(f"expected shares that fall in the order of the classes; got {shares}")
+    return replace(classes, shares=tuple(shares.values()))
 
 
 def parse_reserve(table: Any) -> dict[str, int]:
     """Return the percent that a rule reserves for each class and those above it. Together they are below 100%."""
-    reserve = {}
-    for name, share in checked_table(table).items():
-        with error_path(str(name)):
-            match = _PERCENT.fullmatch(str(share))
-            if match is None or not 1 <= int(match[1]) <= 99:
-                raise ConfigError(f'expected a share from "1%" to "99%"; got {share!r}')
-            reserve[name] = int(match[1])
+    reserve = _percents(table, 99)
     if sum(reserve.values()) > 99:
         raise ConfigError(f"expected less than 100% in all; got {sum(reserve.values())}%")
     return reserve
+
+
+def _percents(table: Any, most: int) -> dict[str, int]:
+    shares = {}
+    for name, share in checked_table(table).items():
+        with error_path(str(name)):
+            match = _PERCENT.fullmatch(str(share))
+            if match is None or not 1 <= int(match[1]) <= most:
+                raise ConfigError(f'expected a share from "1%" to "{most}%"; got {share!r}')
+            shares[name] = int(match[1])
+    return shares

@@ -32,6 +32,7 @@ _ATTRIBUTES: Final = {
     "cost_from": "true_cost",
     "hold_at_most": "hold_us",
     "wait": "wait_us",
+    "target": "target_us",
     "limits_ttl": "limits_ttl_us",
 }
 """The attributes of a rule that do not have the names of their options."""
@@ -75,6 +76,7 @@ class Rule:
     schedule: Schedule | None
     limits_ttl_us: int
     wait_us: int
+    target_us: int
     max_waiting: int
     hold_us: int
     reserve: Mapping[str, int]
@@ -95,7 +97,7 @@ class Rule:
             decoded = decode(RuleOptions, options)
             self._keep(limits=limits, options={**_DEFAULTS, **options}, given=given, defaulted=defaulted, place=place)
             self._keep(**{_ATTRIBUTES.get(name, name): value for name, value in decoded.items()})
-            self._keep(wait_us=decoded["wait"] or 0)
+            self._keep(wait_us=decoded["wait"] or 0, target_us=decoded["target"] or 0)
             self._combine(decoded)
 
     def _keep(self, **attributes: object) -> None:
@@ -134,6 +136,7 @@ class Rule:
                 raise ConfigError(f"nothing depends on the time zone. {fix}", "timezone")
             self.options["timezone"] = _DEFAULTS["timezone"]
             self._keep(timezone=UTC)
+        self._check_target()
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         for name, value in (("limits", self.limits), ("per_key", decoded["per_key"])):
@@ -235,7 +238,18 @@ class Rule:
 
     @property
     def _may_hold_slots(self) -> bool:
-        return self._has_functions or any(quota.concurrent for quota in self._every_quota)
+        return self._has_functions or any(quota.concurrent and quota.floor is None for quota in self._every_quota)
+
+    def _check_target(self) -> None:
+        adaptive = next((quota for quota in self._every_quota if quota.floor is not None), None)
+        if adaptive is not None and not self.target_us:
+            fix = 'Set the time within which 90% of its requests should end, such as target = "250ms"'
+            raise ConfigError(f"{str(adaptive)!r} needs a target. {fix}", "target")
+        if self.target_us and adaptive is None and not self._has_functions:
+            raise ConfigError('nothing follows a target. Add a limit such as "adaptive 5..200 concurrent"', "target")
+        if self.target_us and (self.ban is not None or self.wait_us):
+            name = "ban" if self.ban is not None else "wait"
+            raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
 
     @property
     def _has_functions(self) -> bool:

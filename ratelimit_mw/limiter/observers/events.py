@@ -52,11 +52,11 @@ class Event:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied" or "unavailable".
+        """The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied", "unavailable" or "shed".
 
         "shadow": allowed, but a rule in shadow mode would have rejected it. "banned": rejected because the client is
         banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store was
-        unreachable.
+        unreachable. "shed": rejected by an adaptive limit.
         """
         return self._outcomes.outcome
 

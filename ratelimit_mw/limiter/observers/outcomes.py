@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from ...decision import Decision, Verdict
+from ...decision import BANNED, SHED, UNAVAILABLE, Decision, Verdict
 
-Outcome = Literal["allowed", "shadow", "rejected", "banned", "denied", "unavailable"]
-REJECTED: Final = frozenset({"rejected", "banned", "denied", "unavailable"})
+Outcome = Literal["allowed", "shadow", "rejected", "banned", "denied", "unavailable", "shed"]
+REJECTED: Final = frozenset({"rejected", "banned", "denied", "unavailable", "shed"})
 """The outcomes of requests that are rejected."""
+_BY_REASON: Final[dict[str, Outcome]] = {UNAVAILABLE: "unavailable", SHED: "shed", BANNED: "banned"}
 LOCAL: Final = "local"
 """The kind of store of a request that this process decided on its own."""
 Labels = tuple[str, str, str]
@@ -69,13 +70,13 @@ def outcome_of_rejection(rejection: Decision) -> Outcome:
     """Return the outcome of a rule from a decision that rejected."""
     if rejection.shadow:
         return "shadow"
-    return "unavailable" if rejection.unavailable else "banned" if rejection.banned else "rejected"
+    return _BY_REASON.get(rejection.why, "rejected")
 
 
 def _outcome_of(rejections: Iterable[Verdict]) -> Outcome:
-    kinds = {
-        "denied" if each.denied else "unavailable" if each.unavailable else "banned" if each.banned else "rejected"
-        for each in rejections
-    }
-    order: tuple[Outcome, ...] = ("denied", "unavailable", "banned", "rejected")
+    kinds = set[Outcome]()
+    for each in rejections:
+        kinds |= {"denied"} if each.denied else {outcome_of_rejection(decision) for decision in each.rejected_by}
+        kinds |= {"banned"} if each.banned else set()
+    order: tuple[Outcome, ...] = ("denied", "unavailable", "shed", "banned", "rejected")
     return next(outcome for outcome in order if outcome in kinds)

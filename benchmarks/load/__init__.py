@@ -1,0 +1,1 @@
+"""Limits that follow the load, in simulated time."""

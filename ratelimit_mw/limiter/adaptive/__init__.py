@@ -1,0 +1,3 @@
+"""The rules of limits that follow the load. Pure arithmetic: the time is an argument, and there is no I/O."""
+
+from .aimd import Aimd as Aimd

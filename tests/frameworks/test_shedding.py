@@ -1,0 +1,85 @@
+"""A request that the service cannot bear gets a 503 in every framework, and its place ends with the response."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sites import Build, Call, Reply, act
+
+from ratelimit_mw import Rule
+from ratelimit_mw.limiter import gates
+
+RULE = Rule(name="api", limits="adaptive 1..2 concurrent", target="250ms", key=[], match={"path": "/"})
+
+
+def in_flight(served: Any) -> list[int]:
+    return [state.in_flight for state in served.limiter.gates.states().values()]
+
+
+async def meeting(call: Call) -> int:
+    await call.meet()
+    return 200
+
+
+def test_the_requests_in_flight_are_limited(site: Build) -> None:
+    """The 503 has the problem type of the draft, a wait, and no limits of the client."""
+    served = site(RULE, meeting)
+    assert served.at_once(3) == [200, 503, 503]
+    assert in_flight(served) == [0]
+    held = [served.limiter.hit({}) for _ in range(2)]
+    response = served.call(headers={"Accept": "application/json"})
+    assert response.status_code == 503
+    assert 1 <= int(response.headers["retry-after"]) <= 5
+    assert [name for name in response.headers if "ratelimit" in name] == []
+    problem = response.json()
+    assert problem["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    assert (problem["violated-policies"], problem["detail"][:20]) == (["api"], "The service is busy.")
+    for verdict in held:
+        served.limiter.conclude(verdict, 200)
+
+
+def test_each_end_of_a_response_ends_the_place(site: Build) -> None:
+    """So do errors, streams and statuses. The headers show the other limits only."""
+    served = site([RULE, Rule(name="all", limits="100/minute")], act)
+    for query in ("status=201", "fail", "stream", "status=503"):
+        response = served.call(path=f"/?{query}")
+        assert in_flight(served) == [0]
+        if query != "fail":
+            assert response.headers["x-ratelimit-limit"] == "100"
+
+
+def test_a_long_stream_is_not_slow(site: Build) -> None:
+    """The time until the start of the response counts, and the stream holds its place until its end."""
+
+    async def streaming(call: Call) -> Reply:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"a"
+            seen.append(in_flight(served)[0])
+            served.clock.advance(10)
+            yield b"b"
+
+        return Reply(body=parts())
+
+    seen: list[int] = []
+    served = site(RULE, streaming)
+    served.call()
+    (state,) = served.limiter.gates.states().values()
+    assert (seen, state._slow, state._ended, state.in_flight) == ([1], 0, 1, 0)
+
+
+def test_the_queue_of_a_trusted_proxy_counts(site: Build) -> None:
+    """Its header has seconds, milliseconds or microseconds. That of a client is ignored."""
+    served = site(RULE, 200, trusted_proxies=["10.0.0.0/8"])
+    for client, header, slow in (
+        ("10.0.0.1", "t={:.3f}", 1),
+        ("10.0.0.1", "{:.0f}000", 1),
+        ("10.0.0.1", "{:.0f}000000", 1),
+        ("10.0.0.1", "now", 0),
+        ("192.0.2.7", "t={:.3f}", 0),
+    ):
+        seconds = gates.now_us() / 1e6 - 5
+        served.call(client=client, headers={"X-Request-Start": header.format(seconds)})
+        (state,) = served.limiter.gates.states().values()
+        assert state._slow == slow, (client, header)
+        state._begin(0)

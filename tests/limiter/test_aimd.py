@@ -1,0 +1,138 @@
+"""A limit of concurrent requests follows their times. The faults that others had with such limits are tests here."""
+
+from __future__ import annotations
+
+from tables import each
+
+from ratelimit_mw.clock import SECOND
+from ratelimit_mw.limiter.adaptive import Aimd
+
+TARGET = 250_000
+
+
+class Load:
+    """A limit, and a clock that each second of requests advances."""
+
+    def __init__(self, floor: int = 5, ceiling: int = 200) -> None:
+        self.limit, self.now = Aimd(floor, ceiling, TARGET), 0
+
+    def second(self, took: float = 0.1, requests: int = 120, dropped: int = 0, at_once: int | None = None) -> float:
+        """Let some requests pass, in groups of as many as the limit allows at once, and return the limit after them."""
+        limit, left = self.limit, requests
+        while left:
+            group = min(left, int(limit.limit) if at_once is None else at_once)
+            for _ in range(group):
+                limit.enter(self.now)
+            for _ in range(group):
+                limit.respond(self.now, int(took * SECOND), dropped > 0)
+                dropped -= 1
+                limit.leave()
+            left -= group
+        self.now += SECOND
+        limit.allows(self.now)
+        return limit.limit
+
+
+def test_it_doubles_from_the_start_until_a_window_is_slow_and_then_grows_by_one() -> None:
+    """A slow window takes a fifth away. At the ceiling it stays."""
+    load = Load()
+    assert [load.second() for _ in range(3)] == [40, 80, 160]
+    assert load.second(took=0.3) == 128
+    assert [load.second() for _ in range(2)] == [129, 130]
+    assert Load(ceiling=30).second() == 30
+    assert [Load(floor=50).limit.limit, Load(ceiling=10).limit.limit, Load().limit.limit] == [50, 10, 20]
+
+
+def test_it_stays_within_its_bounds() -> None:
+    """The floor is never left, and from it the limit doubles again. The reason of the last change is known."""
+    load = Load()
+    reasons = [load.limit.reason]
+    assert [load.second(took=0.3) for _ in range(9)][-1] == 5
+    reasons.append(load.limit.reason)
+    assert load.second() == 10
+    reasons.append(load.limit.reason)
+    load.second(dropped=120)
+    assert [*reasons, load.limit.reason] == ["start", "slow", "grew", "dropped"]
+
+
+@each(("slow", "limit"), [(0, 40), (12, 40), (13, 16)])
+def test_a_tenth_of_the_requests_may_be_slow(slow: int, limit: float) -> None:
+    """So a pause of garbage collection, which makes some slow, lowers nothing."""
+    load = Load()
+    for i in range(120):
+        load.limit.enter(load.now)
+        load.limit.respond(load.now, TARGET + (i < slow))
+        if i < 100:
+            load.limit.leave()
+    load.limit.allows(SECOND)
+    assert load.limit.limit == limit
+
+
+def test_a_limit_that_nobody_uses_does_not_grow() -> None:
+    """It grows while at least 80% of it was in use, or a request was rejected."""
+    load = Load()
+    assert load.second(at_once=15) == 20
+    assert load.second(at_once=16) == 40
+    load = Load()
+    for _ in range(12):
+        load.limit.enter(0)
+    assert not load.limit.allows(0, share=60)
+    for _ in range(12):
+        load.limit.leave()
+    assert load.second(at_once=5) == 40
+
+
+def test_dropped_requests_never_raise_it() -> None:
+    """A service that gives up early, so that all requests are fast, has the floor within 60 s and stays there."""
+    load = Load()
+    limits = [load.second(took=0.001, dropped=120) for _ in range(120)]
+    assert set(limits[10:]) == {5}
+    assert max(limits) < 20
+
+
+def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
+    """Few responses arrive then, and a window does not wait for a hundred of them."""
+    limit, now = Aimd(5, 200, TARGET), 0
+    limit.limit = 200.0
+    running: list[int] = []
+    while now < 120 * SECOND:
+        now += SECOND // 100
+        while running and running[0] <= now - 2 * SECOND:
+            running.pop(0)
+            limit.respond(now, 2 * SECOND, dropped=True)
+            limit.leave()
+        while limit.allows(now):
+            limit.enter(now)
+            running.append(now)
+        if now >= 60 * SECOND:
+            assert limit.limit == 5
+
+
+def test_a_night_without_requests_changes_nothing() -> None:
+    """The first burst of the morning has the limit of the evening."""
+    load = Load()
+    load.second()
+    for _ in range(8):
+        load.second(requests=1, took=0.3)
+        load.now += 3600 * SECOND
+    assert [load.limit.allows(load.now), load.limit.limit] == [True, 40]
+    assert load.second() == 80
+
+
+def test_the_lowest_class_is_rejected_first_and_let_in_again_last() -> None:
+    """A rejection of a class keeps the classes below it out for a second. Each class may have one request."""
+    limit = Aimd(10, 10, TARGET)
+    for _ in range(6):
+        limit.enter(0)
+    assert [limit.allows(0, share) for share in (60, 90, 100)] == [False, True, True]
+    for _ in range(3):
+        limit.enter(0)
+    assert [limit.allows(0, share) for share in (90, 100)] == [False, True]
+    for _ in range(6):
+        limit.leave()
+    assert [limit.allows(0, share) for share in (60, 90, 100)] == [False, True, True]
+    assert [limit.allows(at, 60) for at in (SECOND - 1, SECOND)] == [False, True]
+    assert not limit.allows(0, 60)
+    limit.leave()
+    assert limit.allows(0, 60)
+    assert Aimd(1, 1, TARGET).allows(0, 60)

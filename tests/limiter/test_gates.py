@@ -1,0 +1,264 @@
+"""Adaptive limits in front of the store: each process sheds what it cannot bear, and asks no store for that."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shared_store import SharedStore
+from tables import each, expect_error
+
+from ratelimit_mw import Event, Limiter, Rule, StoreError, Verdict, load_settings
+from ratelimit_mw.limiter import gates
+from ratelimit_mw.limiter.adaptive import Aimd
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+LIMIT = "adaptive 5..200 concurrent"
+
+
+def limiter(store: Any = None, limits: Any = LIMIT, observers: Any = (), **options: Any) -> Limiter:
+    rule = Rule(name="api", limits=limits, target="250ms", **{"key": [], **options})
+    return Limiter([rule], store, ManualClock(1_000_000.0), observers=observers)
+
+
+def state(limits: Limiter) -> Aimd:
+    (found,) = limits.gates.states().values()
+    return found
+
+
+def fill(limits: Limiter, **features: Any) -> list[Verdict]:
+    """Hit until a request is rejected. Return the verdicts of those that are in flight."""
+    held: list[Verdict] = []
+    while verdict := limits.hit({**WHO, **features}):
+        held.append(verdict)
+    return held
+
+
+def test_a_request_over_the_limit_is_rejected_without_the_store() -> None:
+    """It gets a 503 and a random wait. The limit at that time is that of the decision."""
+    store = SharedStore()
+    limits = limiter(store, [LIMIT, "1000/minute"])
+    held, calls = fill(limits), store.calls
+    rejected = [limits.hit(WHO) for _ in range(50)]
+    assert (len(held), store.calls) == (18, calls)
+    assert {(v.status, v.shed, v.unavailable, v.banned) for v in rejected} == {(503, True, False, False)}
+    assert {v.retry_after for v in rejected} <= {1.0, 2.0, 3.0, 4.0, 5.0}
+    assert len({v.retry_after for v in rejected}) > 1
+    assert [(d.limit, d.remaining, d.shed) for d in rejected[0].decisions] == [(18, 0, True)]
+    assert [(d.limit, d.remaining) for d in held[0].decisions] == [(18, 17), (1000, 999)]
+
+
+def test_each_class_has_its_share() -> None:
+    """The shares are those of the table of priorities."""
+    limits = limiter()
+    held = [fill(limits, priority=name) for name in ("background", "normal", "critical")]
+    assert [*map(len, held)] == [12, 6, 2]
+    settings = load_settings(
+        {
+            "priorities": {"order": ["vip", "all"], "shed": {"all": "50%"}},
+            "rules": [{"limits": LIMIT, "target": 0.25, "key": []}],
+        }
+    )
+    limits = Limiter.from_settings(settings, ManualClock(1_000_000.0))
+    held = [fill(limits, priority=name) for name in ("all", "vip")]
+    assert [*map(len, held)] == [10, 10]
+
+
+@each(
+    ("shed", "message"),
+    [
+        ({"vip": "50%"}, "priorities.shed.vip: unknown class 'vip'"),
+        ({"background": "0%"}, 'priorities.shed.background: expected a share from "1%" to "100%"'),
+        ({"normal": "50%"}, "priorities.shed: expected shares that fall in the order of the classes"),
+    ],
+)
+def test_shares_that_cannot_work_are_an_error(shed: Any, message: str) -> None:
+    """The message has the place."""
+    expect_error(message, load_settings, {"priorities": {"shed": shed}})
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("store", [None, SharedStore], ids=["memory", "shared"])
+def test_a_place_ends_with_its_request(way: str, store: Callable[[], Any] | None) -> None:
+    """It ends once: by its end, a refund, a rejection by the store, an error, or a verdict that was dropped."""
+    opened = None if store is None else store()
+    limits = limiter(opened, [LIMIT, "5/minute"])
+
+    def call(name: str, *arguments: Any) -> Any:
+        if way == "sync":
+            return getattr(limits, name)(*arguments)
+        return asyncio.run(getattr(limits, f"a{name}")(*arguments))
+
+    verdicts = [call("hit", WHO) for _ in range(6)]
+    assert [bool(verdict) for verdict in verdicts] == [True] * 5 + [False]
+    assert (verdicts[-1].status, state(limits).in_flight) == (429, 5)
+    call("peek", WHO)
+    for _ in range(2):
+        call("conclude", verdicts[0], 200)
+        call("refund", verdicts[1])
+    assert state(limits).in_flight == 3
+    del verdicts
+    gc.collect()
+    call("hit", WHO)
+    assert state(limits).in_flight == 1
+
+
+def test_a_failing_store_ends_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that no fallback handles leaves no place behind."""
+    limits = limiter(None, [LIMIT, "5/minute; 50/hour"])
+
+    def fail(*_: object) -> None:
+        raise StoreError("no")
+
+    monkeypatch.setattr(limits, "_apply", fail)
+    with pytest.raises(StoreError):
+        limits.hit(WHO)
+    assert state(limits).in_flight == 0
+
+
+def test_a_rule_that_waits_for_slots_and_an_adaptive_one_apply_together() -> None:
+    """The store is asked for the slots of the request that has a place."""
+    rules = [Rule(name="api", limits=LIMIT, target=1), Rule(name="jobs", limits="1 concurrent", wait="1s")]
+    for store in (None, SharedStore()):
+        limits = Limiter(rules, store, ManualClock(1_000_000.0))
+        with limits.slot(WHO) as verdict:
+            assert verdict.rules == ("api", "jobs")
+        verdict = asyncio.run(limits.ahit(WHO))
+        assert verdict.rules == ("api", "jobs")
+        limits.conclude(verdict, 200)
+        assert state(limits).in_flight == 0
+
+
+def test_the_time_of_a_response_decides() -> None:
+    """The time in the queue of the proxy counts. A drop is slow, and a WebSocket has no time."""
+    limits = limiter(limits="adaptive 5..200 concurrent; 1000000/minute")
+    clock: Any = limits.clocks.own
+
+    def window(status: int | None, took: float = 0.0, **features: Any) -> str:
+        for _ in range(120):
+            verdict = limits.hit({**WHO, **features})
+            clock.advance(took)
+            limits.conclude(verdict, status)
+        clock.advance(1)
+        limits.conclude(limits.hit(WHO), 101)
+        return state(limits).reason
+
+    assert [window(200), window(200, 0.3)] == ["start", "slow"]
+    assert [window(503), window(200), window(None)] == ["dropped", "dropped", "dropped"]
+    before = state(limits).limit
+    assert (window(101, 10), state(limits).limit) == ("dropped", before)
+    assert window(200, request_start=gates.now_us() / 1e6 - 1) == "slow"
+    for start in (gates.now_us() / 1e6 - 1000, "yesterday", gates.now_us() / 1e6 + 9):
+        before = state(limits).limit
+        window(200, request_start=start)
+        assert state(limits).limit == before
+
+
+def test_a_slot_tells_whether_its_block_was_dropped() -> None:
+    """A block that was cancelled, or timed out, was dropped. Another error was fast or slow."""
+    limits = limiter()
+    with limits.slot(WHO):
+        pass
+    for error, dropped in ((ValueError, 0), (TimeoutError, 1), (asyncio.CancelledError, 2)):
+        with pytest.raises(error), limits.slot(WHO):
+            raise error
+        assert state(limits)._dropped == dropped
+    assert state(limits).in_flight == 0
+
+
+def test_shadow_mode_counts_what_would_be_shed() -> None:
+    """The requests run, and those in flight are counted."""
+    seen: list[Event] = []
+    limits = limiter(observers=[seen.append], mode="shadow")
+    verdicts = [limits.hit(WHO) for _ in range(25)]
+    assert [verdict.status for verdict in verdicts] == [200] * 25
+    assert [event.outcome for event in seen] == ["allowed"] * 18 + ["shadow"] * 7
+    assert state(limits).in_flight == 25
+    for verdict in verdicts:
+        limits.conclude(verdict, 200)
+    assert state(limits).in_flight == 0
+
+
+def test_an_event_names_what_was_shed() -> None:
+    """So the counts of an operator keep it apart from an outage and from clients that are too fast."""
+    seen: list[Event] = []
+    limits = limiter(observers=[seen.append])
+    fill(limits)
+    assert (seen[-1].outcome, seen[-1].outcomes, seen[-1].is_rejected, seen[-1].local) == (
+        "shed",
+        {"api": "shed"},
+        True,
+        False,
+    )
+    assert seen[-1].decisions[0].limit == 18
+
+
+def test_a_slow_endpoint_does_not_choose_the_limit_of_another() -> None:
+    """Each key of a rule has a limit of its own."""
+    limits = limiter(key=["endpoint"])
+    clock: Any = limits.clocks.own
+    for path, took in (("/slow", 0.3), ("/fast", 0.0)):
+        for _ in range(120):
+            verdict = limits.hit({"endpoint": path})
+            clock.advance(took)
+            limits.conclude(verdict, 200)
+        clock.advance(1)
+        limits.hit({"endpoint": path})
+    assert [state.limit < 20 for state in limits.gates.states().values()] == [True, False]
+
+
+def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys without a request in flight make room for others."""
+    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
+    limits = limiter(key=["ip"])
+    held = limits.hit({"ip": "192.0.2.1"})
+    for number in range(2, 9):
+        limits.conclude(limits.hit({"ip": f"192.0.2.{number}"}), 200)
+    assert len(limits.gates.states()) <= 3
+    assert held.decisions[0].key in limits.gates.states()
+
+
+def test_limits_from_a_function_and_per_value_are_adaptive_too() -> None:
+    """A function may return one where the rule has a target."""
+    rule = Rule(name="api", limits=lambda ip: LIMIT, target="1s")
+    assert len(fill(Limiter([rule]))) == 18
+    rule = Rule(name="api", limits="5/minute", per={"plan": {"pro": LIMIT}}, target="1s")
+    assert len(fill(Limiter([rule]), plan="pro")) == 18
+    verdict = Limiter([Rule(name="api", limits=lambda ip: LIMIT)]).hit(WHO)
+    assert (verdict.allowed, verdict.unavailable) == (False, True)
+
+
+def test_it_has_no_state_in_the_store() -> None:
+    """A verdict can be pickled."""
+    store = SharedStore()
+    limits = limiter(store)
+    with limits.slot(WHO) as verdict:
+        assert pickle.loads(pickle.dumps(verdict)).decisions[0].limit == 18
+    assert store.states.list_keys("").keys == []
+
+
+@each(
+    ("options", "message"),
+    [
+        ({"limits": LIMIT}, "target: 'adaptive 5..200 concurrent' needs a target"),
+        ({"limits": "5/minute", "target": 1}, "target: nothing follows a target"),
+        ({"limits": LIMIT, "target": 0}, "target: expected a duration above 0"),
+        ({"limits": LIMIT, "target": 1, "wait": "1s"}, "wait: an adaptive limit cannot be combined with wait"),
+        ({"limits": [LIMIT, "5/s"], "target": 1, "ban": {"after": 1, "within": 9, "for": 9}}, "ban: an adaptive limit"),
+        ({"limits": lambda ip: LIMIT, "target": 1, "wait": 1}, "wait: an adaptive limit cannot be combined with wait"),
+        (
+            {"limits": "adaptive 9..5 concurrent", "target": 1},
+            "smallest amount as a whole number from 1 to 5",
+        ),
+        ({"limits": "adaptive 0..5 concurrent", "target": 1}, "expected the smallest amount as a whole number from 1"),
+        ({"limits": "adaptive 5..10/second", "target": 1}, "only concurrency limits are adaptive"),
+    ],
+)
+def test_an_adaptive_limit_that_cannot_work_is_an_error(options: dict[str, Any], message: str) -> None:
+    """The message names the option and the fix."""
+    expect_error(message, lambda: Rule(name="api", **options))
