@@ -126,7 +126,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     found.update(dict.fromkeys(rule.lookups))  # the command does not call functions
     known = rule.limits_of(features, key or "", found)
     limits = [(str(limit.quota), limit.policy) for limit in known or ()]  # type: ignore[union-attr] # no calls
-    limits = limits or [(function_name(rule.source.limits), rule.name)]
+    limits = limits or [(function_name(rule.source.function), rule.name)]
     return {
         "rule": rule.name,
         "applies": True,

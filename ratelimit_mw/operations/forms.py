@@ -48,7 +48,7 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
 def function_of(decision: Decision, rules: RuleSet) -> str:
     """Return the name of the function that returns the limits of a banned client; "" for known limits."""
     rule = rules.by_name.get(decision.rule)
-    return function_name(rule.source.limits) if rule and decision.source in rule.placeholder else ""
+    return function_name(rule.source.function) if rule and decision.source in rule.placeholder else ""
 
 
 def client_json(rule: str | None, features: Features, **result: object) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Overview:
             "name": rule.name,
             "match": _match(source.matches),
             "key": ["|".join(names) for names in source.entries],
-            "limits": function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
+            "limits": function_name(source.function) or [str(limit.quota) for limit in rule.limits],
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
             **({"schedule": _texts_of(source.schedule.limits)} if source.schedule else {}),
@@ -213,7 +213,7 @@ def _exemption(view: ViewMarks) -> str:
 
 def _limits(rule: CompiledRule) -> list[str]:
     options = rule.source.options
-    lines = [function_name(rule.source.limits)] if not rule.limits else list(map(_limit, rule.limits))
+    lines = [function_name(rule.source.function)] if not rule.limits else list(map(_limit, rule.limits))
     lines += [f"key: {own}"] if (own := function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)

@@ -160,12 +160,15 @@ class CompiledRule:
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"
-        function = source.options.get(option, source.limits)
+        function: Any = source.options["per_key"] if own else source.function
         if not callable(function):
             return None
+        values = (self.key if own else KeyMaker(source.arguments)).values
         effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
         name = f"rule {self.name!r}: {option}"
-        return LimitsLookup(function, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect)
+        return LimitsLookup(
+            function, values, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect
+        )
 
     def _parse_own(self, result: object) -> Limits | None:
         return None if result is None else self.parse(result)
@@ -220,8 +223,8 @@ class CompiledRule:
             features: Features, _key: str, now: int, found: Found | None
         ) -> Limits | list[Limits] | LimitsCall | None:
             if found is None:
-                return lookup.recall(self.key.values(features), now)
-            return found[lookup] if lookup in found else lookup.find(self.key.values(features), found)
+                return lookup.recall(lookup.values(features), now)
+            return found[lookup] if lookup in found else lookup.find(lookup.values(features), found)
 
         return choose
 

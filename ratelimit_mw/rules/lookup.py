@@ -1,4 +1,4 @@
-"""Limits that a function returns for the values of a key. The result is checked, and kept for ``limits_ttl``.
+"""Limits that a function returns for values of a request. The result is checked, and kept for ``limits_ttl``.
 
 Where limits are not known, a rule returns the ``LimitsCall`` that has to be made first. ``run`` and ``arun`` make the
 calls, and ask again. Requests that need the same limits at the same time wait for one call.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import Parameter, isawaitable, iscoroutine, iscoroutinefunction, signature
+from itertools import chain
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,9 +25,11 @@ from ..clock import SECOND, Clock, monotonic
 from ..decision import Limit
 from ..errors import ConfigError
 from ..forksafe import create_lock
-from ..keys.parts import LONGEST
+from ..keys.features import BUILT_IN, Features
+from ..keys.parts import LONGEST, checked_part, feature_of
 from ..stores.background import run_once
 from ..stores.per_loop import PerLoop
+from .declaration import checked_call
 
 Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
@@ -66,7 +70,8 @@ class LimitsLookup:
     """The function of a rule, and its results. Bounded: two generations of values.
 
     Args:
-        function: Returns limits for the values of a key, one for each of its entries. It may be async.
+        function: Returns limits for values of a request. It may be async.
+        values: Returns the values of a request that it is passed.
         parse: Returns the limits of a result. It raises ``ConfigError`` for a result that cannot work.
         kept_us: How long a result is kept.
         name: The rule and the option, for messages.
@@ -76,12 +81,13 @@ class LimitsLookup:
     def __init__(
         self,
         function: Callable[..., Any],
+        values: Callable[[Features], Sequence[Any]],
         parse: Callable[[Any], _Limits | None],
         kept_us: int,
         name: str,
         otherwise: str,
     ) -> None:
-        self.function, self.parse = function, parse
+        self.function, self.values, self.parse = function, values, parse
         self._is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
         self._kept_us = kept_us
         self._name, self._otherwise = name, otherwise
@@ -96,7 +102,7 @@ class LimitsLookup:
         self._calls = {}  # they belong to threads of the parent
 
     def find(self, values: Sequence[Any], found: Found) -> _Limits | LimitsCall | None:
-        """Return the limits of the values of a key, or the call that has to be made first.
+        """Return the limits of the values, or the call that has to be made first.
 
         None when the function returned None, or failed.
         """
@@ -228,6 +234,54 @@ class LimitsCall:
             self.lookup.fail(self, _reason(error))
         finally:
             self.lookup.fail(self, "it was interrupted")
+
+
+def function_of(
+    limits: object, entries: Sequence[Sequence[str]], parts: Iterable[str]
+) -> tuple[Callable[..., Any] | None, Sequence[Sequence[str]]]:
+    """Return the function that limits come from, and the parts that it is passed. None for other limits.
+
+    ``{part: function}`` names the part. A function without a table is passed the parts that its parameters name. If a
+    name is neither a built-in feature nor a part of the rule, it is passed the entries of the key.
+
+    Args:
+        limits: The option.
+        entries: The entries of the key.
+        parts: Other parts of the rule.
+
+    Raises:
+        ConfigError: The function cannot be called so, or the table has no function.
+
+    >>> function_of(lambda plan: "5/minute", [["ip"]], [])[1], function_of(lambda value: "5/minute", [["ip"]], [])[1]
+    ([['plan']], [['ip']])
+    """
+    if isinstance(limits, Mapping):
+        if len(limits) != 1:
+            raise ConfigError('expected one feature and a function of its value, such as {"plan": limits_of_plan}')
+        ((name, function),) = limits.items()
+        return checked_call(function, value_of([name])), [[checked_part(name, in_key=False)]]
+    if not callable(limits):
+        return None, []
+    known = {re.sub(r"\W", "_", feature_of(part)): part for part in (*BUILT_IN, *parts, *chain(*entries))}
+    names = _parameters(limits)
+    if names and all(name in known for name in names):
+        entries = [[known[name]] for name in names]
+    return checked_call(limits, *map(value_of, entries)), entries
+
+
+def value_of(names: Iterable[str]) -> str:
+    """Return what a function is passed, in words."""
+    return f"the value of {'|'.join(map(str, names))!r}"
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters of a function that need a value; none for functions without a signature."""
+    try:
+        parameters = signature(function).parameters.values()
+    except ValueError:  # some functions written in C
+        return []
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return [each.name for each in parameters if each.kind is kind and each.default is Parameter.empty]
 
 
 def run(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:

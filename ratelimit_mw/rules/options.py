@@ -48,7 +48,8 @@ class AlgorithmTable(TypedDict, total=False):
 
 if TYPE_CHECKING:
     FixedLimits = str | Quota | Iterable[str | Quota] | tuple[int, int]
-    Limits = FixedLimits | Callable[..., FixedLimits | Awaitable[FixedLimits]]
+    LimitsFunction = Callable[..., FixedLimits | Awaitable[FixedLimits]]
+    Limits = FixedLimits | LimitsFunction | Mapping[str, LimitsFunction]
     FoundLimits = FixedLimits | None
     LimitsOfKey = str | Mapping[str, FixedLimits] | Callable[[Any], FoundLimits | Awaitable[FoundLimits]]
     Match = Mapping[str, str | int | Iterable[str | int]]

@@ -17,6 +17,7 @@ from ..quota import Quota, parse_quotas
 from .captures import Captures
 from .costs import FeatureCost, HeaderCost
 from .declaration import checked_call, decode, defaults_of, document
+from .lookup import function_of, value_of
 from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import Outcomes, without_statuses
@@ -69,6 +70,8 @@ class Rule:
     mode: str
     on_store_error: str | None
     quotas: tuple[Quota, ...]  # empty for limits from a function
+    function: Callable[..., Any] | None  # of ``limits``
+    arguments: tuple[tuple[str, ...], ...]  # the parts that the function is passed, with their alternatives
     entries: tuple[tuple[str, ...], ...]
     matches: Match
     tables: Tables
@@ -113,7 +116,10 @@ class Rule:
     def _combine(self, decoded: Mapping[str, Any]) -> None:
         """Set and check what depends on several options."""
         with error_path("limits"):
-            self._keep(quotas=() if callable(self.limits) else self.parse_limits(self.limits))
+            matched = (name for name, _ in self.matches.features)
+            function, arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
+            self._keep(function=function, arguments=arguments)
+            self._keep(quotas=() if function else self.parse_limits(self.limits))
         outcomes, excluded = decoded["count_when"] or Outcomes(), decoded["count_unless"]
         statuses = outcomes.statuses
         if excluded is not None:
@@ -139,10 +145,9 @@ class Rule:
         self._check_target()
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
-        for name, value in (("limits", self.limits), ("per_key", decoded["per_key"])):
-            with error_path(name):
-                if callable(value):
-                    checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
+        if callable(own := decoded["per_key"]):
+            with error_path("per_key"):
+                checked_call(own, *map(value_of, self.entries))
 
     def parse_limits(self, limits: object) -> tuple[Quota, ...]:
         """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
@@ -254,7 +259,7 @@ class Rule:
     @property
     def _has_functions(self) -> bool:
         """Whether functions return limits, which may be of any kind."""
-        return callable(self.limits) or callable(self.options["per_key"])
+        return self.function is not None or callable(self.options["per_key"])
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -275,7 +280,8 @@ class Rule:
     @property
     def _parts_without_cost(self) -> tuple[str, ...]:
         others = (name for name, _ in (*self.matches.features, *self.tables) if name)
-        return (*itertools.chain(*self.entries), *others, *((PRIORITY,) if self.reserve else ()))
+        passed = itertools.chain(*self.entries, *self.arguments)
+        return (*passed, *others, *((PRIORITY,) if self.reserve else ()))
 
     @property
     def needs(self) -> tuple[str, ...]:

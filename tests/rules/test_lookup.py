@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from lookup_plans import ALICE, Plans, build, quotas
+from starlette.responses import PlainTextResponse
 from tables import expect_error
 
-from ratelimit_mw import INVALID, Limiter, Quota, Rule
+from ratelimit_mw import INVALID, ConfigError, Limiter, Quota, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.starlette import limit, messages
 from ratelimit_mw.testing import ManualClock
@@ -21,6 +23,69 @@ def test_each_client_has_the_limits_of_the_function() -> None:
     limiter = build({"alice": "1/minute", "bob": "2/minute"}.get)
     assert [limiter.hit(ALICE).allowed for _ in range(2)] == [True, False]
     assert [limiter.hit({"user": "bob"}).allowed for _ in range(3)] == [True, True, False]
+
+
+def of_plan(plan: str | None) -> str:
+    """Return the limits of a plan."""
+    _plans.append(plan)
+    return {"pro": "9/minute", None: "1/minute"}.get(plan, "2/minute")
+
+
+def of_plan_and_user(plan: str, user: str) -> str:
+    _plans.append((plan, user))
+    return "9/minute" if (plan, user) == ("pro", "alice") else "2/minute"
+
+
+def of_tenant(header_x_tenant: str) -> str:
+    return of_plan(header_x_tenant)
+
+
+_plans: list[Any] = []
+
+
+def test_a_function_is_passed_the_parts_that_its_parameters_name() -> None:
+    """Its result is kept by those: all clients of a plan share one call. Each client has counts of its own."""
+    tables: list[tuple[Any, Any, dict[str, Any], list[Any]]] = [
+        (of_plan, "ip", {"plan": "pro"}, ["pro"]),
+        (of_plan, "ip", {}, [None]),
+        ({"plan": of_plan}, "ip", {"plan": "pro"}, ["pro"]),
+        ({"tenant": of_plan}, "ip", {"tenant": "pro"}, ["pro"]),  # a feature of your own
+        (lambda value: of_plan(value), "ip", {"plan": "pro"}, ["192.0.2.7", "192.0.2.8"]),  # the entries of the key
+        (of_plan_and_user, ["user", "ip"], {"plan": "pro", "user": "alice"}, [("pro", "alice")]),
+        (of_tenant, ["header:x-tenant", "ip"], {"header:x-tenant": "pro"}, ["pro"]),
+    ]
+    for limits, key, features, calls in tables:
+        _plans.clear()
+        limiter = Limiter([Rule(name="api", limits=limits, key=key)])
+        left = [limiter.hit({**features, "ip": f"192.0.2.{i}"}).decisions[0].remaining for i in (7, 8, 8)]
+        assert _plans == calls, limits
+        most = 9 if "pro" in features.values() and "192.0.2.7" not in calls else 2 if features else 1
+        assert left == [most - 1, most - 1, max(0, most - 2)], limits
+
+
+def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
+    """So a middleware reads them, and an application that does not provide them does not start."""
+    assert Rule(limits=of_plan, key="ip").needs == ("ip", "plan")
+    assert Rule(limits={"tenant": of_plan}, key="ip").needs == ("ip", "tenant")
+    with pytest.raises(ConfigError, match="'tenant'"):
+        RateLimitMiddleware(PlainTextResponse("hello"), limits={"tenant": of_plan})
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"plan": "5/minute"}, "limits: expected a function of the value of 'plan'; got '5/minute'"),
+        (
+            {"plan": lambda: "5/minute"},
+            r"limits: expected a function of the value of 'plan'; got <lambda>\(\): too many",
+        ),
+        ({"no feature!": of_plan}, "limits: expected a feature"),
+        ({}, "limits: expected one feature and a function of its value"),
+        ({"plan": of_plan, "user": of_plan}, "limits: expected one feature and a function of its value"),
+    ],
+)
+def test_a_table_without_one_function_is_an_error(limits: Any, problem: str) -> None:
+    expect_error(problem, Rule, limits=limits)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ ALICE = {"user": "alice"}
 
 
 class Plans:
-    """A function of a user that counts its calls. ``result`` is returned, or raised when it is an error."""
+    """A function of a value that counts its calls. ``result`` is returned, or raised when it is an error."""
 
     def __init__(self, result: Any = "2/minute") -> None:
         self.result = result
         self.calls: list[Any] = []
 
-    def __call__(self, user: Any) -> Any:
-        self.calls.append(user)
+    def __call__(self, value: Any) -> Any:
+        self.calls.append(value)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result

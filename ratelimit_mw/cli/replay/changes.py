@@ -59,7 +59,7 @@ def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
 
 
 def _options(rule: Rule) -> dict[str, Any]:
-    limits = rule.limits if callable(rule.limits) else list(map(str, rule.quotas))
+    limits = rule.function or list(map(str, rule.quotas))
     return {"limits": limits, **{name: value for name, value in rule.set_options.items() if name != "name"}}
 
 
