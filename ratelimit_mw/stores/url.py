@@ -25,10 +25,10 @@ _SCHEMES: Final = {
     "lmdb": "lmdb",
     **dict.fromkeys(("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel"), "redis"),
     **dict.fromkeys(("redis+cluster", "rediss+cluster"), "redis"),
-    **dict.fromkeys(("memcached", "memcacheds"), "memcached"),
+    **dict.fromkeys(("memcached", "memcacheds", "memcached+unix"), "memcached"),
     "postgresql": "postgres",
 }
-_PATHS: Final = ("lmdb", "unix")
+_PATHS: Final = ("lmdb", "unix", "memcached+unix")
 """The schemes with the path of a file."""
 _UNESCAPED: Final = re.compile("[?;@]|=[^&=]*=[^&=]")  # = may end a text in base64
 # The names of the package limits, and of Celery.

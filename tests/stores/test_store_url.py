@@ -33,6 +33,8 @@ MISTAKES = {
     "reddis://h": "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?",
     "redis://:pw@h:99999/0": "the port 99999 is too large. Expected a port from 1 to 65535",
     "memcached://h:99999": "the port 99999 is too large",
+    "memcached+unix://h/run/memcached.sock": "needs the path of a socket. Write memcached+unix:///run/memcached.sock",
+    "memcached+unix://": "needs the path of a socket",
     "redis:h:99999": "starts with a scheme and ://, for example redis://cache:6379/0",
 }
 
@@ -105,7 +107,8 @@ PLACES = [
     "{}://?max_keys=5{}password=h1dden",
     "{}:h1d{}den@host",
 ]
-SCHEMES = ["redis", "rediss+cluster", "redis+sentinel", "unix", "memcached", "lmdb", "memory", "other"]
+SCHEMES = ["redis", "rediss+cluster", "redis+sentinel", "unix", "memcached", "memcached+unix"]
+SCHEMES += ["postgresql", "lmdb", "memory", "other"]
 
 
 def test_no_part_of_a_password_shows() -> None:
@@ -124,7 +127,13 @@ def test_no_part_of_a_password_shows() -> None:
 
 def test_characters_that_are_no_mistake() -> None:
     """An empty fragment, the padding of base64, and an @ in a file path."""
-    for address in ("redis://h/0#", "redis://h?password=Zm9vYg==", "unix:///run/a@b", "lmdb:///a@b"):
+    for address in (
+        "redis://h/0#",
+        "redis://h?password=Zm9vYg==",
+        "unix:///run/a@b",
+        "lmdb:///a@b",
+        "memcached+unix:///a@b",
+    ):
         open_store(address).close()
 
 
@@ -136,7 +145,7 @@ def test_an_unescaped_character_has_a_hint() -> None:
 
 def test_an_unknown_option_lists_the_options_of_its_scheme() -> None:
     """A scheme without TLS takes no options for TLS, and only a sentinel URL takes a login for sentinels."""
-    for scheme in ("memcached", "memcacheds", "redis", "rediss", "redis+sentinel", "rediss+cluster"):
+    for scheme in ("memcached", "memcacheds", "memcached+unix", "redis", "rediss", "redis+sentinel", "rediss+cluster"):
         with pytest.raises(ConfigError, match="has no option 'timeout'") as caught:
             open_store(f"{scheme}://h?timeout=5")
         listed = str(caught.value).partition("Its options are ")[2].split(", ")

@@ -31,7 +31,10 @@ class MemcachedAddress(NamedTuple):
 
 def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddress:
     """Parse a store URL. Raise ``ConfigError`` for servers, a login or options that cannot be used."""
-    if split.path.strip("/"):
+    is_local = split.scheme == "memcached+unix"
+    if is_local and (split.netloc.rpartition("@")[2] or not split.path.strip("/") or "\0" in unquote(split.path)):
+        raise ConfigError("memcached+unix:// needs the path of a socket. Write memcached+unix:///run/memcached.sock")
+    if not is_local and split.path.strip("/"):
         raise ConfigError(
             f"{split.scheme}:// has no path: expected {split.scheme}://host:11211,other:11211."
             " Write / in a password as %2F"
@@ -48,7 +51,8 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddre
     login, _, hosts = split.netloc.rpartition("@")
     username, _, password = login.partition(":")
     access = MemcachedAccess(None, unquote(username), unquote(password))
-    return MemcachedAddress(parse_servers(hosts), options.get("prefix", "rl:"), access, tls if is_encrypted else None)
+    servers = parse_servers(unquote(split.path) if is_local else hosts)
+    return MemcachedAddress(servers, options.get("prefix", "rl:"), access, tls if is_encrypted else None)
 
 
 def build_tls_context(options: Mapping[str, str]) -> ssl.SSLContext:

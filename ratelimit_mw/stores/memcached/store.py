@@ -199,7 +199,7 @@ class MemcachedStore(ByteStore):
     """Keep states in one or several Memcached servers that all processes share.
 
     Args:
-        servers: For example ``"10.0.0.1:11211,10.0.0.2:11211"``.
+        servers: For example ``"10.0.0.1:11211,10.0.0.2:11211"``, or the path of a Unix socket.
         prefix: The start of all names in the servers.
         timeout_us: The time budget of a call in microseconds.
         clock: The time in microseconds for calls without a time. The clocks of all processes must agree.
@@ -225,7 +225,8 @@ class MemcachedStore(ByteStore):
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
         self.rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
-        self.name = f"memcached{'s' if tls else ''}://{','.join(map(str, self.rendezvous.servers))}"
+        kind = "s" if tls else "+unix" if self.rendezvous.servers[0].path else ""
+        self.name = f"memcached{kind}://{','.join(map(str, self.rendezvous.servers))}"
         self.names = KeyNames(prefix)
         self.clock = clock
         self._access = MemcachedAccess(tls, username, password)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, ask, hit, idle_connections
-from servers import HOST, Server, certificates, memcached_running
+from servers import HOST, Server, certificates, memcached_command, memcached_running, wait_for
 
 from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
 from ratelimit_mw.stores import check_store_url, open_store
@@ -223,3 +224,29 @@ def test_wrong_certificate_options_are_an_error_at_the_start() -> None:
     for url, message in mistakes.items():
         with pytest.raises(ConfigError, match=message):
             open_store(url)
+
+
+# -- Unix sockets ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_may_listen_on_a_unix_socket(tmp_path: Path, way: str) -> None:
+    """The store counts over it, and an error names it."""
+    path = tmp_path / "memcached@1.sock"
+    command = [*memcached_command(0)[:-10], "-s", str(path)]
+    with subprocess.Popen(command) as process:
+        wait_for(path.exists, "the socket")
+        handle = WAYS[way](open_store(f"memcached+unix://{path}?prefix=shop:", PATIENT))
+        try:
+            limit = limit_of("5/minute")
+            assert [handle.apply([hit(limit)], NOW)[0].remaining for _ in range(3)] == [4, 3, 2]
+            assert [facts.name for facts in handle.store.facts()] == [str(path)]
+        finally:
+            process.kill()
+        process.wait()
+        for message in ("Memcached: ", f"cannot connect to {path}"):  # the first one may find the lost connection
+            with pytest.raises(StoreError, match=message):
+                handle.apply([hit(limit)], NOW)
+        handle.close()
+    assert repr(MemcachedStore(str(path))) == f"<MemcachedStore memcached+unix://{path}>"

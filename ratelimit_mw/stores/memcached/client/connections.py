@@ -74,7 +74,7 @@ class MemcachedConnections:
         return LoopChannel(partial(self._aconnect, server, self._clock), self._clock)
 
     async def _connect(self, server: MemcachedServer, clock: ThreadClock, due: float) -> BlockingConnection:
-        opened = open_socket(Place(*server, self._access.tls), due, clock)
+        opened = open_socket(self._place(server), due, clock)
         connection = BlockingConnection(opened, ReplyReader(), opened.close)
 
         async def log_in(frame: bytes) -> list[Any]:
@@ -86,9 +86,12 @@ class MemcachedConnections:
 
     async def _aconnect(self, server: MemcachedServer, clock: LoopClock, due: float) -> LoopConnection:
         connection = LoopConnection(ReplyReader(), clock)
-        await open_stream(Place(*server, self._access.tls), due, clock, connection)
+        await open_stream(self._place(server), due, clock, connection)
         await self._log_in(server, lambda frame: connection.send(frame, 1, due), connection.close)
         return connection
+
+    def _place(self, server: MemcachedServer) -> Place:
+        return Place(server.host, server.port, self._access.tls, server.path)
 
     async def _log_in(
         self, server: MemcachedServer, send: Callable[[bytes], Awaitable[list[Any]]], close: Callable[[], Any]

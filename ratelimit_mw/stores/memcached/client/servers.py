@@ -16,13 +16,19 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 class MemcachedServer(NamedTuple):
     host: str
     port: int
+    path: str = ""
+    """The Unix socket of a server on this machine."""
 
     def __str__(self) -> str:
+        if self.path:
+            return self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_servers(text: str) -> tuple[MemcachedServer, ...]:
-    """Parse ``h1:11211,h2:11211``. The error shows no text that may hold a password."""
+    """Parse ``h1:11211,h2:11211``, or the path of a Unix socket. The error shows no text that may hold a password."""
+    if text.startswith("/"):
+        return (MemcachedServer("", 0, text),)
     shown = "text with @" if "@" in text else repr(text)
     servers = []
     for part in text.split(","):
