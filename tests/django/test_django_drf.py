@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -29,7 +28,7 @@ from ratelimit_mw.testmode import limits_off
 # REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.authentication import BaseAuthentication, BasicAuthentication  # isort: skip
 from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
-from rest_framework.exceptions import AuthenticationFailed, PermissionDenied  # isort: skip
+from rest_framework.exceptions import AuthenticationFailed  # isort: skip
 from rest_framework.response import Response  # isort: skip
 from rest_framework.routers import DefaultRouter, SimpleRouter  # isort: skip
 from rest_framework.test import APIRequestFactory  # isort: skip
@@ -189,28 +188,12 @@ def test_a_throttle_knows_the_user_of_the_framework() -> None:
         assert [served.ask(headers=headers).status_code for headers in requests] == [200, 200, 200, 429, 429]
 
 
-def test_outcomes_and_costs_of_a_throttle_are_settled() -> None:
-    """count_when applies to costs that a throttle reserves, and a view settles the costs of both decisions."""
-    failing = {**UPLOADS, "count_when": {"status": 401}}
-    with project(still({"rules": [failing]}), path("", Uploads.as_view())) as served:
-        assert served.statuses(times=4) == [200] * 4
+def test_a_view_settles_the_costs_of_both_decisions() -> None:
+    """That of the middleware, and that of the throttle."""
     rules = {"rules": [{**UPLOADS, "limits": "9/minute"}, ALL]}
     with project(still(rules), path("", Uploads.as_view())) as served:
         served.ask(method="POST", data="{}", content_type="application/json")
         assert [d.remaining for d in served.ask().wsgi_request.ratelimit.decisions] == [5, 5]
-
-
-def test_a_throttle_can_hold_a_slot() -> None:
-    """A slot that a throttle takes is free again when the view returns or raises."""
-    rules = {"rules": [{**UPLOADS, "limits": "1 concurrent"}]}
-    failing = type("Failing", (Uploads,), {"get": lambda self, request: 1 / 0}).as_view()
-    rejecting = type("Rejecting", (Uploads,), {"get": functools.partialmethod(reject)}).as_view()
-    with project(still(rules), path("", Uploads.as_view()), path("fail", failing), path("reject", rejecting)) as served:
-        assert [served.ask(where).status_code for where in ("/", "/fail", "/reject", "/")] == [200, 500, 403, 200]
-
-
-def reject(self: Any, request: Any) -> None:
-    raise PermissionDenied
 
 
 def test_a_scope_without_a_rule_stops_django() -> None:
@@ -296,16 +279,6 @@ def test_a_throttled_function_view() -> None:
 
     with project(still({"rules": [UPLOADS]}), path("", view)) as served:
         assert served.statuses() == [200, 200, 429]
-
-
-def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leaky-bucket queue that a throttle decides delays the request."""
-    slept: list[float] = []
-    monkeypatch.setattr("ratelimit_mw.http.admission.time.sleep", slept.append)
-    queue = {**UPLOADS, "limits": "10/s burst 2", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
-    with project(still({"rules": [queue]}), path("", Uploads.as_view())) as served:
-        assert served.statuses() == [200, 200, 429]
-    assert slept == [0.1]
 
 
 def test_a_rejection_of_the_throttle_is_not_cached() -> None:

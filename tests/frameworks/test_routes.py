@@ -60,6 +60,15 @@ def test_a_view_has_one_count_for_all_its_routes_and_methods(site: Build) -> Non
     assert served.call(path="/a", client="192.0.2.8").status_code == 200
 
 
+@routed
+def test_single_views_have_limits_of_their_own(site: Build) -> None:
+    """By their names, which are those of ``match.view``."""
+    served = site(
+        Rule(limits="1/minute", key=["view", "ip"], per={"view": {"other": ["2/minute"]}}), {"/a": 200, "/other": 200}
+    )
+    assert [served.statuses(3, path=path) for path in ("/a", "/other")] == [[200, 429, 429], [200, 200, 429]]
+
+
 def items(request: Any = None) -> Any:
     return PlainTextResponse("") if request else ""
 

@@ -89,6 +89,13 @@ def test_a_rule_names_an_endpoint_or_its_path(match: Any) -> None:
     assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
 
 
+def test_two_endpoints_of_one_path_are_two_views() -> None:
+    """Each has one count for all its paths."""
+    asked = client(Rule(name="each", limits="1/minute", key=["view"]))
+    assert statuses(asked, "/notes/7", "/notes/8") == [200, 429]
+    assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
+
+
 def test_a_rule_that_no_route_has_is_an_error() -> None:
     """It would limit nothing."""
     for rule in (
