@@ -6,6 +6,7 @@ that is not understood is invalid, because any guess at its client gives wrong c
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..http.request import group_values, only_value
 from ..keys.ip import parse_address
+from ..operations.times import seconds_of
 from .output import printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
@@ -22,12 +24,12 @@ _MAX_CACHED_TEXT: Final = 256
 _END: Final = 253_402_300_800  # the end of the year 9999, in seconds since 1970
 
 # Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
-_QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
+QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
 # The last field may be truncated: the fields before it are complete.
 _LAST_QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)'
 _LINE = re.compile(
-    rf"(\S+) (\S+) (\S*) ?\[([^][\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?!\S)"
-    rf'(?: {_QUOTED} {_LAST_QUOTED}(?:" {_QUOTED}(?!\S))?)?',
+    rf"(\S+) (\S+) (\S*) ?\[([^][\"]{{1,64}})\] {QUOTED} (\d{{3}}) (?:\d+|-)(?!\S)"
+    rf'(?: {QUOTED} {_LAST_QUOTED}(?:" {QUOTED}(?!\S))?)?',
     re.ASCII,
 )
 # Prefixes of a line, by other programs and by vhost_combined of Apache.
@@ -43,12 +45,18 @@ _MAX_CLIENT: Final = 255
 FORWARDED_FOR: Final = "header:x-forwarded-for"
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
 _TIME = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
+_WITHOUT_ZONE = re.compile(r"(\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d)(\.\d{1,6})?", re.ASCII)
+_SPACE = re.compile(r" (?=[+-]\d\d:?\d\d$)", re.ASCII)
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _CONTROLS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\v"}
 
 
 class InvalidLineError(ValueError):
     """The line is not a request. The message gives the reason."""
+
+
+class NotCommonError(InvalidLineError):
+    """The line has no fields of the common format."""
 
 
 class NoRequestError(InvalidLineError):
@@ -103,10 +111,10 @@ def parse_text(prefix: str, host: str, text: str) -> LogEntry:
     """Parse the parts of a line that ``split_prefix`` returns."""
     match = _LINE.match(text)
     if match is None:
-        raise InvalidLineError("not in the common or combined format")
+        raise NotCommonError("not in the common or combined format")
     client, identity, user, time, request, status, referer, user_agent, forwarded = match.groups()
     checked = _client_of(client, identity, user, bool(host))
-    seconds = parse_time(time)
+    seconds = any_time(time)
     method, target = parse_request(_unescape(request))
     name = "common" if user_agent is None else "combined"
     features = {}
@@ -233,6 +241,34 @@ def parse_time(text: str) -> int:
     # A leap second becomes the second before.
     utc = _midnight(match[1]) + hour * 3600 + minute * 60 + min(second, 59)
     return int(checked_time(utc - east * (int(match[6]) * 3600 + zone_minute * 60)))
+
+
+@lru_cache(1024)
+def any_time(text: str) -> float:
+    """Parse a time in the form of ``parse_time``, in ISO 8601, or in seconds since 1970.
+
+    A time without a zone is in UTC: Daphne and HAProxy write none.
+    """
+    try:
+        return parse_time(text)
+    except InvalidLineError as error:
+        if match := _WITHOUT_ZONE.fullmatch(text):
+            return parse_time(f"{match[1]} +0000") + float(match[2] or 0)
+        for parse in (float, seconds_of):
+            with suppress(ValueError):
+                return checked_time(parse(_SPACE.sub("", text)))
+        raise error from None
+
+
+def parse_status(value: Any) -> int:
+    """Return a status; ``InvalidLineError`` for any other value."""
+    try:
+        status = int(value)
+    except (TypeError, ValueError, OverflowError):
+        status = -1
+    if not 0 <= status <= 999:
+        raise InvalidLineError("the status is invalid")
+    return status
 
 
 @lru_cache(64)

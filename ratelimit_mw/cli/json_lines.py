@@ -3,7 +3,8 @@
 A field is found by its name, or by its path, such as ``request.headers.User-Agent``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -14,20 +15,17 @@ from ..http.request import only_value
 from ..keys.features import INVALID, is_email
 from ..keys.forms import normalized_email
 from ..keys.parts import checked_part
-from ..operations.times import seconds_of
 from .access_log import (
     FORWARDED_FOR,
     InvalidLineError,
     LogEntry,
     RequestTarget,
+    any_time,
     checked_time,
     parse_client,
     parse_request,
+    parse_status,
     parse_target,
-    parse_text,
-    parse_time,
-    split_prefix,
-    text_of,
 )
 
 _Path = tuple[str, ...]
@@ -42,13 +40,13 @@ NAMES: Final[dict[str, str]] = {
     "request": "request request_line",
     "method": "request_method request.method RequestMethod method http.request.method httpRequest.requestMethod"
     " ClientRequestMethod httpMethod",
-    "path": "request_uri request.uri RequestPath path uri url.original url.path url httpRequest.requestUrl"
-    " ClientRequestURI",
+    "path": "request_uri request.uri RequestPath x-envoy-origin-path path uri url.original url.path url "
+    " httpRequest.requestUrl ClientRequestURI",
     "query": "query_string args url.query",
-    "host": "http_host request.host RequestHost authority host url.domain ClientRequestHost",
+    "host": "http_host request.host RequestHost authority :authority host url.domain ClientRequestHost",
     "status": "status DownstreamStatus response_code http.response.status_code httpRequest.status EdgeResponseStatus"
     " status_code",
-    "header:user-agent": "user_agent user_agent.original httpRequest.userAgent ClientRequestUserAgent",
+    "header:user-agent": "user_agent user-agent user_agent.original httpRequest.userAgent ClientRequestUserAgent",
     "header:referer": "referer httpRequest.referer http.request.referrer ClientRequestReferer",
 }
 """The names of each part of a request in the logs of common servers, most exact first."""
@@ -59,49 +57,35 @@ _NUMBERS_FROM: Final = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3))
 """A time of at least the first number is in this part of a second."""
 
 
-class LineParser:
-    """Parses a line: JSON where a brace follows its prefix, else the common or combined format.
+class JsonLines:
+    """Parses JSON lines, by the fields that ``NAMES`` or ``fields`` name, with the headers among ``needs``."""
 
-    Args:
-        fields: The fields of JSON lines, for example ``{"user": "account.id"}``, instead of those in ``NAMES``.
-        needs: The features that the rules use. Headers among them are found automatically.
-
-    Attributes:
-        found: The features, besides those of every log, that a line had.
-    """
-
-    def __init__(self, fields: Mapping[str, str] | None = None, needs: Iterable[str] = ()) -> None:
-        fields = fields or {}
+    def __init__(self, fields: Mapping[str, str], needs: Iterable[str]) -> None:
         names = dict.fromkeys((*NAMES, *(name for name in needs if name.startswith(_HEADER)), *fields))
         self._paths = {name: _paths(name, fields.get(name)) for name in names}
         self._extra = [name for name in names if name not in NAMES]
-        self.found: set[str] = set()
         self._fields = fields
 
-    def __call__(self, line: bytes) -> LogEntry:
-        prefix, host, text = split_prefix(text_of(line))
-        is_json = text.startswith("{") and not host
-        entry = self._parse(text, prefix) if is_json else parse_text(prefix, host, text)
-        self.found.update(entry.features, ["host"] if entry.target.host else [])
-        return entry
-
-    def _parse(self, text: str, prefix: str) -> LogEntry:
+    def parse(self, text: str, label: str) -> LogEntry:
+        """Return the request of a line. ``label`` is what its format is called behind "JSON lines"."""
         try:
             record = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
-            raise InvalidLineError("not JSON") from None
+            record = None
+        if not isinstance(record, dict):
+            raise InvalidLineError("not JSON")
         method, target = self._request(record)
         return LogEntry(
-            _client(self._required(record, "ip")),
+            client_of(self._required(record, "ip")),
             _text(self._find(record, "user")),
             _seconds(self._required(record, "time")),
             method,
             target,
-            _status(self._required(record, "status")),
+            parse_status(self._required(record, "status")),
             _text(self._find(record, "header:referer")),
             _text(self._find(record, "header:user-agent")),
             self._features(record) if self._extra else {},
-            f"JSON lines{prefix}",
+            f"JSON lines{label}",
         )
 
     def _request(self, record: dict[str, Any]) -> tuple[str, RequestTarget]:
@@ -161,7 +145,7 @@ def _paths(name: str, given: str | None) -> list[_Path]:
         title = "-".join(word.capitalize() for word in header.split("-"))
         names = [f"http_{header.replace('-', '_')}", f"request.headers.{title}", f"request_{title}", *names]
     if given is None and name == FORWARDED_FOR:
-        names = [*names, "x_forwarded_for", "forwarded_for", "xff"]
+        names = [*names, "x_forwarded_for", "x-forwarded-for", "forwarded_for", "xff"]
     return [path for text in names for path in dict.fromkeys([(text,), tuple(text.split("."))])]
 
 
@@ -184,7 +168,7 @@ def _text(value: Any) -> str | None:
     return None if value is None or value in ("", "-") else value if type(value) is str else str(value)
 
 
-def _client(value: Any) -> str | None:
+def client_of(value: Any) -> str | None:
     """Return the client, or the list of X-Forwarded-For. A proxy adds to its right, so an address must be there."""
     text = _joined(value)
     if text is None or "," not in text:
@@ -212,26 +196,13 @@ def _feature(name: str, value: Any) -> Any:
     return normalized_email(value) if is_email(name) and isinstance(value, str) else value
 
 
-def _status(value: Any) -> int:
-    try:
-        status = int(value)
-    except (TypeError, ValueError, OverflowError):
-        status = -1
-    if not 0 <= status <= 999:
-        raise InvalidLineError("the status is invalid")
-    return status
-
-
 def _seconds(value: Any) -> float:
     """Return a time in seconds since 1970, from a number, ISO 8601, or the form of the combined format."""
     if isinstance(value, str):
-        parse: Callable[[str], float]
-        for parse in (float, seconds_of, parse_time):
-            try:
-                value = parse(value)
-                break
-            except ValueError:
-                continue
+        with suppress(ValueError):
+            value = float(value)
+    if isinstance(value, str):
+        return any_time(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidLineError("the date is invalid")
     part = next((part for least, part in _NUMBERS_FROM if value >= least), 1)

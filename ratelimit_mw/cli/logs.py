@@ -1,10 +1,14 @@
-"""The access logs of a command, plain or gzip: its options, the requests of all files, and the invalid lines."""
+"""The access logs of a command, plain or compressed: its options, the requests of all files, and the invalid lines."""
 
+import bz2
 import gzip
 import io
+import lzma
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -13,6 +17,7 @@ from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .access_log import LONGEST_LINE, InvalidLineError, LogEntry, NoRequestError
 from .json_lines import check_field
+from .log_formats import NAMES_OF_FORMATS, HeaderLineError
 from .output import Failure, count_text, note, parsed, printable, progress
 
 COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} {task.fields[of]}"), TimeRemainingColumn())
@@ -23,8 +28,26 @@ _BETWEEN: Final = 500
 _EXAMPLES: Final = 5
 _FORMATS: Final = (
     'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
-    " name, or a prefix of syslog or Kubernetes, may precede it. Or expected JSON lines: name their fields with --field"
+    " name, or a prefix of syslog or Kubernetes, may precede it. Or expected another format of --format, or JSON lines:"
+    " name their fields with --field"
 )
+
+
+def _open_zstd(file: Any) -> Any:
+    """Open a file of zstd with the standard library of Python 3.14, or with the package zstandard."""
+    for name, function in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
+        with suppress(ImportError):
+            return getattr(import_module(name), function)(file)
+    raise Failure("zst needs Python 3.14 or the package zstandard. Or run: zstdcat FILE | ratelimit-mw ... -")
+
+
+_OPENERS: Final[dict[bytes, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": _open_zstd,
+}
+"""How a compressed file is opened, by its first bytes."""
 
 
 def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -48,6 +71,10 @@ field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=
                             help="The field of JSON lines for a part of the request, or for a feature: time=...,"
                                  " ip=..., user=account.id, plan=account.plan. Repeat it for several"
                                  " fields.")  # fmt: skip
+
+format_option = click.option("--format", "name", type=click.Choice(NAMES_OF_FORMATS), default=None,
+                             help="The format of the logs. Default: that of each line.")  # fmt: skip
+"""The option of a command for the format of its logs."""
 
 
 def size_of(paths: Sequence[str]) -> int | None:
@@ -81,10 +108,11 @@ class LogFile:
 
     def read(self, file: IO[bytes]) -> Iterator[LogEntry]:
         buffered = io.BufferedReader(cast(io.RawIOBase, file))
-        is_gzip = buffered.peek(2).startswith(b"\x1f\x8b")
+        start = buffered.peek(6)
+        opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
         try:
-            yield from self._entries(file, io.BufferedReader(gzip.GzipFile(fileobj=buffered)) if is_gzip else buffered)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            yield from self._entries(file, buffered if opener is None else io.BufferedReader(opener(buffered)))
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise Failure(f"{self.name}: cannot read the compressed file to its end: {error}") from None
         finally:
             buffered.detach()  # or it would close the file of the caller
@@ -105,7 +133,7 @@ class LogFile:
                 line = unpacked.readline(_READ)
 
     def _add_invalid(self, line: bytes, error: InvalidLineError) -> None:
-        if not line.strip():
+        if isinstance(error, HeaderLineError) or not line.strip():
             self.blank += 1
             return
         self.invalid += 1

@@ -13,7 +13,8 @@ from tables import each
 
 from ratelimit_mw import INVALID, ConfigError
 from ratelimit_mw.cli.access_log import FORWARDED_FOR, InvalidLineError, LogEntry, RequestTarget
-from ratelimit_mw.cli.json_lines import LineParser, check_field
+from ratelimit_mw.cli.json_lines import check_field
+from ratelimit_mw.cli.log_formats import LineParser
 
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
 SIMPLE = {"time": NOON, "ip": "192.0.2.7", "method": "GET", "path": "/a?b=1", "status": 200}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw.cli import logs
 from ratelimit_mw.cli.access_log import LogEntry
-from ratelimit_mw.cli.json_lines import LineParser
+from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.logs import size_of
 from ratelimit_mw.cli.replay import request_log
 from ratelimit_mw.cli.replay.request_log import RequestLog

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from folders import ROOT
 
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.cli.json_lines import LineParser
+from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.replay.request_log import RequestLog
 from ratelimit_mw.operations import Answer, Table
 

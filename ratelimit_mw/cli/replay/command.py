@@ -12,8 +12,9 @@ from ...keys.parts import feature_of
 from ...operations import Answer, Cell, Line, Table
 from ...settings import Settings
 from ..clients import check_used
-from ..json_lines import NAMES, LineParser
-from ..logs import field_option, logs_argument
+from ..json_lines import NAMES
+from ..log_formats import LineParser
+from ..logs import field_option, format_option, logs_argument
 from ..output import FILE, command, count_text, json_flag, parsed
 from ..plot import picture_option
 from ..source import Source
@@ -46,6 +47,7 @@ def _parse_share(text: str) -> float:
 )
 @click.argument("file", type=FILE)
 @logs_argument()
+@format_option
 @field_option
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".'
@@ -59,6 +61,7 @@ def _parse_share(text: str) -> float:
 def replay(
     file: Path,
     access_logs: tuple[str, ...],
+    name: str | None,
     fields: dict[str, str],
     share: float | None,
     plot: Path | None,
@@ -66,9 +69,9 @@ def replay(
 ) -> Answer:
     """Apply the rules in FILE to access logs, and show which clients they would have rejected.
 
-    ACCESS_LOG is a log of Apache or nginx in the common or combined format, or JSON lines of Caddy, Traefik, Envoy,
-    nginx and others, plain or gzip. Several logs are read as one, by time, in any order. "-" reads stdin. Each request
-    is decided at the time of its line, and no store is used.
+    ACCESS_LOG is a log in one of the formats of --format, or JSON lines of Caddy, Traefik, Envoy, nginx and others,
+    plain or compressed (gz, bz2, xz, zst). Several logs are read as one, by time, in any order. "-" reads stdin. Each
+    request is decided at the time of its line, and no store is used.
 
     The features of a request come from its line: ip, method, path, user, header:user-agent, header:referer and
     query:NAME. JSON lines may have the host, other headers, and the features of --field. Behind the trusted_proxies of
@@ -79,7 +82,7 @@ def replay(
     source = Source.from_file(file)
     known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
     check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
-    parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)))
+    parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)), name or "")
     log = RequestLog(access_logs, parser)
     report = ReplayReport(log, Simulation(source.settings))
     notes = list(notes_on(source, parser, report))

@@ -7,8 +7,8 @@ from typing import Any, Final
 import click
 
 from ...operations import Answer, Cell, Table
-from ..json_lines import LineParser
-from ..logs import field_option, logs_argument
+from ..log_formats import LineParser
+from ..logs import field_option, format_option, logs_argument
 from ..output import FILE, command, count_text, json_flag
 from ..source import Source
 from .changes import Change, changes_between
@@ -28,10 +28,13 @@ _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly a
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @logs_argument(required=False)
+@format_option
 @field_option
 @limit_option
 @json_flag
-def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, str], limit: int) -> Answer:
+def diff(
+    old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, fields: dict[str, str], limit: int
+) -> Answer:
     """Show the rules and settings that differ between the files OLD and NEW, and the lines in which they do.
 
     With access logs, both rule sets decide the requests of the logs. The command shows the requests that
@@ -49,7 +52,7 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], fields: dict[str, s
     if not access_logs:
         return Answer(summary, shown)
     headers = [forwarded_feature(source.settings) for source in sources]
-    parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers))
+    parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers), name or "")
     log = RequestLog(access_logs, parser)
     before, after = (
         ReplayReport(log, Simulation(source.settings), f"replaying the {age} rules", side)

@@ -7,7 +7,7 @@ import click
 
 from ...operations.overview import describe_amendments
 from ...stores.url import redacted_url
-from ..json_lines import LineParser
+from ..log_formats import LineParser
 from ..logs import format_text
 from ..output import count_text
 from ..source import Source

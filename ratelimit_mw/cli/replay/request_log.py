@@ -11,7 +11,7 @@ import msgspec
 
 from ...keys.features import INVALID
 from ..access_log import LogEntry
-from ..json_lines import LineParser
+from ..log_formats import LineParser
 from ..logs import COLUMNS, AccessLogs
 from ..output import progress
 

@@ -10,8 +10,8 @@ from ...settings import Settings
 from ...traffic import TrafficLog
 from ..access_log import LogEntry
 from ..clients import open_log
-from ..json_lines import LineParser
-from ..logs import AccessLogs, field_option, format_text, logs_argument, size_of
+from ..log_formats import LineParser
+from ..logs import AccessLogs, field_option, format_option, format_text, logs_argument, size_of
 from ..output import Failure, command, count_text, json_flag
 from ..replay.simulation import LogClients
 
@@ -27,10 +27,13 @@ _AT_ONCE: Final = 10_000
 )
 @click.argument("url")
 @logs_argument()
+@format_option
 @field_option
 @click.option("--clients", is_flag=True, help="Record the IP addresses as the clients of the event request.")
 @json_flag
-def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], clients: bool) -> Answer:
+def import_logs(
+    url: str, access_logs: tuple[str, ...], name: str | None, fields: dict[str, str], clients: bool
+) -> Answer:
     """Count the requests of access logs in the traffic log at URL. A missing log is created.
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
@@ -39,7 +42,7 @@ def import_logs(url: str, access_logs: tuple[str, ...], fields: dict[str, str], 
     requests that are counted.
     """
     log, counted, left_out = open_log(url, create=True), 0, 0
-    parser, client_of = LineParser(fields), LogClients(Settings())
+    parser, client_of = LineParser(fields, name=name or ""), LogClients(Settings())
     if size_of(access_logs) is not None:  # a pipe is read once
         _check_logs(access_logs, parser)
     logs = AccessLogs(access_logs, parser, "importing")
