@@ -130,7 +130,7 @@ def _key_of(verdict: Verdict) -> tuple[object, ...]:
             key += (limit,)
             continue
         microseconds = math.inf if decision.retry_us is None else decision.retry_us
-        if not limit.shadow and microseconds > longest:
+        if not limit.hidden and microseconds > longest:
             longest, position = microseconds, len(key)
         key += _key_of_decision(decision)
     return (position, *key)
