@@ -18,6 +18,7 @@ from command_line import (
     replayed,
     request_log,
     rows_of,
+    run,
     titles_of,
 )
 from hypothesis import given
@@ -296,11 +297,45 @@ def test_attributes_of_a_feature(rules: Write, log: Write) -> None:
     assert (report["rules"][0]["matched"], report["rejected"]) == (2, 1)
 
 
-def test_a_log_without_routes_has_one_endpoint_for_the_paths_of_a_rule(rules: Write, log: Write) -> None:
-    settings = rules({**SITE, "match": {"path": ["/a", "/b"]}, "key": "endpoint", "limits": "1/minute"})
-    answer = answer_of("replay", settings, log([line(path="/a"), line(path="/b")]))
-    assert answer.notes == ["the log does not contain routes, so all paths of a rule are one endpoint for site"]
-    assert answer.json["rejected"] == 1
+APP = """
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, limit
+
+def home(request):
+    return PlainTextResponse("home")
+
+@limit("2/minute", name="item", key=["path:number"])
+def item(request):
+    return PlainTextResponse("item")
+
+app = Starlette(routes=[Route("/", home), Route("/items/{number}", item), Route("/old/{number}", home)])
+route = {"name": "route", "limits": "3/minute", "key": ["endpoint"]}
+rules = [route, {"name": "view", "limits": "9/minute", "key": ["view"]}]
+app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
+"""
+
+
+def test_an_application_gives_routes_and_decorators(
+    log: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its routes give ``endpoint``, ``view`` and parameters, as in the middleware."""
+    (tmp_path / "replayed_site.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    paths = ["/items/1"] * 3 + ["/items/2"] * 2 + ["/old/1"] * 2 + ["/"] * 4
+    access_log = log(line(path=path) for path in paths)
+    answer = answer_of("replay", "--app", "replayed_site:app", access_log)
+    found = {rule["name"]: (rule["matched"], rule["rejected"]) for rule in answer.json["rules"]}
+    assert found == {"route": (11, 2), "view": (11, 0), "item": (5, 1)}
+    assert list(answer.notes) == []
+
+
+def test_a_rule_that_needs_routes_is_refused_without_them(rules: Write, log: Write) -> None:
+    """A field of the log may have the endpoint."""
+    for option in ({"key": "endpoint"}, {"key": "view"}, {"match": {"view": "shop.item"}}):
+        result = run("replay", rules({**SITE, **option}), log([line()]))
+        assert (result.exit_code, "--app MODULE:APP" in result.stderr) == (1, True), option
 
 
 @given(

@@ -11,15 +11,16 @@ from ...keys.features import BUILT_IN
 from ...keys.parts import feature_of
 from ...operations import Answer, Cell, Line, Table
 from ...settings import Settings
+from ..application import SourceCommand
 from ..clients import check_used
 from ..json_lines import NAMES
 from ..log_formats import LineParser
 from ..logs import field_option, format_option, logs_argument
-from ..output import FILE, command, count_text, json_flag, parsed
+from ..output import command, count_text, json_flag, parsed
 from ..plot import picture_option
 from ..source import Source
 from ..toml import toml
-from .notes import limit_option, notes_on, show_log
+from .notes import check_routes, limit_option, notes_on, show_log
 from .plot import draw
 from .report import ReplayReport
 from .request_log import RequestLog
@@ -42,10 +43,11 @@ def _parse_share(text: str) -> float:
     "ratelimit-mw replay ratelimit.toml access.log",
     "ratelimit-mw replay ratelimit.toml access.log access.log.2.gz --plot rejections.svg --limit 20",
     "ratelimit-mw replay ratelimit.toml access.log --suggest 1%",
+    "ratelimit-mw replay --app shop:app access.log",
     "ratelimit-mw replay ratelimit.toml caddy.log --field user=request.headers.X-User",
     "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
+    cls=SourceCommand,
 )
-@click.argument("file", type=FILE)
 @logs_argument()
 @format_option
 @field_option
@@ -59,7 +61,7 @@ def _parse_share(text: str) -> float:
 @limit_option
 @json_flag
 def replay(
-    file: Path,
+    source: Source,
     access_logs: tuple[str, ...],
     name: str | None,
     fields: dict[str, str],
@@ -79,12 +81,15 @@ def replay(
 
     A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
     """
-    source = Source.from_file(file)
+    if share is not None and not source.overview.is_file:
+        raise click.UsageError("--suggest takes a FILE. Copy the limits of decorators into one")
+    check_routes(source, fields)
     known = {*BUILT_IN, *NAMES, *source.rules.lists.needs}
     check_used(source, source.rules.rules, dict.fromkeys(map(feature_of, fields)), known)
     parser = LineParser(fields, (*source.rules.needs, forwarded_feature(source.settings)), name or "")
     log = RequestLog(access_logs, parser)
-    report = ReplayReport(log, Simulation(source.settings))
+    app = None if source.overview.is_file else source
+    report = ReplayReport(log, Simulation(source.running_settings, app))
     notes = list(notes_on(source, parser, report))
     summary = {**report.as_json(limit), **log.logs.as_json()}
     shown: list[Table | Line | str] = [*_show(report.period, summary)]

@@ -1,7 +1,7 @@
 """Shared output of the commands on a log: its contents, and how its replay differs from the application."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -9,11 +9,13 @@ from ...operations.overview import describe_amendments
 from ...stores.url import redacted_url
 from ..log_formats import LineParser
 from ..logs import format_text
-from ..output import count_text
+from ..output import Failure, count_text
 from ..source import Source
 from .report import ReplayReport
 from .simulation import attributes_of, is_logged
 
+OF_ROUTES: Final = ("endpoint", "view")
+"""The features that only the routes of an application give."""
 limit_option = click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True,
                             help="Maximum number of clients to show.")  # fmt: skip
 
@@ -25,12 +27,23 @@ def show_log(period: str, counts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{count_text(counts['requests'], 'request')} from {count_text(counts['clients'], 'client')}"
 
 
+def check_routes(source: Source, fields: Mapping[str, str]) -> None:
+    """Raise ``Failure`` for rules of a file that need the routes of an application."""
+    by_feature = source.rules_by_feature() if source.overview.is_file else {}
+    users = {name: rules for name, rules in by_feature.items() if name in OF_ROUTES and name not in fields}
+    views = [rule.name for rule in source.rules.rules if any(rule.source.matches.views)]
+    users |= {"view": views} if views and source.overview.is_file else {}
+    for name, rules in users.items():
+        hint = "Replay the application instead of the file: --app MODULE:APP"
+        raise Failure(f"a log does not contain the {name}, which {', '.join(rules)} needs. {hint}")
+
+
 def notes_on(source: Source, parser: LineParser, report: ReplayReport) -> Iterator[str]:
     """Yield how a replay differs from the application: its store and slots, missing features, and shared counts."""
     settings, rules, by_feature = source.settings, source.rules.rules, source.rules_by_feature()
     if (scheme := redacted_url(settings.store).partition(":")[0]) != "memory":
         yield f"counting in memory, not in {scheme}"
-    yield from describe_amendments(settings.amendments)
+    yield from describe_amendments(settings.amendments) if source.overview.is_file else ()
     if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
         yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
     if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
@@ -38,9 +51,10 @@ def notes_on(source: Source, parser: LineParser, report: ReplayReport) -> Iterat
     attributes = attributes_of(rules)
     for feature, names in by_feature.items():
         for part in dict.fromkeys(attributes.get(feature, [feature])):
-            if part == "endpoint" and part not in parser.found:
-                yield f"the log does not contain routes, so all paths of a rule are one endpoint for {', '.join(names)}"
-            elif not is_logged(part) and part not in parser.found:
+            is_of_route = part in OF_ROUTES or part.startswith("path:")
+            if is_of_route and not source.overview.is_file:
+                continue
+            if not is_logged(part) and part not in parser.found:
                 yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"
     requests, proxies = report.unseen()
     if proxies and "ip" in by_feature:

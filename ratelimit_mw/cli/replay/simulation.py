@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any, Final
+from urllib.parse import quote
 
+from ...asgi.request import ASGIRequest
 from ...clock import SECOND
 from ...decision import Verdict
 from ...http.client_ip import ClientIP
@@ -11,9 +13,11 @@ from ...keys.features import INVALID, UNKNOWN_IP
 from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
 from ...rules.compiled import CompiledRule
+from ...rules.marks import Destination
 from ...settings import Settings
 from ...stores import MemoryStore, Store, check_store_url
 from ..access_log import LogEntry
+from ..source import Source
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
 _LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
@@ -23,9 +27,9 @@ _MAX_KEYS: Final = 1_000_000
 
 
 class Simulation:
-    """A limiter for recorded requests. Without the application it has no rule of a decorator, and no observers."""
+    """A limiter for recorded requests, without observers. With an application, it has its routes and decorators."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, app: Source | None = None) -> None:
         self._now = 0
         settings = settings.replaced(amendments={}, enabled=True, observers=(), traffic_log=None)
         self.max_keys = _max_keys(settings.store)
@@ -33,7 +37,10 @@ class Simulation:
         self._store = MemoryStore(self.max_keys)
         self.is_full = False
         """Whether clients had to share counts, because the store has no room for more."""
-        self._limiter = Limiter(settings.rules, self._store, lambda: self._now, settings)
+        self._limiter = Limiter(() if app else settings.rules, self._store, lambda: self._now, settings)
+        if app is not None:
+            self._limiter.reloads.rules = app.rules
+        self._route = None if app is None else lru_cache(_KNOWN_CLIENTS)(partial(_route, app))
         self.rules = self._limiter.rules.rules
         self._attributes = attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
@@ -47,7 +54,12 @@ class Simulation:
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
-        plan = self._limiter.match(features)
+        if self._route is None:
+            plan = self._limiter.match(features)
+        else:
+            request, to, given = self._route(entry.method, target.path, target.host)
+            plan = self._limiter.rules.plan_for(request, to)
+            features = {name: to.conversions.apply(name, value) for name, value in features.items()} | given
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
@@ -59,6 +71,18 @@ class Simulation:
         """Return the attributes of a feature, such as ``user.id``, that the line contains."""
         parts = [name for name in self._attributes[feature] if name in entry.features]
         return {name.partition(".")[2]: entry.features[name] for name in parts} or None
+
+
+def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, Destination, dict[str, Any]]:
+    """Return a request of an application, where it goes, and the features that its route gives."""
+    headers = [(b"host", host.encode("latin-1", "replace"))] if host else []
+    sent = {"path": path, "raw_path": quote(path).encode(), "query_string": b"", "headers": headers}
+    request = ASGIRequest({"type": "http", "method": method, **sent})
+    _, to, params, features = app.route(request)
+    request.path_params = params
+    given = {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
+    names = {"endpoint": to.endpoint, "view": to.view}
+    return request, to, {**features, **given, **{name: value for name, value in names.items() if value}}
 
 
 class LogClients:
