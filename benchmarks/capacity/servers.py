@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.stores.wire import LoopConnection
+from ratelimit_mw.stores.wire import Flight, LoopConnection
 
 _NUMBER: Final = re.compile(r"^(\w+):([\d.]+)\r?$", re.MULTILINE)
 _SECTIONS: Final = (b"cpu", b"stats", b"clients", b"replication")
@@ -31,14 +31,14 @@ class Servers:
         self._router = store._threads
         self.is_cluster = len(self._router.map.owners) > 1
         self._messages = self._commands = 0
-        send = LoopConnection.send
+        post = LoopConnection.post
 
-        def count(connection: LoopConnection, frame: bytes, replies: int, *rest: Any) -> Any:
+        def count(connection: LoopConnection, frame: bytes, flight: Flight) -> None:
             self._messages += 1
-            self._commands += replies
-            return send(connection, frame, replies, *rest)
+            self._commands += flight.expected
+            post(connection, frame, flight)
 
-        LoopConnection.send = count  # type: ignore[assignment, method-assign]
+        LoopConnection.post = count  # type: ignore[method-assign]
 
     def _ask(self, location: Any, *command: Any) -> Any:
         return run_blocking(self._router.command(location, self._router.clock.now + self._budget, *command))

@@ -13,7 +13,7 @@ import selectors
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -358,13 +358,38 @@ class BlockingChannel:
 # -- on an event loop ----------------------------------------------------------------------------------------------
 
 
-class _Flight(NamedTuple):
+class Flight:
     """A call that was sent, and the replies to it so far."""
 
-    done: asyncio.Future[list[Any]]
-    replies: list[Any]
-    expected: int
-    deadline: float
+    __slots__ = ("deadline", "expected", "is_over", "replies")
+
+    def __init__(self, expected: int, deadline: float) -> None:
+        self.expected = expected
+        self.deadline = deadline
+        self.replies: list[Any] = []
+        self.is_over = False
+
+    def end(self, error: Exception | None) -> None:
+        """Take the replies, or the error of the connection. Called once."""
+
+
+class _FutureFlight(Flight):
+    """A call whose replies are the result of a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, expected: int, deadline: float, future: asyncio.Future[list[Any]]) -> None:
+        super().__init__(expected, deadline)
+        self.future = future
+
+    def end(self, error: Exception | None) -> None:
+        if self.future.done():
+            return  # the request has left
+        if error is None:
+            self.future.set_result(self.replies)
+        else:
+            self.future.set_exception(error)
+            self.future.exception()  # the request may leave yet: asyncio would log the error
 
 
 class LoopConnection(asyncio.Protocol):
@@ -374,7 +399,7 @@ class LoopConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._codec = codec
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._is_checked = False
         self._hint = ""
         self._transport: Any = None
@@ -388,31 +413,33 @@ class LoopConnection(asyncio.Protocol):
         self._hint = "" if transport.get_extra_info("sslcontext") else _hint_of(transport.get_extra_info("socket"))
         transport.set_protocol(self)
 
-    def send(self, frame: bytes, replies: int, deadline: float, done: Any = None) -> asyncio.Future[list[Any]]:
-        """Send the bytes of a call now, and return its replies: a future, or ``done``, which has its methods."""
+    def send(self, frame: bytes, replies: int, deadline: float) -> asyncio.Future[list[Any]]:
+        """Send the bytes of a call now, and return its replies."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.post(frame, _FutureFlight(replies, deadline, future))
+        return future
+
+    def post(self, frame: bytes, flight: Flight) -> None:
+        """Send the bytes of a call now."""
         if self._abort is None:
             raise ConnectionError(_LOST)
-        done = done or self._loop.create_future()
-        self._flights.append(_Flight(done, [], replies, deadline))
+        self._flights.append(flight)
         self._transport.write(frame)
         if not self._is_checked:
             self._is_checked = True
             self._clock.check(self._give_up)
-        return done  # type: ignore[no-any-return]
 
     def _give_up(self, passed: float) -> bool:
         """End the calls whose deadline has passed. Return whether there are others."""
-        overdue = [flight.done for flight in self._flights if flight.deadline < passed and not flight.done.done()]
-        for done in overdue:
-            done.set_exception(TimeoutError())
-            done.exception()  # the request may have left: asyncio would log the error
+        overdue = [each for each in self._flights if each.deadline < passed and not each.is_over]
         if overdue:
-            self.retire()
+            self.is_usable = False
+            self._end(overdue, TimeoutError())
         self._is_checked = bool(self._flights)
         return self._is_checked
 
     def data_received(self, data: bytes) -> None:
-        flights, finished = self._flights, list[_Flight]()
+        flights, finished = self._flights, list[Flight]()
         if self._hint and data.startswith(_TLS_ALERT):
             self._fail(ConnectionError(f"{_LOST}: closed by the server{self._hint}"))
             return
@@ -430,28 +457,29 @@ class LoopConnection(asyncio.Protocol):
             flights.extend(finished)
             self._fail(error)
             return
-        for done, replies, _, _ in finished:
-            if not done.done():
-                done.set_result(replies)
+        self._end(finished)
+
+    def _end(self, flights: Iterable[Flight], error: Exception | None = None) -> None:
+        for each in flights:
+            if not each.is_over:
+                each.is_over = True
+                each.end(error)
+        if not self.is_usable:
+            self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}{self._hint}"))
 
     def _fail(self, error: Exception) -> None:
         self.close()
-        while self._flights:
-            done = self._flights.popleft().done
-            if not done.done():
-                done.set_exception(error)
-                done.exception()  # the request may have left: asyncio would log the error
+        flights, self._flights = self._flights, deque()
+        self._end(flights, error)
 
     def retire(self) -> None:
         """Close after the last call that was sent. It gets no more calls."""
-        if self.is_usable and self._flights and not (last := self._flights[-1].done).done():
-            last.add_done_callback(lambda _: self.close())
-        elif self.is_usable:
-            self.close()
         self.is_usable = False
+        if all(each.is_over for each in self._flights):
+            self.close()
 
     def close(self) -> None:
         self.is_usable = False

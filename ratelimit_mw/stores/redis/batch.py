@@ -7,10 +7,10 @@ the loop if the last call had several. A call that fails fails only its own oper
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Final
 
-from ..wire import LoopConnection
+from ..wire import Flight, LoopConnection
 from .call import Call, calls_of
 from .errors import NotRunError, timed_out
 from .router import Calls, Router, frame_of
@@ -127,16 +127,16 @@ class _Queue:
     def send(self, taken: list[Call]) -> None:
         """Send to the open connection in this turn of the loop. Only a task can connect, and read the map, first."""
         self._out += 1
-        connection, deadline = self._connection, taken[-1].deadline
+        connection = self._connection
         if connection is None or not connection.is_usable or self.router.map.is_stale:
             connection = self._connection = self.router.connection(self.location)
         if connection is None:
-            self._run(self.router.ask_each(taken, deadline), taken)
+            self._run(self.router.ask_each(taken, taken[-1].deadline), taken)
             return
         calls = calls_of(taken) if len(taken) > 1 else taken
         try:
             frame = calls[0].frame if len(calls) == 1 else frame_of(calls)
-            connection.send(frame, len(calls), deadline, _SharedFlight(self, taken, calls, deadline))
+            connection.post(frame, _SharedFlight(self, taken, calls))
         except Exception as error:  # an argument that cannot be packed, or a connection that has just failed
             self._fail(taken, error)
 
@@ -153,15 +153,15 @@ class _Queue:
         self._tasks.add(task)  # an eager task may have ended already
         task.add_done_callback(self._tasks.discard)
 
-    def receive(self, replies: list[Any], taken: list[Call], calls: Sequence[Call], deadline: float) -> None:
+    def receive(self, flight: _SharedFlight) -> None:
         """Give calls their replies, and send those again that a server redirects."""
         left: Calls = {}
         assert self.location is not None
-        self.router.receive(calls, replies, self.location, left)
+        self.router.receive(flight.calls, flight.replies, self.location, left)
         if left:
-            self._run(self.router.follow(left, deadline), taken)
+            self._run(self.router.follow(left, flight.deadline), flight.taken)
         else:
-            self.finish(taken)
+            self.finish(flight.taken)
 
     def fail_soon(self, taken: list[Call], error: Exception) -> None:
         """Give calls the error of their server."""
@@ -183,38 +183,25 @@ class _Queue:
             self._flush_soon() if self._is_cluster else self._flush()
 
 
-class _SharedFlight:
-    """Calls that were sent. The connection and the clock use it as a future, which takes no turn of the loop."""
+class _SharedFlight(Flight):
+    """The calls that were sent together. They get their replies in the turn of the loop that reads them."""
 
-    __slots__ = ("_ended", "_is_done", "_rest")
+    __slots__ = ("calls", "queue", "taken")
 
-    def __init__(self, queue: _Queue, taken: list[Call], calls: Sequence[Call], deadline: float) -> None:
-        self._rest = queue, taken, calls, deadline
-        self._is_done = False
-        self._ended: Callable[[Any], None] | None = None
+    def __init__(self, queue: _Queue, taken: list[Call], calls: Sequence[Call]) -> None:
+        self.expected = len(calls)
+        self.deadline = taken[-1].deadline
+        self.replies = []
+        self.is_over = False
+        self.queue = queue
+        self.taken = taken
+        self.calls = calls
 
-    def done(self) -> bool:
-        return self._is_done
-
-    def set_result(self, replies: list[Any]) -> None:
-        queue, taken, calls, deadline = self._rest
-        self._is_done = True
-        if self._ended is not None:
-            self._ended(self)
-        queue.receive(replies, taken, calls, deadline)
-
-    def set_exception(self, error: Exception) -> None:
-        queue, taken, *_ = self._rest
-        self._is_done = True
-        if self._ended is not None:
-            self._ended(self)
-        queue.fail_soon(taken, error)  # when the connection has taken note, too
-
-    def exception(self) -> None:
-        """Do nothing: asyncio does not log the error."""
-
-    def add_done_callback(self, ended: Callable[[Any], None]) -> None:
-        self._ended = ended
+    def end(self, error: Exception | None) -> None:
+        if error is None:
+            self.queue.receive(self)
+        else:
+            self.queue.fail_soon(self.taken, error)  # when the connection has taken note, too
 
 
 def _deliver(call: Call) -> None:

@@ -94,12 +94,12 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     is_sending = [False]
 
     def sending(original: Any) -> Any:
-        def send(self: Any, frame: bytes, messages: int, *rest: Any) -> Any:
+        def send(self: Any, frame: bytes, sent: Any, *rest: Any) -> Any:
             if not is_sending[0]:
                 found.append(0)
             is_sending[0] = True
-            found[-1] += messages
-            return original(self, frame, messages, *rest)
+            found[-1] += getattr(sent, "expected", sent)
+            return original(self, frame, sent, *rest)
 
         return send
 
@@ -112,7 +112,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(BlockingChannel, "send", sending(BlockingChannel.send))
     monkeypatch.setattr(BlockingConnection, "receive", receiving(BlockingConnection.receive))
-    monkeypatch.setattr(LoopConnection, "send", sending(LoopConnection.send))
+    monkeypatch.setattr(LoopConnection, "post", sending(LoopConnection.post))
     monkeypatch.setattr(LoopConnection, "data_received", receiving(LoopConnection.data_received))
     return found
 
