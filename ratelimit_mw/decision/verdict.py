@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
-from .bans import banned_rules, count_rejections, show_bans
+from .bans import BanLimit, banned_rules, count_rejections, show_bans
 from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
 from .receipt import Due, Receipt, cost_due, lock, refund_due
 
@@ -404,7 +404,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
             writes.append((hit, kept))
         if not decision.allowed:
             allowed = allowed and hit[0].shadow
-            has_ban = has_ban or hit[0].concerns_ban
+            has_ban = has_ban or hit[0].ban is not None or isinstance(hit[0], BanLimit)  # ``concerns_ban``, no call
     if allowed and not has_ban:
         return decisions, writes
     writes = _withdraw(hits, states, now, decisions, writes, allowed)
