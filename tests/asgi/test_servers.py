@@ -43,7 +43,7 @@ def port(request: pytest.FixtureRequest) -> int:
 
 def test_a_client_with_forged_headers_is_rejected(port: int) -> None:
     """One connection sends a different address with each request. Three pass, and the fourth gets Retry-After."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain", timeout=60) as client:
         responses = [
             client.get("/page", headers={"x-forwarded-for": f"198.51.100.{i}", "forwarded": f"for=198.51.100.{i}"})
             for i in range(4)
@@ -102,7 +102,7 @@ def test_chunks_arrive_as_they_are_made(port: int) -> None:
     with httpx.stream("GET", f"{base}/plain/stream", timeout=PATIENCE) as response:
         chunks = response.iter_raw()
         assert next(chunks) == b"first"
-        assert httpx.get(f"{base}/plain/release").text == "released"
+        assert httpx.get(f"{base}/plain/release", timeout=60).text == "released"
         assert b"".join(chunks) == b"second"
         assert response.headers["ratelimit"].startswith('"file";r=')
 
@@ -125,7 +125,7 @@ def test_a_lowercase_method_does_not_evade_a_rule(uvicorn: int) -> None:
 
 def test_the_server_sends_a_file_itself(gunicorn: int) -> None:
     """The server receives its own file wrapper, and the file arrives whole with the rate limit headers."""
-    response = httpx.get(f"http://127.0.0.1:{gunicorn}/plain/file")
+    response = httpx.get(f"http://127.0.0.1:{gunicorn}/plain/file", timeout=60)
     assert response.content == FILE.read_bytes()
     assert response.headers["x-ratelimit-limit"] == "1000"
 

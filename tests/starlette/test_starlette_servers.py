@@ -132,7 +132,7 @@ def test_websockets_of_a_fastapi_router_share_counts_with_requests(protocol: str
             pass
         with pytest.raises(InvalidStatus) as rejected, open_websocket(server, "/v1/rooms/a"):
             pass
-        response = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
+        response = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False, timeout=60)
     assert rejected.value.response.status_code == 429
     assert b'"violated-policies": ["rooms"]' in rejected.value.response.body
     assert response.headers["x-ratelimit-remaining"] == "2"  # Two handshakes and this request, of five.
