@@ -13,8 +13,11 @@ from shared_store import SharedStore
 from tables import each, expect_error
 
 from ratelimit_mw import Event, Limiter, Rule, StoreError, Verdict, load_settings
+from ratelimit_mw.cli.check import _ineffective_limits
+from ratelimit_mw.keys.secret import NO_SECRET
 from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.adaptive import Aimd
+from ratelimit_mw.rules.compiled import CompiledRule
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
@@ -223,6 +226,14 @@ def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert held.decisions[0].key in limits.gates.states()
 
 
+def test_a_forked_child_has_none_of_the_requests_of_its_parent() -> None:
+    """They end in the parent."""
+    limits = limiter()
+    held = fill(limits)
+    limits.gates._start_over(True)
+    assert len(fill(limits)) == len(held)
+
+
 def test_limits_from_a_function_and_per_value_are_adaptive_too() -> None:
     """A function may return one where the rule has a target."""
     rule = Rule(name="api", limits=lambda ip: LIMIT, target="1s")
@@ -262,3 +273,9 @@ def test_it_has_no_state_in_the_store() -> None:
 def test_an_adaptive_limit_that_cannot_work_is_an_error(options: dict[str, Any], message: str) -> None:
     """The message names the option and the fix."""
     expect_error(message, lambda: Rule(name="api", **options))
+
+
+def test_no_rate_makes_an_adaptive_limit_useless() -> None:
+    """`check` has no note about it: few requests may be slow."""
+    rule = CompiledRule(Rule(name="api", limits=[LIMIT, "9/minute"], target=1), "api", NO_SECRET, lambda: None)
+    assert [*_ineffective_limits(rule, rule.limits[0])] == []
