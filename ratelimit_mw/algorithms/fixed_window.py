@@ -48,7 +48,7 @@ class FixedWindow(Algorithm):
         if state is not None and now < state[0]:
             end, count, began = state
         else:
-            end, count, began = self.end_of(now), 0, now
+            end, count, began = self.shared(self.end_of(now)), 0, now
         # When the clock goes back, the latest window stays the current one.
         at = now if now >= end - self.shortest else max(now, self.start_of(end))
         room = self.limit - count

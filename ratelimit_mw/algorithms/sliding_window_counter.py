@@ -26,13 +26,14 @@ class SlidingWindowCounter(Algorithm):
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         period = self.period
         if state is None:
-            start, at, previous, current, began = now - now % period, now, 0, 0, now
+            start, at, previous, current, began = self.shared(now - now % period), now, 0, 0, now
         else:
             start, at, previous, current, began = state
             if now > at:
                 at = now
                 if now >= start + period:
                     start, at, previous, current, _ = _roll(state, now, period)
+                    start = self.shared(start)
         room = self.amount - current
         if previous:
             room -= previous * (period - 1 - at + start) // period

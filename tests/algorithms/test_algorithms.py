@@ -229,3 +229,14 @@ def test_the_names_are_those_of_settings_files() -> None:
     own = {name for name in names() if algorithms._BUILDERS[name].__module__.startswith("ratelimit_mw.")}
     assert own == {"sliding-window"} | {spec if isinstance(spec, str) else spec["name"] for spec in SPECS.values()}
     assert issubclass(algorithms.Gcra, Algorithm)
+
+
+@pytest.mark.parametrize("name", ["fixed-window", "sliding-window-counter"])
+def test_the_clients_of_a_window_share_its_number(name: str) -> None:
+    """A number of its own would take 32 bytes for each client, even after the next window has begun."""
+    algorithm, minute, start = build(name, Quota.parse("5/minute")), 60_000_000, 1_767_268_820_500_000
+    states: list[Any] = [algorithm.decide(None, start + i, 1)[0] for i in range(2)]
+    assert states[0][0] is states[1][0]
+    later = [algorithm.decide(state, start + minute + i, 1)[0] for i, state in enumerate(states)]
+    assert later[0][0] is later[1][0]
+    assert later[0][0] == states[0][0] + minute
