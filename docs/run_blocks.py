@@ -320,7 +320,7 @@ def _compare(expected: str, output: str | None) -> str:
 def play_page(path: Path) -> None:
     """Play one page in an empty folder, with a line on each block."""
     blocks = blocks_of(path.read_text())
-    clock.machine.monotonic_ns = lambda: MOMENT - clock._WALL_AT_ZERO
+    clock.machine.monotonic_ns = lambda: MOMENT - clock.WALL_AT_ZERO
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)

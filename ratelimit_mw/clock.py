@@ -44,7 +44,8 @@ machine: Final = _Machine()
 """The clocks of the machine, with the names of ``time``."""
 
 # The wall clock is read once; from then on the monotonic clock counts. A wall clock that is stepped changes no limit.
-_WALL_AT_ZERO = machine.time_ns() - machine.monotonic_ns()
+WALL_AT_ZERO: Final = machine.time_ns() - machine.monotonic_ns()
+"""The nanoseconds from 1970 to the zero of the monotonic clock."""
 
 
 monotonic: Callable[[], float] = partial(machine.monotonic)
@@ -53,7 +54,7 @@ monotonic: Callable[[], float] = partial(machine.monotonic)
 
 def now_us() -> int:
     """Return microseconds since 1970. The time never goes back within a process."""
-    return (machine.monotonic_ns() + _WALL_AT_ZERO) // 1000
+    return (machine.monotonic_ns() + WALL_AT_ZERO) // 1000
 
 
 def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
@@ -66,7 +67,7 @@ def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
 
 
 def _to_monotonic_ns(microseconds: int) -> int:
-    return microseconds * 1000 - _WALL_AT_ZERO
+    return microseconds * 1000 - WALL_AT_ZERO
 
 
 def to_us(seconds: float) -> int:

@@ -22,7 +22,7 @@ from ratelimit_mw import clock
 from ratelimit_mw.limiter.overrides import RecordFollower
 from ratelimit_mw.rules.guard import current
 
-WALL_AT_ZERO = clock._WALL_AT_ZERO
+WALL_AT_ZERO = clock.WALL_AT_ZERO
 MINUTE = 60_000_000_000  # in nanoseconds
 
 settings.register_profile("full", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -51,7 +51,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup() -> None:
     """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
     real = time.monotonic_ns() + WALL_AT_ZERO
-    clock._WALL_AT_ZERO = WALL_AT_ZERO - real % MINUTE
+    clock.WALL_AT_ZERO = WALL_AT_ZERO - real % MINUTE
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -30,7 +30,7 @@ RULES = [
 WORKER = """
 import sys
 from ratelimit_mw import Limiter, clock
-clock._WALL_AT_ZERO = int(sys.argv[3])
+clock.WALL_AT_ZERO = int(sys.argv[3])
 limiter = Limiter.from_settings(sys.argv[1])
 for _ in range(5):
     limiter.hit({"ip": "192.0.2.7", "user": "ann"})
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Server) 
 @contextmanager
 def worker(file: Path, how: str = "close") -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker. It has the clock of this process, which begins each test at the start of a minute."""
-    with subprocess.Popen([sys.executable, "-c", WORKER, str(file), how, str(clock._WALL_AT_ZERO)]) as process:
+    with subprocess.Popen([sys.executable, "-c", WORKER, str(file), how, str(clock.WALL_AT_ZERO)]) as process:
         yield process
 
 

@@ -84,7 +84,7 @@ def test_a_constant_series_is_its_own_forecast() -> None:
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Four days of a traffic log, with 30 requests an hour by day, and 6 by night."""
     now = MONDAY + timedelta(days=4, minutes=30)
-    monkeypatch.setattr(clock, "_WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    monkeypatch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
     log = TrafficLog(f"sqlite:///{tmp_path}/traffic.db")
     for hour in range(4 * 24):
         log.record("api", n=30 if 8 <= hour % 24 < 18 else 6, at=START + hour * HOUR + 60)
@@ -113,7 +113,7 @@ def test_the_next_day_is_forecast(url: str) -> None:
 @pytest.mark.thorough
 def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = MONDAY + timedelta(days=28, minutes=30)
-    monkeypatch.setattr(clock, "_WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    monkeypatch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
     url = f"sqlite:///{tmp_path}/traffic.db"
     log = TrafficLog(url)
     for hour, number in enumerate(week(20, 4) * 4):

@@ -12,7 +12,7 @@ from shared_store import SharedStore
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Charge, Correction
-from ratelimit_mw.limiter.remote.last_decision import LastDecision
+from ratelimit_mw.limiter.remote.cache import LastDecision
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testing.store_suite import limit_of

@@ -367,7 +367,7 @@ def test_a_counter_counts_several_events_at_once(log: TrafficLog, clock: ManualC
 def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log without a clock of its own compares nanoseconds of the monotonic clock with the edges of its buckets."""
     edge = machine_clock.now_us() // machine_clock.SECOND // 60 * 60
-    at_edge = edge * 1_000_000_000 - machine_clock._WALL_AT_ZERO
+    at_edge = edge * 1_000_000_000 - machine_clock.WALL_AT_ZERO
     times = [at_edge - 60_000_000_000, at_edge - 1, at_edge, at_edge + 60_000_000_000 - 1, at_edge + 60_000_000_000]
     current = [times[0]]
     monkeypatch.setattr(machine_clock.machine, "monotonic_ns", lambda: current[0])

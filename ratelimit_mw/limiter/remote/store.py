@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from ... import clock as process
 from ...clock import Clock, machine, monotonic, now_us
 from ...decision import Correction, Decision, Hit
 from ...errors import RateLimitError, StateError, StoreError
@@ -59,7 +60,7 @@ class RemoteStore:
         clock: The clock of the limiter.
         now: Returns the time to pass to the store, or None.
         policies: Returns the ``on_store_error`` of each rule.
-        caches: Whether rejections may be cached.
+        caches: Whether rejections may be cached: not with a clock of your own.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class RemoteStore:
         """Receives the hits that the store may have counted although it sent no reply."""
         name = redacted_url(store)
         self.rejections = Rejections(settings.rejection_cache if caches else 0)
-        self.leases = Leases(clock)
+        self.leases = Leases(_process_us if caches else clock)
         self.uses_leases = False
         """Whether a rule may have leases."""
         self.breaker = Breaker(name, policies)
@@ -305,9 +306,9 @@ async def _error_of(asking: Coroutine[Any, Any, None]) -> StoreError | None:
 
 
 def _process_us() -> int:
-    """Return the time of this process; only differences of it matter."""
+    """Return what ``process_clock`` returns, without a call of its own: most requests ask."""
     clock = testmode.clock
-    return machine.monotonic_ns() // 1000 if clock is None else clock()
+    return (machine.monotonic_ns() + process.WALL_AT_ZERO) // 1000 if clock is None else clock()
 
 
 _open_stores: Final = Registry[RemoteStore]()
