@@ -5,7 +5,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -82,6 +94,7 @@ def options_of(declaration: Any) -> Mapping[str, Option]:
     """Return all options of a declaration, by name."""
     options = {}
     for name, hint in get_type_hints(declaration, include_extras=True).items():
+        hint = get_args(hint)[0] if get_origin(hint) is Required else hint
         meta = hint.__metadata__[-1]
         is_required = name in declaration.__required_keys__
         options[name] = Option(hint, meta.description, is_required, *meta.extra["declared"])
@@ -177,13 +190,13 @@ def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
         item = _INDEX.search(str(error))
         path = f"[{item[1]}]" if item else ""
         if item:
-            lists = (kind for kind in _kinds(hint) if get_origin(kind) is Sequence)
+            lists = (kind for kind in kinds_of(hint) if get_origin(kind) is Sequence)
             value, hint = list(value)[int(item[1])], get_args(next(lists))[0]
         got = "" if is_secret else f"; got {value!r}"
         got = "; got None. Set it, or leave it out" if value is None else got
         expected = type_text(hint)
         article = "a " if expected.startswith(("whole", "list", "table", "duration")) else ""
-        words = [word for kind in _kinds(hint) if get_origin(kind) is Literal for word in map(str, get_args(kind))]
+        words = [word for kind in kinds_of(hint) if get_origin(kind) is Literal for word in map(str, get_args(kind))]
         close = suggestion(value, words) if isinstance(value, str) and not is_secret else ""
         hint_text = close if "Did you mean" in close else ""
         raise ConfigError(f"expected {article}{expected}{got}{hint_text}", path) from None
@@ -191,7 +204,7 @@ def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
 
 def type_text(hint: Any) -> str:
     """Describe a type in words, such as "text or list of text"."""
-    kinds = _kinds(hint)
+    kinds = kinds_of(hint)
     if float in kinds:
         return "duration"
     return " or ".join(map(_kind_text, kinds))
@@ -206,7 +219,7 @@ def _alternatives(hint: Any) -> list[Any]:
     return [hint]
 
 
-def _kinds(hint: Any) -> list[Any]:
+def kinds_of(hint: Any) -> list[Any]:
     """The alternatives of a type, without None."""
     return [kind for kind in _alternatives(hint) if kind is not NoneType]
 
@@ -220,7 +233,7 @@ def _kind_text(kind: Any) -> str:
         return " or ".join(map(repr, get_args(kind)))
     words = _WORDS.get(get_origin(kind) or kind, "table")
     if "{}" in words:
-        items = map(_kind_text, _kinds(get_args(kind)[0]))
+        items = map(_kind_text, kinds_of(get_args(kind)[0]))
         return words.format(" or ".join(item if item.startswith(("'", "text")) else f"{item}s" for item in items))
     return words
 

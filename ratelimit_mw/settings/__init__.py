@@ -22,7 +22,7 @@ from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
 from ..stores import Store
 from . import options as declared
-from .environment import with_variables
+from .environment import names_at, with_variables
 from .files import read
 from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
@@ -216,7 +216,10 @@ def _missing(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
-    steps, path = steps_of(error.path), error.path
+    steps, path, message = steps_of(error.path), error.path, error.message
+    variables = [f"${{{name}}}" for name in names_at(data, path) if name not in message]
+    if variables:
+        message = f"{message} (from {' and '.join(variables)})"
     place = Location(source)
     if steps[:1] == ("rules",) and len(steps) > 1:
         table, path = f"rules[{steps[1]}]", path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
@@ -225,13 +228,13 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
         name = next((f' "{printable(name)}"' for name in names if isinstance(name, str)), "")
         place = Location(source, table, f"{table}{name}")
     if source:
-        return place.error(error.message, path)
-    return ConfigError(error.message, ": ".join(filter(None, (place.label, path))))
+        return place.error(message, path)
+    return ConfigError(message, ": ".join(filter(None, (place.label, path))))
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
     if isinstance(data, Mapping):
-        data = with_variables({name: value for name, value in data.items() if name != "$schema"})
+        data = with_variables({name: value for name, value in data.items() if name != "$schema"}, SettingsDict)
     options = decode(SettingsDict, data, noun="setting")
     with error_path("lists"):
         options["lists"] = AccessLists(options["lists"], options["exempt"])

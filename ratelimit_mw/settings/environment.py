@@ -1,32 +1,48 @@
-"""Replace ``${NAME}`` in the texts of settings by variables of the environment. Knows no settings.
+"""Replace ``${NAME}`` and ``${NAME:-default}`` in settings by variables of the environment.
 
-A number that Python does not write as text is an error here, before a message tries to show it.
+A text with a variable becomes what its option takes: a number, ``true`` or ``false``, or a list of texts. It is checked
+like any other value. A number that Python does not write as text is an error here, before a message tries to show it.
 """
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from ..errors import ConfigError, error_path
+from ..rules.declaration import kinds_of, options_of
+from ..rules.match import FeatureValues
+from ..rules.places import steps_of
 
-_REFERENCE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?")
+_REFERENCE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\})?")
+_TRUTHS: Final = {"true": True, "false": False}
 
 
-def with_variables(value: Any) -> Any:
+def with_variables(value: Any, hint: Any = None) -> Any:
     """Return settings with the values of variables in their texts. ``$${`` is the text ``${``.
 
     Names of settings and of tables stay as they are.
 
     >>> with_variables({"store": "$${REDIS_URL}"})
     {'store': '${REDIS_URL}'}
+    >>> with_variables("${NOT_SET:-20}", int), with_variables("${NOT_SET:-127.0.0.1, unix}", Sequence[str])
+    (20, ['127.0.0.1', 'unix'])
+
+    Args:
+        value: The settings, or a part of them.
+        hint: The declared type of the value; None for text.
     """
     if isinstance(value, str):
-        return _REFERENCE.sub(_variable, value) if "${" in value else value
+        return _converted(_REFERENCE.sub(_variable, value), hint) if names_in(value) else _unescaped(value)
     if isinstance(value, Mapping):
-        return {name: _at(f"['{name}']" if "." in str(name) else str(name), item) for name, item in value.items()}
+        return {
+            name: _at(f"['{name}']" if "." in str(name) else str(name), item, _hint_of(hint, name))
+            for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return type(value)([_at(f"[{i}]", item) for i, item in enumerate(value)])
+        items = [get_args(kind)[0] for kind in kinds_of(hint) if get_origin(kind) is Sequence]
+        return type(value)([_at(f"[{i}]", item, next(iter(items), None)) for i, item in enumerate(value)])
     if isinstance(value, int):
         try:
             str(value)
@@ -35,19 +51,73 @@ def with_variables(value: Any) -> Any:
     return value
 
 
-def _at(path: str, value: Any) -> Any:
+def names_in(text: str) -> list[str]:
+    """Return the names of the variables in a text."""
+    return [found[2] for found in _REFERENCE.finditer(text) if found[2] and not found[1]] if "${" in text else []
+
+
+def names_at(data: Any, path: str) -> list[str]:
+    """Return the names of the variables in the setting with a path, before they were replaced."""
+    for step in steps_of(path):
+        if isinstance(data, str):
+            break
+        try:
+            data = data[step]
+        except (LookupError, TypeError):
+            return []
+    return names_in(data) if isinstance(data, str) else []
+
+
+def _at(path: str, value: Any, hint: Any) -> Any:
     with error_path(path if path.isprintable() else ""):
-        return with_variables(value)
+        return with_variables(value, hint)
+
+
+def _unescaped(text: str) -> str:
+    return _REFERENCE.sub(_variable, text) if "${" in text else text
+
+
+def _hint_of(hint: Any, name: Any) -> Any:
+    """Return the declared type of a value in a table; None where none is declared."""
+    for kind in kinds_of(hint):
+        if get_origin(kind) is Mapping:
+            return get_args(kind)[1]
+        if hasattr(kind, "__required_keys__"):
+            options = options_of(kind)
+            return options[name].hint if name in options else FeatureValues
+    return None
+
+
+def _converted(text: str, hint: Any) -> Any:
+    """Return a text as a value of the declared type, if it can be one."""
+    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds_of(hint)]
+    for kind in kinds:
+        if get_origin(kind) is Literal and text in map(str, get_args(kind)):
+            return next(choice for choice in get_args(kind) if str(choice) == text)
+        if kind is bool and text.lower() in _TRUTHS:
+            return _TRUTHS[text.lower()]
+        with suppress(ValueError):
+            if (kind is int and text == str(int(text))) or (kind is float and text.replace(".", "", 1).isdecimal()):
+                return kind(text)
+    if any(get_origin(kind) is Sequence for kind in kinds) and ("," in text or str not in kinds):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    return text
 
 
 def _variable(reference: re.Match[str]) -> str:
     """Return the value of a variable. No message shows the text around its name, which may be a secret."""
-    escape, name = reference.groups()
+    escape, name, default = reference.groups()
     if escape:
         return reference[0][1:]
     if name is None:
-        raise ConfigError('expected the name of an environment variable in "${NAME}". Write "$${" for the text "${"')
-    if name not in os.environ:
-        hint = f'Set it, or write "$${{{name}}}" for the text'
+        expected = '"${NAME}"'
+        raise ConfigError(
+            f'expected the name of an environment variable in {expected}. Write "$${{" for the text "${{"'
+        )
+    value = os.environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        hint = f'Set it, or write "$${{{name}}}" for the text, or "${{{name}:-VALUE}}" for a default'
         raise ConfigError(f"the environment variable {name!r} is not set. {hint}")
-    return os.environ[name]
+    return value

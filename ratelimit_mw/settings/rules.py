@@ -8,7 +8,7 @@ from ..errors import ConfigError, error_path
 from ..rules.client_checks import check_rule
 from ..rules.declaration import check_names, decode, options_of
 from ..rules.names import printable
-from ..rules.options import RuleDefaults, RuleSettings
+from ..rules.options import LimitsByText, RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule, build_rule, check_options
@@ -84,7 +84,7 @@ def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
     options = dict(table)
     if isinstance(file := options.get("per_key"), str):
         with error_path("per_key"):
-            options["per_key"] = limits = with_variables(read(folder / file, "file"))
+            options["per_key"] = limits = with_variables(read(folder / file, "file"), LimitsByText)
             if not isinstance(limits, dict):
                 raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")
     return options

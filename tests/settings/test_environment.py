@@ -54,6 +54,98 @@ def test_only_braces_make_a_reference() -> None:
             assert load_settings(settings).exempt == (path,), text
 
 
+def test_a_default_is_for_a_variable_that_is_not_set_or_empty() -> None:
+    """As in a shell. The default is text up to the brace, even an empty one."""
+    for text, path in (
+        ("/${MISSING:-a}", "/a"),
+        ("/${EMPTY:-a b}-${AMOUNT:-a}", "/a b-7"),
+        ("/a${MISSING:-}", "/a"),
+        ("/${MISSING:-a:-b}", "/a:-b"),
+    ):
+        assert load_settings({"exempt": [text]}).exempt == (path,), text
+
+
+def test_a_variable_becomes_what_the_option_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Numbers, durations, truth values and lists, at any depth, and in a file as in a dictionary."""
+    for name, value in {
+        "BITS": "56",
+        "PROXIES": "127.0.0.1, 10.0.0.0/8",
+        "SECONDS": "1.5",
+        "OFF": "False",
+        "STATUS": "403",
+        "REGIONS": "DE,AT",
+        "LIMITS": "5/minute, 9/hour",
+        "CODE": "007",
+    }.items():
+        monkeypatch.setenv(name, value)
+    text = """
+ipv6_prefix = "${BITS}"
+trusted_proxies = "${PROXIES}"
+body_timeout = "${SECONDS}"
+store_timeout = "${MISSING:-20ms}"
+traffic_clients = "${OFF}"
+headers = "${MISSING:-ratelimit}"
+fleet_size = "${AMOUNT}"
+body_limit = "${MISSING:-1000}"
+defaults.key = "${MISSING:-user,ip}"
+lists.deny = {ip = "${PROXIES}", user = "${CODE}"}
+[[rules]]
+limits = "${LIMITS}"
+cost = "${AMOUNT}"
+cost_from = {header = "x-cost", remove = "${MISSING:-true}"}
+match = {region = "${REGIONS}", methods = "${MISSING:-GET,POST}", code = "${CODE}"}
+[[rules]]
+limits = "9/day"
+algorithm = {name = "sliding-window-log", count_rejected = "${MISSING:-true}"}
+count_when = {status = ["4xx", "${STATUS}"]}
+ban = {after = "${AMOUNT}", within = "${SECONDS}", for = "1h", status = "${STATUS}"}
+[[rules]]
+limits = "9/week"
+ban = "${OFF}"
+per = {plan = {free = "${LIMITS}"}}
+"""
+    (tmp_path / "r.toml").write_text(text)
+    settings = load_settings(tmp_path / "r.toml")
+    assert (settings.ipv6_prefix, settings.fleet_size, settings.body_limit) == (56, 7, 1000)
+    assert (settings.body_timeout, settings.store_timeout) == (1_500_000, 20_000)
+    assert (settings.trusted_proxies, settings.headers) == (("127.0.0.1", "10.0.0.0/8"), ("ratelimit",))
+    assert settings.traffic_clients is False
+    assert settings.lists.allows({"ip": "10.1.2.3"}) is settings.lists.allows({"user": "007"}) is False
+    assert settings.lists.allows({"user": "7"}) is None
+    first, second, third = settings.rules
+    assert ([str(quota) for quota in first.quotas], first.cost) == (["5/minute", "9/hour"], 7)
+    assert (first.true_cost, first.entries) == (("x-cost", True), (("user",), ("ip",)))
+    assert first.matches.methods == {"GET", "HEAD", "POST"}
+    assert first.matches.takes_features({"region": "at", "code": "007"})
+    assert not first.matches.takes_features({"region": "at", "code": "7"})
+    assert second.algorithm == {"name": "sliding-window-log", "count_rejected": True}
+    assert second.ban is not None
+    assert (second.ban.after, second.ban.within, second.ban.status) == (7, 1_500_000, 403)
+    assert third.ban is None
+    assert [str(quota) for quota in third.tables[0][1]["free"]] == ["5/minute", "9/hour"]
+
+
+def test_a_wrong_value_of_a_variable_is_an_error_like_a_literal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the place and the variable. It never shows a secret."""
+    monkeypatch.setenv("WORD", "hunter2")
+    for settings, message in (
+        (
+            {"ipv6_prefix": "${MISSING:-999}"},
+            "ipv6_prefix: expected a whole number from 1 to 128; got 999 (from ${MISSING})",
+        ),
+        ({"fleet_size": "${EMPTY}"}, "fleet_size: expected a whole number of at least 1; got '' (from ${EMPTY})"),
+        ({"trusted_proxies": "unix,${MISSING:-x}"}, "trusted_proxies[1]: expected an IP address"),
+        ({"rules": [{"limits": "${MISSING:-5/minut}"}]}, "rules[0]: limits: cannot parse quota '5/minut'"),
+        ({"enabled": "${MISSING:-no}"}, "enabled: expected true or false; got 'no' (from ${MISSING})"),
+        ({"secret": "${WORD}"}, "secret: expected a secret of at least 16 characters; got 7 (from ${WORD})"),
+        ({"store": "redis:/${WORD}"}, "store: a store URL starts with a scheme and ://"),
+        ({"traffic_log": "${WORD}"}, "traffic_log: "),
+    ):
+        error = expect_error(f"^{re.escape(message)}", load_settings, settings)
+        assert "hunter2" not in error, settings
+        assert re.search(r" \(from \$\{\w+\}\)$", error), error
+
+
 def test_a_file_of_per_key_has_variables_too(tmp_path: Path) -> None:
     """As every other text."""
     (tmp_path / "clients.toml").write_text('ann = "${AMOUNT}/minute"')
