@@ -197,7 +197,7 @@ def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_mistake_stops_the_start_and_shows_no_secret() -> None:
     """A store's address that is wrong is an error of ``store``, without the password in it."""
-    error = expect_error("store: ", Limiter.from_settings, {"store": "postgres://u:secret@h"})
+    error = expect_error("store: ", Limiter.from_settings, {"store": "mysql://u:secret@h"})
     assert "secret" not in error
 
 
