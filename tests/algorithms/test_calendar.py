@@ -95,6 +95,15 @@ def test_a_gap_that_begins_before_midnight_ends_the_day() -> None:
         assert window.window(end - 1) == (start, end)
 
 
+def test_a_day_that_begins_twice_begins_at_its_first_midnight() -> None:
+    """In St. John's, the clocks went back from 0:01 to 23:01. The hour after that still is of the new day."""
+    window = window_of("day", "America/St_Johns")
+    start, end = window.window(at("America/St_Johns", 2010, 11, 7, 12))
+    assert (start, end - start) == (at("America/St_Johns", 2010, 11, 7), 25 * HOUR * SECOND)
+    for minutes in (0, 1, 30, 61, 62):
+        assert window_of("day", "America/St_Johns").window(start + minutes * 60 * SECOND) == (start, end)
+
+
 def test_times_after_the_last_year_have_windows_of_one_length() -> None:
     window = window_of("month", "Europe/Berlin")
     start, end = window.window(10**18)
