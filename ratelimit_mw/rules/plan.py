@@ -32,7 +32,7 @@ class Plan:
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
         needs = (rule.needs if costs else rule.source.needs_without_cost for rule in rules)
-        self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
+        self.required = self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         calls_functions = any(rule.lookups for rule in rules)
@@ -42,7 +42,7 @@ class Plan:
         self.sheds = any(limit.sheds for limit in every) or any(r.lookups and r.source.target_us for r in rules)
         """Whether this process decides limits that follow the load, before the store is asked."""
         if self.sheds:
-            self.needs = (*self.needs, *(name for name in OPTIONAL if name not in self.needs))
+            self.needs = (*self.required, *(name for name in OPTIONAL if name not in self.required))
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""

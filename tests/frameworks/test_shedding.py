@@ -9,6 +9,7 @@ from sites import Build, Call, Reply, act
 
 from ratelimit_mw import Rule
 from ratelimit_mw.limiter import gates
+from ratelimit_mw.rules.plan import Plan
 
 RULE = Rule(name="api", limits="adaptive 1..2 concurrent", target="250ms", key=[], match={"path": "/"})
 
@@ -83,3 +84,20 @@ def test_the_queue_of_a_trusted_proxy_counts(site: Build) -> None:
         (state,) = served.limiter.gates.states().values()
         assert state._slow == slow, (client, header)
         state._begin(0)
+
+
+def test_a_check_and_the_usage_need_no_class(site: Build) -> None:
+    """A request without a class is of the middle one. The usage has the limits of the client only."""
+
+    async def view(call: Call) -> str:
+        await call.check("jobs")
+        return "" if call.usage is None else ",".join([*await call.usage(), *await call.usage("jobs")])
+
+    jobs = Rule(name="jobs", limits="adaptive 1..2 concurrent", target="250ms", key=[], match={"view": ""})
+    served = site([jobs, RULE, Rule(name="all", limits="100/minute")], view)
+    assert served.call().text in ("all", "")
+    assert in_flight(served) == [0, 0]
+    held = served.limiter.decide(Plan(served.limiter.rules.rules[:1]), {})
+    assert served.call().status_code == 503
+    served.limiter.conclude(held, 200)
+    assert in_flight(served) == [0, 0]
