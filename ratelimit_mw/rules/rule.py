@@ -255,6 +255,10 @@ class Rule:
         if self.target_us and (self.ban is not None or self.wait_us):
             name = "ban" if self.ban is not None else "wait"
             raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
+        sheds = (quota.concurrent and quota.floor is not None for quota in self._every_quota)
+        if self.reserve and not self._has_functions and all(sheds):
+            fix = "Set shed in [priorities] instead"
+            raise ConfigError(f"an adaptive limit has no quota to reserve. {fix}", "reserve")
 
     @property
     def _has_functions(self) -> bool:

@@ -139,6 +139,10 @@ def test_a_cached_rejection_is_of_its_class() -> None:
             r"reserve: cannot be combined with count_rejected",
         ),
         ({"cost": 8}, r"cost: the cost 8 is above the limit 10/minute without its reserve"),
+        (
+            {"limits": "adaptive 5..9 concurrent", "target": 1},
+            r"reserve: an adaptive limit has no quota to reserve\. Set shed in \[priorities\] instead",
+        ),
     ],
 )
 def test_a_reserve_that_cannot_work_is_an_error(options: dict[str, Any], message: str) -> None:
